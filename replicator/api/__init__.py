@@ -1,0 +1,1 @@
+"""The worker's HTTP surface: data plane, client sockets, status, metrics."""

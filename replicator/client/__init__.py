@@ -1,0 +1,1 @@
+"""Producers and consumers, over the embedded engine or over the network."""

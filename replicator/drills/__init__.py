@@ -1,0 +1,1 @@
+"""Failover drills: scenario, measurements, report."""

@@ -1,0 +1,1 @@
+"""The embedded durable log and subscription engine of one cluster; no network, no SQL."""

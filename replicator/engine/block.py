@@ -1,0 +1,203 @@
+"""Blocks: the unit of storage and of copying.
+
+A block holds consecutive entries of one topic that were committed together and share one origin. It is
+the same bytes in every cluster: the origin's position of its first entry is inside, the local position is
+in the store's key. So copying is moving bytes, and one checksum guards the way from the origin's disk to the
+last destination's.
+
+Layout, little-endian::
+
+    magic "RBK1" | crc32c u32 (of all that follows) | flags u16 | origin length u16 | entries u32 |
+    messages u32 | incarnation u64 | origin ledger u64 | origin first entry u64 | publish time ms u64 |
+    origin name | ends u32 × entries | batch sizes u32 × entries | entries, one after another
+
+``ends[i]`` is where entry i ends, from the start of the entries. All entries of a block are of one kind:
+messages, markers, or local markers (which no link carries).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from replicator.engine.errors import BlockCorrupt
+from snapshots.position import Position
+
+MAGIC: Final = b"RBK1"
+BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A block is read into memory whole; no writer makes a larger one."""
+BLOCK_ENTRIES_MAX: Final = 1 << 20
+
+_PREAMBLE = struct.Struct("<4sI")
+_HEADER = struct.Struct("<HHIIQQQQ")
+_BODY_AT = _PREAMBLE.size + _HEADER.size
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BlockKind(IntEnum):
+    MESSAGES = 0
+    MARKERS = 1
+    LOCAL_MARKERS = 2
+    """Markers of this cluster's own bookkeeping; no link carries them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHeader:
+    """What a block says of itself. ``messages`` is the sum of the batch sizes, 0 for markers."""
+
+    kind: BlockKind
+    origin: str
+    incarnation: int
+    origin_first: Position
+    entries: int
+    messages: int
+    publish_time_ms: int
+    columns_at: int
+    """Where the ``ends`` column starts."""
+
+    @property
+    def origin_last(self) -> Position:
+        return Position(self.origin_first.ledger, self.origin_first.entry + self.entries - 1)
+
+
+def build_block(
+    *,
+    kind: BlockKind,
+    origin: str,
+    incarnation: int,
+    origin_first: Position,
+    publish_time_ms: int,
+    entries: Sequence[Buffer],
+    batch_sizes: Sequence[int],
+) -> bytes:
+    """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers)."""
+    assert entries and len(entries) == len(batch_sizes)
+    ends = np.cumsum([len(entry) for entry in entries], dtype="<u8")
+    return _assemble(
+        kind, origin, incarnation, origin_first, publish_time_ms, ends, np.asarray(batch_sizes, dtype="<u4"), entries
+    )
+
+
+def read_header(block: Buffer) -> BlockHeader:
+    """The header of a block, checked for sense and against the block's length, in constant time.
+
+    Raises :class:`BlockCorrupt`. The checksum is left to :func:`verify_block`.
+    """
+    if len(block) < _BODY_AT or bytes(block[:4]) != MAGIC:
+        raise BlockCorrupt("not a block: wrong magic or too short")
+    kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
+        block, _PREAMBLE.size
+    )
+    columns_at = _BODY_AT + origin_length
+    payload_at = columns_at + 8 * entries
+    if kind > BlockKind.LOCAL_MARKERS or not 0 < entries <= BLOCK_ENTRIES_MAX or len(block) < payload_at:
+        raise BlockCorrupt(f"block header is not plausible: kind {kind}, {entries} entries, {len(block)} bytes")
+    payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
+    if payload_at + payload_bytes != len(block):
+        raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes}")
+    try:
+        origin = bytes(block[_BODY_AT:columns_at]).decode("ascii")
+    except UnicodeDecodeError:
+        raise BlockCorrupt("block names an origin that is not ASCII") from None
+    return BlockHeader(
+        BlockKind(kind),
+        origin,
+        incarnation,
+        Position(ledger, first),
+        entries,
+        messages,
+        publish_time_ms,
+        columns_at,
+    )
+
+
+def verify_block(block: Buffer) -> BlockHeader:
+    """The header of a block whose checksum is right; raises :class:`BlockCorrupt`."""
+    header = read_header(block)
+    (expected,) = struct.unpack_from("<I", block, 4)
+    if google_crc32c.value(block[_PREAMBLE.size :]) != expected:
+        raise BlockCorrupt(
+            f"checksum of the block at {header.origin} {header.origin_first} ({header.entries} entries) is wrong"
+        )
+    return header
+
+
+class BlockView:
+    """The entries of a block, by index, without copying them. The block must have been verified."""
+
+    __slots__ = ("_block", "_ends", "_payload_at", "batch_sizes", "header")
+
+    def __init__(self, block: Buffer, header: BlockHeader | None = None) -> None:
+        self.header = header or read_header(block)
+        self._block = memoryview(block)
+        count, at = self.header.entries, self.header.columns_at
+        self._ends: npt.NDArray[np.uint32] = np.frombuffer(block, "<u4", count, at)
+        self.batch_sizes: npt.NDArray[np.uint32] = np.frombuffer(block, "<u4", count, at + 4 * count)
+        self._payload_at = at + 8 * count
+
+    def __len__(self) -> int:
+        return self.header.entries
+
+    def entry(self, index: int) -> memoryview:
+        start = int(self._ends[index - 1]) if index else 0
+        return self._block[self._payload_at + start : self._payload_at + int(self._ends[index])]
+
+    def entries(self, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Entries ``start`` to ``stop`` in order; cheaper than asking for each."""
+        ends = self._ends[start:stop].tolist()
+        previous = int(self._ends[start - 1]) if start else 0
+        for end in ends:
+            yield self._block[self._payload_at + previous : self._payload_at + end]
+            previous = end
+
+    def slice(self, start: int, stop: int) -> bytes:
+        """A block of its own of entries ``start`` to ``stop``, at their origin positions."""
+        assert 0 <= start < stop <= len(self)
+        base = int(self._ends[start - 1]) if start else 0
+        payload = self._block[self._payload_at + base : self._payload_at + int(self._ends[stop - 1])]
+        header = self.header
+        return _assemble(
+            header.kind,
+            header.origin,
+            header.incarnation,
+            Position(header.origin_first.ledger, header.origin_first.entry + start),
+            header.publish_time_ms,
+            self._ends[start:stop].astype("<u8") - base,
+            self.batch_sizes[start:stop],
+            [payload],
+        )
+
+
+def _assemble(
+    kind: BlockKind,
+    origin: str,
+    incarnation: int,
+    origin_first: Position,
+    publish_time_ms: int,
+    ends: npt.NDArray[np.uint64],
+    batch_sizes: npt.NDArray[np.uint32],
+    payload: Sequence[Buffer],
+) -> bytes:
+    if len(ends) > BLOCK_ENTRIES_MAX or ends[-1] > BLOCK_BYTES_MAX:
+        raise BlockCorrupt(f"a block of {len(ends)} entries and {ends[-1]} bytes is over the limit")
+    name = origin.encode("ascii")
+    header = _HEADER.pack(
+        kind,
+        len(name),
+        len(ends),
+        int(batch_sizes.sum()),
+        incarnation,
+        origin_first.ledger,
+        origin_first.entry,
+        publish_time_ms,
+    )
+    body = b"".join([header, name, ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload])
+    return _PREAMBLE.pack(MAGIC, google_crc32c.value(body)) + body

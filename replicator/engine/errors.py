@@ -1,0 +1,98 @@
+"""Errors of the embedded engine.
+
+Each has a ``code``, the name under which the network APIs report it, and says what to do where that is not
+plain from the name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EngineError(Exception):
+    """Base of every error that the engine raises on purpose."""
+
+    code: ClassVar[str] = "EngineError"
+    status: ClassVar[int] = 400
+    """The HTTP status under which the API reports it."""
+
+    def __init_subclass__(cls) -> None:
+        cls.code = cls.__name__
+
+
+class InvalidTopicName(EngineError):
+    """A name that is not ``persistent://tenant/namespace/topic`` in the allowed characters and length."""
+
+
+class InvalidSubscriptionName(EngineError):
+    """A subscription name that is empty, too long or holds a character that is not allowed."""
+
+
+class TopicNotFound(EngineError):
+    status = 404
+
+
+class SubscriptionNotFound(EngineError):
+    status = 404
+
+
+class ConsumerBusy(EngineError):
+    """The subscription's type does not admit this consumer beside the ones it has."""
+
+    status = 409
+
+
+class EntryCorrupt(EngineError):
+    """An entry whose frame, checksum or metadata cannot be read."""
+
+
+class MessageTooLarge(EngineError):
+    status = 413
+
+
+class BlockCorrupt(EngineError):
+    """A block whose header, length or checksum is wrong. It is neither stored nor served."""
+
+
+class CopyGap(EngineError):
+    """A copied block does not follow what the destination has: something before it is missing here."""
+
+    status = 409
+
+
+class IncarnationMismatch(EngineError):
+    """A block from another incarnation of the topic at its origin than the one already copied here."""
+
+    status = 409
+
+
+class NotAllowedError(EngineError):
+    """An operation that the subscription's type does not have, such as a cumulative ack on Shared."""
+
+    status = 409
+
+
+class InvalidAck(EngineError):
+    """An acknowledgement of a position that does not exist in this topic."""
+
+
+class StoreFull(EngineError):
+    """The store has reached its size limit; nothing of the refused write was kept."""
+
+    status = 507
+
+
+class StoreFailed(EngineError):
+    """A write or sync failed. The store confirms nothing more until the worker is restarted."""
+
+    status = 503
+
+
+class StoreUnusable(EngineError):
+    """The data directory cannot be opened: not writable, of another cluster, of a newer version, or in use."""
+
+
+class TooBusy(EngineError):
+    """A bounded queue is full; try again later."""
+
+    status = 429

@@ -1,0 +1,76 @@
+"""Topic and subscription names: the one place where they are parsed.
+
+Limits: a whole topic name has at most 400 bytes, because it is a key of the store (LMDB keys end at 511);
+a subscription name at most 200. Allowed are ASCII letters, digits and ``- _ = : .``; a part must not be
+``.`` or ``..`` nor hold ``..``, so that no name can walk out of a path that is made from it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from replicator.engine.errors import InvalidSubscriptionName, InvalidTopicName
+
+TOPIC_NAME_BYTES_MAX = 400
+SUBSCRIPTION_NAME_BYTES_MAX = 200
+
+_PART = re.compile(r"[A-Za-z0-9\-_=:.]+")
+_PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
+_SCHEME = "persistent://"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """``persistent://tenant/namespace/local``."""
+
+    tenant: str
+    namespace: str
+    local: str
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def partition(self) -> int:
+        """The partition's index, or -1 for a topic that is not a partition."""
+        match = _PARTITION.fullmatch(self.local)
+        return int(match[2]) if match else -1
+
+
+def parse_topic(text: str) -> TopicName:
+    """Parse a full name, ``tenant/namespace/local``, or a bare local name (then in ``public/default``).
+
+    Raises :class:`InvalidTopicName`, which says which part is wrong.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > TOPIC_NAME_BYTES_MAX:
+        raise InvalidTopicName(f"topic name {text[:60]!r}… is longer than {TOPIC_NAME_BYTES_MAX} bytes")
+    if text.startswith("non-persistent://"):
+        raise InvalidTopicName(f"topic {text!r}: non-persistent topics are not replicated; use {_SCHEME}")
+    parts = text.removeprefix(_SCHEME).split("/")
+    if len(parts) == 1 and not text.startswith(_SCHEME):
+        parts = ["public", "default", parts[0]]
+    if len(parts) != 3:
+        raise InvalidTopicName(f"topic {text!r}: expected {_SCHEME}tenant/namespace/topic")
+    for label, part in zip(("tenant", "namespace", "topic"), parts, strict=True):
+        if not _PART.fullmatch(part) or ".." in part or part == ".":
+            raise InvalidTopicName(
+                f"topic {text!r}: {label} {part!r} must be letters, digits, - _ = : . and must not hold '..'"
+            )
+    name = TopicName(*parts)
+    if len(str(name)) > TOPIC_NAME_BYTES_MAX:
+        raise InvalidTopicName(f"topic name {text[:60]!r}… is longer than {TOPIC_NAME_BYTES_MAX} bytes")
+    return name
+
+
+def check_subscription_name(text: str) -> str:
+    """Return ``text`` if it may name a subscription; raises :class:`InvalidSubscriptionName`."""
+    if not text or len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX:
+        raise InvalidSubscriptionName(
+            f"subscription name {text[:60]!r}: must have 1 to {SUBSCRIPTION_NAME_BYTES_MAX} bytes"
+        )
+    if not _PART.fullmatch(text) or ".." in text:
+        raise InvalidSubscriptionName(
+            f"subscription name {text!r}: must be letters, digits, - _ = : . and must not hold '..'"
+        )
+    return text

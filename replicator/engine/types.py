@@ -1,0 +1,46 @@
+"""Values that cross the engine's border: what consumers ask for, get and acknowledge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from snapshots.position import Position
+
+
+class SubscriptionType(Enum):
+    """How a subscription shares its topic among consumers."""
+
+    EXCLUSIVE = "Exclusive"
+    SHARED = "Shared"
+
+
+class InitialPosition(Enum):
+    """Where a subscription that is made by its first consumer starts."""
+
+    LATEST = "Latest"
+    EARLIEST = "Earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One entry on its way to a consumer.
+
+    ``acked`` is the serialized roaring bitmap of the batch indexes that are acknowledged already, or None.
+    """
+
+    position: Position
+    redelivery_count: int
+    batch_size: int
+    acked: bytes | None
+    entry: bytes
+    origin: str
+    origin_position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """An individual acknowledgement: of a whole entry, or of some indexes of its batch."""
+
+    position: Position
+    batch_indexes: tuple[int, ...] | None = None

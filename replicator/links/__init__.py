@@ -1,0 +1,1 @@
+"""Copying blocks from one cluster to another."""

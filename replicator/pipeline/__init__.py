@@ -1,0 +1,1 @@
+"""Topics in Spark: the Data Source, and verify."""

@@ -1,0 +1,1 @@
+"""The protocol that keeps subscriptions in step across clusters; pure but for its Postgres repository."""
