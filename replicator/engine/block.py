@@ -79,10 +79,17 @@ def build_block(
     batch_sizes: Sequence[int],
 ) -> bytes:
     """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers)."""
-    assert entries and len(entries) == len(batch_sizes)
+    assert 0 < len(entries) == len(batch_sizes)
     ends = np.cumsum([len(entry) for entry in entries], dtype="<u8")
     return _assemble(
-        kind, origin, incarnation, origin_first, publish_time_ms, ends, np.asarray(batch_sizes, dtype="<u4"), entries
+        kind,
+        origin,
+        incarnation,
+        origin_first,
+        publish_time_ms,
+        ends,
+        np.asarray(batch_sizes, dtype="<u4"),
+        entries,
     )
 
 
@@ -123,7 +130,7 @@ def verify_block(block: Buffer) -> BlockHeader:
     """The header of a block whose checksum is right; raises :class:`BlockCorrupt`."""
     header = read_header(block)
     (expected,) = struct.unpack_from("<I", block, 4)
-    if google_crc32c.value(block[_PREAMBLE.size :]) != expected:
+    if google_crc32c.value(bytes(block[_PREAMBLE.size :])) != expected:
         raise BlockCorrupt(
             f"checksum of the block at {header.origin} {header.origin_first} ({header.entries} entries) is wrong"
         )

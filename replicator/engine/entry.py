@@ -60,11 +60,11 @@ def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[Mess
         raise EntryCorrupt(f"entry starts with {magic:#06x}, expected {_MAGIC:#06x}")
     if _FRAME.size + size > len(view):
         raise EntryCorrupt(f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all")
-    if check and google_crc32c.value(view[6:]) != checksum:
+    if check and google_crc32c.value(bytes(view[6:])) != checksum:
         raise EntryCorrupt("entry's checksum is wrong")
     metadata = MessageMetadata()
     try:
-        metadata.ParseFromString(view[_FRAME.size : _FRAME.size + size])
+        metadata.ParseFromString(bytes(view[_FRAME.size : _FRAME.size + size]))
     except DecodeError:
         raise EntryCorrupt("entry's metadata is not a MessageMetadata") from None
     if not metadata.IsInitialized():
@@ -86,7 +86,7 @@ def split_batch(metadata: MessageMetadata, payload: memoryview) -> Iterator[Batc
             raise EntryCorrupt(f"batch ends inside message {index} of {metadata.num_messages_in_batch}")
         single = SingleMessageMetadata()
         try:
-            single.ParseFromString(payload[at : at + size])
+            single.ParseFromString(bytes(payload[at : at + size]))
         except DecodeError:
             raise EntryCorrupt(f"metadata of message {index} of the batch cannot be read") from None
         at += size

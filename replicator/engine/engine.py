@@ -1,0 +1,109 @@
+"""The engine of one cluster: opens the store, and holds its topics, the writer and the listeners."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
+from replicator.engine.errors import TopicNotFound
+from replicator.engine.store import Store
+from replicator.engine.topic import Topic, TopicListener
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.writer import Committed, Writer
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Limits of one engine. ``store_bytes_max`` is address space, not disk: the file grows as it is written."""
+
+    store_bytes_max: int = 64 * 1024**3
+    cache_bytes_max: int = CACHE_BYTES_MAX
+    wall_clock_ms: Callable[[], int] = _wall_clock_ms
+
+
+class Engine:
+    """The durable log and the subscriptions of one cluster, in this process.
+
+    Make it with :meth:`open`; it belongs to the event loop on which it was opened.
+    """
+
+    def __init__(self, store: Store, settings: EngineSettings) -> None:
+        self.cluster = store.cluster
+        self.store = store
+        self.started_at_ms = settings.wall_clock_ms()
+        self._listeners: list[TopicListener] = []
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._cache = BlockCache(settings.cache_bytes_max)
+        self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
+
+    @classmethod
+    async def open(cls, path: Path, *, cluster: str, settings: EngineSettings | None = None) -> Engine:
+        """Open the data directory, made if there is none, and load its topics.
+
+        Raises :class:`StoreUnusable`; nothing is changed then.
+        """
+        settings = settings or EngineSettings()
+        engine = cls(Store(path, cluster=cluster, size_max=settings.store_bytes_max), settings)
+        for record in engine.store.topics():
+            engine._add(Topic(record, engine.store, engine.writer, engine._cache, engine._listeners))
+        return engine
+
+    async def close(self) -> None:
+        """Disconnect consumers, commit what is queued, and close the store."""
+        for topic in self._topics.values():
+            for subscription in topic.subscriptions.values():
+                for consumer in list(subscription.consumers.values()):
+                    consumer.close("the worker is stopping")
+        await self.writer.close()
+        self.store.close()
+
+    def add_listener(self, listener: TopicListener) -> None:
+        """Tell ``listener`` of everything from now on, and of the subscriptions that are here already."""
+        self._listeners.append(listener)
+        for topic in self._topics.values():
+            for subscription in topic.subscriptions.values():
+                listener.on_subscription(topic, subscription)
+
+    def topics(self) -> list[Topic]:
+        return list(self._topics.values())
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of that name, in any form of the name; raises :class:`InvalidTopicName`."""
+        return self._topics.get(str(parse_topic(name)))
+
+    async def topic(self, name: str, *, create: bool = True) -> Topic:
+        """The topic of that name; raises :class:`TopicNotFound` unless it may be made."""
+        full_name = str(parse_topic(name))
+        topic = self._topics.get(full_name)
+        if topic is not None:
+            return topic
+        if not create:
+            raise TopicNotFound(f"cluster {self.cluster!r} has no topic {full_name!r}")
+        record = await self.writer.create_topic(full_name)
+        topic = self._topics.get(full_name)  # another caller may have made it meanwhile
+        if topic is None:
+            topic = Topic(record, self.store, self.writer, self._cache, self._listeners)
+            self._add(topic)
+        return topic
+
+    async def remember(self, name: str, value: Any) -> None:
+        """Keep a small fact of the worker with the store; read it by ``store.meta``."""
+        await self.writer.put("meta", name.encode(), json.dumps(value).encode())
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+
+    def _on_committed(self, committed: Committed) -> None:
+        for topic_id, blocks in committed.appended.items():
+            self._by_id[topic_id].committed(blocks)

@@ -1,0 +1,96 @@
+"""The shape of one topic's log: which positions exist, and which of them are markers.
+
+Pure bookkeeping, held in memory for each loaded topic: a few numbers a ledger and one compressed bitmap of
+markers. Cursors and dispatchers ask it; the topic tells it what was committed.
+
+Invariant 7 rests here: the markers of a topic are kept once, for all its cursors, and a cursor steps over
+them without acknowledging anything. They never become individually deleted ranges.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from replicator.engine.position_set import PositionSet
+from snapshots.position import BEFORE_ALL, Position
+
+
+class LogIndex:
+    """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
+
+    __slots__ = ("_first", "_last", "_ledgers", "markers")
+
+    def __init__(self) -> None:
+        self._ledgers: list[int] = []
+        self._first: list[int] = []
+        self._last: list[int] = []
+        self.markers = PositionSet()
+
+    @property
+    def last(self) -> Position:
+        """The highest position that is durable (the LAC), or BEFORE_ALL."""
+        return Position(self._ledgers[-1], self._last[-1]) if self._ledgers else BEFORE_ALL
+
+    @property
+    def first(self) -> Position | None:
+        return Position(self._ledgers[0], self._first[0]) if self._ledgers else None
+
+    @property
+    def entries(self) -> int:
+        return sum(self._last) - sum(self._first) + len(self._ledgers)
+
+    def append(self, first: Position, entries: int, *, marker: bool) -> None:
+        """Entries were committed at ``first`` and on; they must follow what is there."""
+        ledger, entry = first
+        assert entries > 0
+        if self._ledgers and ledger == self._ledgers[-1]:
+            assert entry == self._last[-1] + 1, f"{first} does not follow {self.last}"
+            self._last[-1] += entries
+        else:
+            assert not self._ledgers or ledger > self._ledgers[-1], f"ledger {ledger} is not new"
+            self._ledgers.append(ledger)
+            self._first.append(entry)
+            self._last.append(entry + entries - 1)
+        if marker:
+            self.markers.add_range(ledger, entry, entry + entries - 1)
+
+    def __contains__(self, position: Position) -> bool:
+        at = bisect_left(self._ledgers, position[0])
+        return (
+            at < len(self._ledgers)
+            and self._ledgers[at] == position[0]
+            and self._first[at] <= position[1] <= self._last[at]
+        )
+
+    def next_after(self, position: Position) -> Position | None:
+        """The lowest position above ``position``; it need not exist itself."""
+        at = bisect_left(self._ledgers, position[0])
+        if at < len(self._ledgers) and self._ledgers[at] == position[0]:
+            if position[1] < self._last[at]:
+                return Position(position[0], max(position[1] + 1, self._first[at]))
+            at += 1
+        return Position(self._ledgers[at], self._first[at]) if at < len(self._ledgers) else None
+
+    def clamp(self, position: Position) -> Position:
+        """The highest existing position at or below ``position``, or BEFORE_ALL."""
+        at = bisect_right(self._ledgers, position[0]) - 1
+        if at < 0:
+            return BEFORE_ALL
+        if self._ledgers[at] < position[0]:
+            return Position(self._ledgers[at], self._last[at])
+        if position[1] >= self._first[at]:
+            return Position(self._ledgers[at], min(position[1], self._last[at]))
+        return Position(self._ledgers[at - 1], self._last[at - 1]) if at else BEFORE_ALL
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many entries p, markers included, have ``after < p <= upto``."""
+        total = 0
+        start = bisect_left(self._ledgers, after[0])
+        for at in range(start, len(self._ledgers)):
+            ledger = self._ledgers[at]
+            if ledger > upto[0]:
+                break
+            low = max(self._first[at], after[1] + 1) if ledger == after[0] else self._first[at]
+            high = min(self._last[at], upto[1]) if ledger == upto[0] else self._last[at]
+            total += max(0, high - low + 1)
+        return total

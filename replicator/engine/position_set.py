@@ -1,0 +1,141 @@
+"""Sets of positions, compressed: for each ledger a roaring bitmap of entry ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pyroaring import BitMap
+
+from snapshots.position import Position
+
+
+class PositionSet:
+    """A set of positions of one topic. Entry ids must lie in 0..2³²-1, which a ledger never outgrows."""
+
+    __slots__ = ("_ledgers",)
+
+    def __init__(self, positions: Iterable[Position] = ()) -> None:
+        self._ledgers: dict[int, BitMap] = {}
+        for position in positions:
+            self.add(position)
+
+    def __contains__(self, position: Position) -> bool:
+        bitmap = self._ledgers.get(position[0])
+        return bitmap is not None and position[1] in bitmap
+
+    def __len__(self) -> int:
+        return sum(len(bitmap) for bitmap in self._ledgers.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._ledgers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PositionSet) and self._ledgers == other._ledgers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[Position]:
+        for ledger in sorted(self._ledgers):
+            for entry in self._ledgers[ledger]:
+                yield Position(ledger, entry)
+
+    def add(self, position: Position) -> None:
+        self._bitmap(position[0]).add(position[1])
+
+    def add_range(self, ledger: int, first: int, last: int) -> None:
+        """Add entries ``first`` to ``last``, both included."""
+        if first <= last:
+            self._bitmap(ledger).add_range(first, last + 1)
+
+    def discard(self, position: Position) -> None:
+        bitmap = self._ledgers.get(position[0])
+        if bitmap is not None:
+            bitmap.discard(position[1])
+            self._forget_if_empty(position[0])
+
+    def discard_through(self, position: Position) -> None:
+        """Remove every position at or below ``position``."""
+        for ledger in [ledger for ledger in self._ledgers if ledger < position[0]]:
+            del self._ledgers[ledger]
+        bitmap = self._ledgers.get(position[0])
+        if bitmap is not None and position[1] >= 0:
+            bitmap.remove_range(0, position[1] + 1)
+            self._forget_if_empty(position[0])
+
+    def update(self, other: PositionSet) -> None:
+        """Add all positions of ``other``."""
+        for ledger, bitmap in other._ledgers.items():
+            mine = self._ledgers.get(ledger)
+            self._ledgers[ledger] = bitmap.copy() if mine is None else mine | bitmap
+
+    def first(self) -> Position | None:
+        if not self._ledgers:
+            return None
+        ledger = min(self._ledgers)
+        return Position(ledger, self._ledgers[ledger].min())
+
+    def run_end(self, position: Position) -> Position:
+        """The last position of the run without holes that starts at ``position``, inside its ledger.
+
+        Gallops over the bitmap's rank, so a run of n entries costs O(log n) look-ups.
+        """
+        bitmap = self._ledgers[position[0]]
+        start = position[1]
+        assert start in bitmap
+        reach = 1
+        while bitmap.range_cardinality(start, start + 2 * reach) == 2 * reach:
+            reach *= 2
+        step = reach
+        while step:
+            if bitmap.range_cardinality(start, start + reach + step) == reach + step:
+                reach += step
+            step //= 2
+        return Position(position[0], start + reach - 1)
+
+    def count_between(self, after: Position, upto: Position) -> int:
+        """How many positions p have ``after < p <= upto``."""
+        total = 0
+        for ledger, bitmap in self._ledgers.items():
+            if ledger < after[0] or ledger > upto[0]:
+                continue
+            low = after[1] + 1 if ledger == after[0] else 0
+            high = upto[1] + 1 if ledger == upto[0] else 2**32
+            total += bitmap.range_cardinality(low, high) if low < high else 0
+        return total
+
+    def runs(self) -> Iterator[tuple[Position, Position]]:
+        """The runs without holes, in order, first and last position of each."""
+        for ledger in sorted(self._ledgers):
+            bitmap = self._ledgers[ledger]
+            entry: int | None = bitmap.min()
+            while entry is not None:
+                end = self.run_end(Position(ledger, entry))
+                yield Position(ledger, entry), end
+                rank = bitmap.rank(end.entry)
+                entry = bitmap[rank] if rank < len(bitmap) else None
+
+    def copy(self) -> PositionSet:
+        twin = PositionSet()
+        twin._ledgers = {ledger: bitmap.copy() for ledger, bitmap in self._ledgers.items()}
+        return twin
+
+    def serialize(self) -> list[tuple[int, bytes]]:
+        """For each ledger its id and the portable roaring bytes."""
+        return [(ledger, self._ledgers[ledger].serialize()) for ledger in sorted(self._ledgers)]
+
+    @classmethod
+    def deserialize(cls, parts: Iterable[tuple[int, bytes]]) -> PositionSet:
+        result = cls()
+        for ledger, encoded in parts:
+            result._ledgers[ledger] = BitMap.deserialize(encoded)
+        return result
+
+    def _bitmap(self, ledger: int) -> BitMap:
+        bitmap = self._ledgers.get(ledger)
+        if bitmap is None:
+            bitmap = self._ledgers[ledger] = BitMap()
+        return bitmap
+
+    def _forget_if_empty(self, ledger: int) -> None:
+        if not self._ledgers[ledger]:
+            del self._ledgers[ledger]

@@ -1,0 +1,360 @@
+"""The store of one cluster: an LMDB environment, its tables and keys, and reading from it.
+
+Everything durable is here in one environment, so that an append and what belongs to it are one transaction;
+LMDB needs no recovery code of ours. Only :mod:`replicator.engine.writer` writes.
+
+========== ============================================== =================================================
+table      key                                            value
+========== ============================================== =================================================
+meta       name                                           JSON: format, cluster, store id, id counter
+topics     topic name                                     JSON: topic id, incarnation
+blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block
+markers    topic id | ledger | first entry                entries u32
+high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
+extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
+           | first entry (origin's position)
+cursors    topic id | subscription                        see :func:`replicator.engine.cursor.encode_cursor`
+========== ============================================== =================================================
+
+All integers in keys are big-endian, so LMDB's order is the order of positions.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import lmdb
+import numpy as np
+
+from replicator.engine.block import BlockHeader, BlockKind, read_header, verify_block
+from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from snapshots.position import Position
+
+FORMAT: Final = 1
+TABLES: Final = ("meta", "topics", "blocks", "markers", "high_water", "extents", "cursors")
+TOPIC_KEY: Final = struct.Struct(">I")
+BLOCK_KEY: Final = struct.Struct(">IQQ")
+LOCAL_PREFIX: Final = struct.Struct(">QQ")
+MARKER_RUN: Final = struct.Struct(">I")
+HIGH_WATER: Final = struct.Struct(">QQQ")
+EXTENT: Final = struct.Struct(">IQQ")
+EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
+READERS_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block as it lies in this cluster: its local position and its bytes, which are the same everywhere."""
+
+    position: Position
+    header: BlockHeader
+    block: bytes
+
+    @property
+    def last(self) -> Position:
+        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HighWater:
+    """The highest origin position that a topic has of one origin, in one incarnation of the topic there."""
+
+    incarnation: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    topic_id: int
+    name: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerExtent:
+    """What the store holds of one ledger of a topic."""
+
+    ledger: int
+    first: int
+    last: int
+
+
+class Store:
+    """Opens the environment and reads from it. Safe to use from several threads.
+
+    Raises :class:`StoreUnusable` when the directory cannot be used; nothing is changed then.
+    """
+
+    def __init__(self, path: Path, *, cluster: str, size_max: int) -> None:
+        self.path = path
+        self.cluster = cluster
+        self._lock = _lock_directory(path)
+        try:
+            self.env, self.tables = _open_environment(path, size_max)
+            self._check_meta(cluster)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        self.env.close()
+        self._lock.close()
+
+    def size_bytes(self) -> int:
+        """Bytes in use, pages that are free for re-use included."""
+        info, stat = self.env.info(), self.env.stat()
+        return int((info["last_pgno"] + 1) * stat["psize"])
+
+    def _check_meta(self, cluster: str) -> None:
+        with self.env.begin(write=True, db=self.tables["meta"]) as txn:
+            stored = txn.get(b"store")
+            if stored is None:
+                head = {"format": FORMAT, "cluster": cluster, "store_id": uuid.uuid4().hex}
+                txn.put(b"store", json.dumps(head).encode())
+                return
+            head = json.loads(stored)
+        if head["format"] != FORMAT:
+            raise StoreUnusable(
+                f"data directory {self.path} has format {head['format']}, this version reads {FORMAT}: "
+                "use the version that wrote it, or a newer one"
+            )
+        if head["cluster"] != cluster:
+            raise StoreUnusable(
+                f"data directory {self.path} belongs to cluster {head['cluster']!r}, not {cluster!r}: "
+                "give each cluster its own directory"
+            )
+
+    # Small facts of the worker, such as that a database was reached once.
+
+    def meta(self, name: str) -> Any:
+        with self.env.begin(db=self.tables["meta"]) as txn:
+            stored = txn.get(name.encode())
+        return None if stored is None else json.loads(stored)
+
+    # Catalog and per-topic state.
+
+    def topics(self) -> list[TopicRecord]:
+        with self.env.begin(db=self.tables["topics"]) as txn:
+            return [_topic_record(bytes(key), bytes(value)) for key, value in txn.cursor()]
+
+    def topic(self, name: str) -> TopicRecord | None:
+        with self.env.begin(db=self.tables["topics"]) as txn:
+            stored = txn.get(name.encode())
+        return None if stored is None else _topic_record(name.encode(), stored)
+
+    def ledgers(self, topic_id: int) -> list[LedgerExtent]:
+        """The ledgers of a topic in order; costs two look-ups a ledger."""
+        found: list[LedgerExtent] = []
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            prefix = TOPIC_KEY.pack(topic_id)
+            more = cursor.set_range(prefix)
+            while more and bytes(cursor.key()[:4]) == prefix:
+                _, ledger, first = BLOCK_KEY.unpack(cursor.key())
+                if not cursor.set_range(BLOCK_KEY.pack(topic_id, ledger + 1, 0)):
+                    cursor.last()
+                else:
+                    cursor.prev()
+                _, _, last_first = BLOCK_KEY.unpack(cursor.key())
+                header = read_header(cursor.value()[LOCAL_PREFIX.size :])
+                found.append(LedgerExtent(ledger, first, last_first + header.entries - 1))
+                more = cursor.next()
+        return found
+
+    def totals(self, topic_id: int) -> tuple[int, int]:
+        """Entries and messages ever appended to a topic, from its last block."""
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(TOPIC_KEY.pack(topic_id + 1))
+            if not (cursor.prev() if found else cursor.last()):
+                return 0, 0
+            if bytes(cursor.key()[:4]) != TOPIC_KEY.pack(topic_id):
+                return 0, 0
+            value = cursor.value()
+            entries, messages = LOCAL_PREFIX.unpack_from(value)
+            header = read_header(value[LOCAL_PREFIX.size :])
+            return int(entries) + header.entries, int(messages) + header.messages
+
+    def messages_before(self, topic_id: int, position: Position) -> int:
+        """Messages appended before the entry at ``position``, which must exist."""
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            if not _seek_block(cursor, topic_id, position):
+                return 0
+            _, _, first = BLOCK_KEY.unpack(cursor.key())
+            value = cursor.value()
+            _, messages = LOCAL_PREFIX.unpack_from(value)
+            header = read_header(value[LOCAL_PREFIX.size :])
+            sizes_at = LOCAL_PREFIX.size + header.columns_at + 4 * header.entries
+            sizes = value[sizes_at : sizes_at + 4 * (position.entry - first)]
+            return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
+
+    def marker_runs(self, topic_id: int) -> Iterator[tuple[Position, int]]:
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables["markers"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                _, ledger, first = BLOCK_KEY.unpack(cursor.key())
+                yield Position(ledger, first), MARKER_RUN.unpack(cursor.value())[0]
+                more = cursor.next()
+
+    def high_waters(self, topic_id: int) -> dict[str, HighWater]:
+        prefix = TOPIC_KEY.pack(topic_id)
+        found: dict[str, HighWater] = {}
+        with self.env.begin(db=self.tables["high_water"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                incarnation, ledger, entry = HIGH_WATER.unpack(cursor.value())
+                found[cursor.key()[4:].decode()] = HighWater(incarnation, Position(ledger, entry))
+                more = cursor.next()
+        return found
+
+    def cursors(self, topic_id: int) -> dict[str, bytes]:
+        prefix = TOPIC_KEY.pack(topic_id)
+        found: dict[str, bytes] = {}
+        with self.env.begin(db=self.tables["cursors"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                found[cursor.key()[4:].decode()] = cursor.value()
+                more = cursor.next()
+        return found
+
+    # The log.
+
+    def read_blocks(
+        self,
+        topic_id: int,
+        after: Position,
+        upto: Position,
+        *,
+        bytes_max: int,
+        origin: str | None = None,
+        verify: bool = True,
+    ) -> tuple[list[StoredBlock], Position]:
+        """Whole blocks that hold entries in (``after``, ``upto``], in order, at least one if there is one.
+
+        With ``origin``, only the blocks of that origin that a link may carry; the others are passed over
+        without reading their bodies. The second value is where to go on: pass it as ``after`` for the next page.
+        Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served.
+        """
+        found: list[StoredBlock] = []
+        taken, reached = 0, after
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            more = _seek_block(cursor, topic_id, Position(after.ledger, max(after.entry + 1, 0)))
+            while more:
+                key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
+                if key_topic != topic_id or Position(ledger, first) > upto:
+                    break
+                block = cursor.value()[LOCAL_PREFIX.size :]
+                header = read_header(block)
+                last = Position(ledger, first + header.entries - 1)
+                if last > after:
+                    if origin is None or (header.origin == origin and header.kind is not BlockKind.LOCAL_MARKERS):
+                        if found and taken + len(block) > bytes_max:
+                            break
+                        if verify:
+                            self._verify(block, topic_id, Position(ledger, first))
+                        found.append(StoredBlock(Position(ledger, first), header, bytes(block)))
+                        taken += len(block)
+                    reached = min(last, upto)
+                more = cursor.next()
+        return found, reached
+
+    def block_of(self, topic_id: int, position: Position) -> StoredBlock | None:
+        """The block that holds ``position``."""
+        blocks, _ = self.read_blocks(topic_id, Position(position.ledger, position.entry - 1), position, bytes_max=0)
+        return blocks[0] if blocks else None
+
+    def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
+        """Where an entry of another origin lies here, from the extents; None if it is not here."""
+        prefix = extent_key_prefix(topic_id, origin)
+        with self.env.begin(db=self.tables["extents"]) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
+            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
+                return None
+            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
+            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+        offset = position.entry - first
+        if (at_incarnation, ledger) != (incarnation, position.ledger) or offset >= entries:
+            return None
+        return Position(local_ledger, local_first + offset)
+
+    def _verify(self, block: memoryview, topic_id: int, position: Position) -> None:
+        try:
+            verify_block(block)
+        except BlockCorrupt as error:
+            raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
+
+
+def extent_key_prefix(topic_id: int, origin: str) -> bytes:
+    return TOPIC_KEY.pack(topic_id) + origin.encode("ascii") + b"\0"
+
+
+def _seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
+    """Put the cursor on the block that holds ``position``, or on the first one above it."""
+    key = BLOCK_KEY.pack(topic_id, position.ledger, position.entry)
+    if not cursor.set_range(key):
+        at_lower = cursor.last()
+    elif bytes(cursor.key()) == key:
+        return True
+    else:
+        at_lower = cursor.prev()
+    if at_lower:
+        found_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
+        if (found_topic, ledger) == (topic_id, position.ledger):
+            header = read_header(cursor.value()[LOCAL_PREFIX.size :])
+            if first + header.entries > position.entry:
+                return True
+    return bool(cursor.set_range(key))
+
+
+def _topic_record(key: bytes, value: bytes) -> TopicRecord:
+    record = json.loads(value)
+    return TopicRecord(record["id"], key.decode(), record["incarnation"])
+
+
+def _lock_directory(path: Path) -> IO[bytes]:
+    """Hold the directory for this process; a second worker on it is refused."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / "worker.lock").open("ab")
+    except OSError as error:
+        raise StoreUnusable(f"data directory {path} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise StoreUnusable(f"data directory {path} is in use by another worker: stop it first") from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    lock.flush()
+    return lock
+
+
+def _open_environment(path: Path, size_max: int) -> tuple[lmdb.Environment, dict[str, Any]]:
+    try:
+        env = lmdb.open(
+            str(path / "log"),
+            map_size=size_max,
+            max_dbs=len(TABLES),
+            max_readers=READERS_MAX,
+            sync=True,
+            metasync=True,
+        )
+    except (lmdb.Error, OSError) as error:
+        raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
+    env.reader_check()
+    return env, {table: env.open_db(table.encode()) for table in TABLES}

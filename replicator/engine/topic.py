@@ -1,0 +1,322 @@
+"""A topic: one log in one cluster, and the subscriptions on it.
+
+Everything that is published, copied or written as a marker comes through here, and everything that is read. The
+topic keeps the loop's view of the log (what is durable); the writer thread keeps the tail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.cursor import CursorState, decode_cursor
+from replicator.engine.entry import decode_entry
+from replicator.engine.errors import (
+    BlockCorrupt,
+    EntryCorrupt,
+    InvalidAck,
+    NotAllowedError,
+    SubscriptionNotFound,
+)
+from replicator.engine.log_index import LogIndex
+from replicator.engine.store import HighWater, Store, StoredBlock, TopicRecord
+from replicator.engine.subscription import Deliver, EngineConsumer, Subscription
+from replicator.engine.topic_name import check_subscription_name
+from replicator.engine.types import InitialPosition, SubscriptionType
+from replicator.engine.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
+from snapshots.position import BEFORE_ALL, Position
+
+if TYPE_CHECKING:
+    from replicator.engine.block_cache import BlockCache
+
+SUBSCRIPTIONS_MAX = 10_000
+PUBLISH_ENTRIES_MAX = 10_000
+"""Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
+
+
+class LoggedEntry(NamedTuple):
+    """An entry as it is read from the log for a subscription."""
+
+    position: Position
+    batch_size: int
+    marker: bool
+    entry: memoryview
+    origin: str
+    origin_position: Position
+
+
+class TopicListener(Protocol):
+    """Who wants to know what happens in topics: links and the subscription sync. Called on the event loop."""
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        """Blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription was made, loaded, or became replicated."""
+
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+        """A subscription is gone."""
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+        """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
+
+
+class Topic:
+    """One topic of one cluster. All methods run on the engine's event loop."""
+
+    def __init__(
+        self,
+        record: TopicRecord,
+        store: Store,
+        writer: Writer,
+        cache: BlockCache,
+        listeners: Sequence[TopicListener],
+    ) -> None:
+        self.name = record.name
+        self.topic_id = record.topic_id
+        self.incarnation = record.incarnation
+        self.loop = asyncio.get_running_loop()
+        self.writer = writer
+        self.log = LogIndex()
+        self._store = store
+        self._cache = cache
+        self._listeners = listeners
+        self.subscriptions: dict[str, Subscription] = {}
+        self._load()
+
+    def _load(self) -> None:
+        for ledger in self._store.ledgers(self.topic_id):
+            self.log.append(Position(ledger.ledger, ledger.first), ledger.last - ledger.first + 1, marker=False)
+        for first, entries in self._store.marker_runs(self.topic_id):
+            self.log.markers.add_range(first.ledger, first.entry, first.entry + entries - 1)
+        entries_ever, self.messages = self._store.totals(self.topic_id)
+        high_waters = self._store.high_waters(self.topic_id)
+        self._high_water = dict(high_waters)
+        self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
+        for name, stored in self._store.cursors(self.topic_id).items():
+            self.subscriptions[name] = Subscription(self, name, decode_cursor(stored))
+
+    # What is here.
+
+    @property
+    def cluster(self) -> str:
+        return self._store.cluster
+
+    @property
+    def last_add_confirmed(self) -> Position:
+        return self.log.last
+
+    @property
+    def first_position(self) -> Position | None:
+        return self.log.first
+
+    def vector(self) -> dict[str, Position]:
+        """The highest origin position of every origin, this cluster's own included."""
+        return {origin: high_water.position for origin, high_water in self._high_water.items()}
+
+    def high_water(self, origin: str) -> HighWater | None:
+        return self._high_water.get(origin)
+
+    # Writing.
+
+    async def publish(self, entries: Sequence[bytes]) -> list[Position]:
+        """Append entries as producers sent them; returns their positions when they are durable (invariant 1).
+
+        Raises :class:`EntryCorrupt` or :class:`MessageTooLarge` (then none was appended), and the store's errors.
+        """
+        if not 0 < len(entries) <= PUBLISH_ENTRIES_MAX:
+            raise NotAllowedError(f"1 to {PUBLISH_ENTRIES_MAX} entries can be published at once, not {len(entries)}")
+        sizes: list[int] = []
+        for entry in entries:
+            metadata, _ = decode_entry(entry)
+            if metadata.HasField("marker_type"):
+                raise EntryCorrupt("a producer sent a marker; only workers write markers")
+            sizes.append(metadata.num_messages_in_batch)
+        return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, sizes)
+
+    async def write_marker(self, entry: bytes, *, local: bool = False) -> Position:
+        """Append one marker; a ``local`` one is not carried by links."""
+        kind = BlockKind.LOCAL_MARKERS if local else BlockKind.MARKERS
+        (position,) = await self.writer.publish(self._tail, kind, [entry], [0])
+        return position
+
+    async def append_blocks(self, blocks: Sequence[CopiedBlock]) -> list[Extent]:
+        """Append blocks of another origin, exactly once (invariant 2); returns the extents that were new.
+
+        Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`; then none of them was appended.
+        """
+        return await self.writer.copy(self._tail, blocks)
+
+    def committed(self, blocks: Sequence[AppendedBlock]) -> None:
+        """The writer made these durable; called once a commit, in order."""
+        markers = False
+        for appended in blocks:
+            header = appended.header
+            is_marker = header.kind is not BlockKind.MESSAGES
+            markers |= is_marker
+            self.log.append(appended.position, header.entries, marker=is_marker)
+            self.messages += header.messages
+            self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
+        for subscription in list(self.subscriptions.values()):
+            subscription.on_appended(markers=markers)
+        for listener in self._listeners:
+            listener.on_appended(self, blocks)
+
+    # Reading.
+
+    def read_blocks(
+        self,
+        after: Position,
+        upto: Position | None = None,
+        *,
+        bytes_max: int,
+        origin: str | None = None,
+        verify: bool = True,
+    ) -> tuple[list[StoredBlock], Position]:
+        """See :meth:`Store.read_blocks`; never past the LAC."""
+        limit = self.log.last if upto is None else min(upto, self.log.last)
+        return self._store.read_blocks(self.topic_id, after, limit, bytes_max=bytes_max, origin=origin, verify=verify)
+
+    def read_entries(
+        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
+    ) -> list[LoggedEntry]:
+        """Entries in (``after``, ``upto``], at least one if there is one, through the block cache."""
+        limit = self.log.last if upto is None else upto
+        found: list[LoggedEntry] = []
+        taken = 0
+        position = self.log.next_after(after)
+        while position is not None and position <= limit and len(found) < entries_max and taken < bytes_max:
+            first, view = self._block_at(position)
+            header = view.header
+            start = position.entry - first.entry
+            stop = min(header.entries, start + entries_max - len(found))
+            if limit.ledger == first.ledger:
+                stop = min(stop, limit.entry - first.entry + 1)
+            marker = header.kind is not BlockKind.MESSAGES
+            sizes = view.batch_sizes[start:stop].tolist()
+            for index, (entry, size) in enumerate(zip(view.entries(start, stop), sizes, strict=True), start):
+                found.append(
+                    LoggedEntry(
+                        Position(first.ledger, first.entry + index),
+                        size,
+                        marker,
+                        entry,
+                        header.origin,
+                        Position(header.origin_first.ledger, header.origin_first.entry + index),
+                    )
+                )
+                taken += len(entry)
+                if taken >= bytes_max:
+                    break
+            position = self.log.next_after(found[-1].position)
+        return found
+
+    def batch_size(self, position: Position) -> int:
+        """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
+        if position not in self.log:
+            raise InvalidAck(f"position {position} does not exist in {self.name} (its last entry is {self.log.last})")
+        first, view = self._block_at(position)
+        return int(view.batch_sizes[position.entry - first.entry])
+
+    def messages_through(self, position: Position) -> int:
+        """Messages up to and including ``position``, counted from the topic's first."""
+        following = self.log.next_after(position)
+        return self.messages if following is None else self._store.messages_before(self.topic_id, following)
+
+    def _block_at(self, position: Position) -> tuple[Position, BlockView]:
+        cached = self._cache.get(self.topic_id, position)
+        if cached is not None:
+            return cached
+        stored = self._store.block_of(self.topic_id, position)
+        if stored is None:
+            raise BlockCorrupt(f"{self.name}: the block that holds {position} is missing from the store")
+        view = BlockView(stored.block, stored.header)
+        self._cache.put(self.topic_id, stored.position, view, len(stored.block))
+        return stored.position, view
+
+    # Subscriptions.
+
+    async def subscribe(
+        self,
+        subscription: str,
+        subscription_type: SubscriptionType,
+        consumer_name: str,
+        deliver: Deliver,
+        *,
+        initial: InitialPosition = InitialPosition.LATEST,
+        replicated: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> EngineConsumer:
+        """Connect a consumer; makes the subscription, durably, if there is none. Raises :class:`ConsumerBusy`."""
+        existing = self.subscriptions.get(subscription)
+        if existing is None:
+            start = BEFORE_ALL if initial is InitialPosition.EARLIEST else self.log.last
+            existing = await self.create_subscription(subscription, start, replicated=replicated, properties=properties)
+        elif replicated and not existing.replicated:
+            existing.cursor.state.replicated = True
+            await existing.saved()
+            self.notify_subscription(existing)
+        return existing.add(subscription_type, consumer_name, deliver)
+
+    async def create_subscription(
+        self,
+        name: str,
+        start: Position,
+        *,
+        replicated: bool,
+        properties: dict[str, str] | None = None,
+    ) -> Subscription:
+        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
+        check_subscription_name(name)
+        existing = self.subscriptions.get(name)
+        if existing is not None:
+            return existing
+        if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
+        state = CursorState(mark_delete=start, replicated=replicated, properties=properties or {})
+        created = self.subscriptions[name] = Subscription(self, name, state)
+        try:
+            await created.saved()
+        except BaseException:
+            self.subscriptions.pop(name, None)
+            raise
+        self.notify_subscription(created)
+        return created
+
+    async def delete_subscription(self, name: str) -> None:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
+        await subscription.delete()
+
+    def forget(self, subscription: Subscription) -> None:
+        """The subscription was deleted from the store."""
+        if self.subscriptions.pop(subscription.name, None) is not None:
+            for listener in self._listeners:
+                listener.on_subscription_deleted(self, subscription.name)
+
+    def notify_subscription(self, subscription: Subscription) -> None:
+        for listener in self._listeners:
+            listener.on_subscription(self, subscription)
+
+    def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
+        for listener in self._listeners:
+            listener.on_mark_delete(self, subscription, local=local)
+
+    # Figures.
+
+    def status(self) -> dict[str, Any]:
+        """The figures of this topic, as the status page shows them."""
+        return {
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "first": str(self.log.first or BEFORE_ALL),
+            "lac": str(self.log.last),
+            "entries": self.log.entries,
+            "messages": self.messages,
+            "markers": len(self.log.markers),
+            "high_water": {origin: str(position) for origin, position in self.vector().items()},
+            "subscriptions": [subscription.status() for subscription in self.subscriptions.values()],
+        }
