@@ -1,0 +1,252 @@
+"""Reading a worker's data plane over plain blocking HTTP, as Spark's Python processes need it.
+
+One :class:`DataPlane` is one connection to one worker. The parts of the API that the pipeline reads, and the values
+that come back, are all here; what is done with them is not.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlencode, urlsplit
+
+import pyarrow as pa
+
+from replicator.engine.arrow import BLOCK_SCHEMA
+from replicator.engine.block import BLOCK_BYTES_MAX
+from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from snapshots.errors import InvalidPosition
+from snapshots.position import BEFORE_ALL, Position
+
+TIMEOUT_S: Final = 60
+"""Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
+PAGE_BYTES: Final = 8 * 1024 * 1024
+"""How much to ask for at once: it is held in memory twice while it is read."""
+ANSWER_BYTES_MAX: Final = PAGE_BYTES + 2 * BLOCK_BYTES_MAX
+"""A page ends with a whole block, however large; nothing that keeps to the API is longer than this."""
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """One row of the topics listing. ``last`` is the LAC; an empty topic has no entries."""
+
+    name: str
+    incarnation: int
+    first: Position
+    last: Position
+    entries: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    """The exact state of one subscription. Ranges are inclusive; ``batch_acks`` are of entries not wholly acked."""
+
+    name: str
+    replicated: bool
+    generation: int
+    mark_delete: Position
+    individually_deleted: tuple[tuple[Position, Position], ...]
+    batch_acks: dict[Position, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A snapshot mapping: all of ``peer`` up to ``remote`` is in this cluster's log up to ``local``."""
+
+    snapshot_id: str
+    local: Position
+    peer: str
+    remote: Position
+
+
+class StoredBlock(NamedTuple):
+    """A whole block and the local position of its first entry."""
+
+    first: Position
+    entries: int
+    block: memoryview
+
+
+class DataPlane:
+    """One worker's read API. Use it as a context manager, or close it.
+
+    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, and
+    :class:`UnexpectedAnswer` if it refuses, or answers with something else than the API promises.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = check_url(url)
+        parts = urlsplit(self.url)
+        self._base_path = parts.path
+        connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = connection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def topics(self) -> tuple[str, list[TopicState]]:
+        """The cluster's name and its topics."""
+        answer = self._json("topics")
+        with _promised(self.url, "topics"):
+            return str(answer["cluster"]), [
+                TopicState(
+                    name=str(topic["name"]),
+                    incarnation=int(topic["incarnation"]),
+                    first=Position.parse(topic["first"]),
+                    last=Position.parse(topic["lac"]),
+                    entries=int(topic["entries"]),
+                    messages=int(topic["messages"]),
+                )
+                for topic in answer["topics"]
+            ]
+
+    def subscriptions(self, topic: str) -> list[SubscriptionState]:
+        """Every subscription of a topic with all that it has acknowledged."""
+        answer = self._json("subscriptions", topic=topic)
+        with _promised(self.url, "subscriptions"):
+            return [
+                SubscriptionState(
+                    name=str(state["name"]),
+                    replicated=bool(state["replicated"]),
+                    generation=int(state["generation"]),
+                    mark_delete=Position.parse(state["mark_delete"]),
+                    individually_deleted=tuple(
+                        (Position.parse(start), Position.parse(end)) for start, end in state["individually_deleted"]
+                    ),
+                    batch_acks={
+                        Position.parse(position): tuple(int(index) for index in indexes)
+                        for position, indexes in state["batch_acks"].items()
+                    },
+                )
+                for state in answer["subscriptions"]
+            ]
+
+    def mappings(self, topic: str) -> list[Mapping]:
+        """The snapshot mappings of a topic."""
+        answer = self._json("mappings", topic=topic)
+        with _promised(self.url, "mappings"):
+            return [
+                Mapping(
+                    snapshot_id=str(row["snapshot_id"]),
+                    local=Position.parse(row["local"]),
+                    peer=str(row["peer"]),
+                    remote=Position.parse(row["remote"]),
+                )
+                for row in answer["mappings"]
+            ]
+
+    def blocks(self, topic: str, after: Position = BEFORE_ALL, upto: Position | None = None) -> Iterator[StoredBlock]:
+        """The blocks that hold entries with ``after < position <= upto`` (the LAC if None), in order.
+
+        The first and the last may hold entries outside. Checksums are not looked at.
+        """
+        bound = {} if upto is None else {"upto": str(upto)}
+        while True:
+            answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=str(PAGE_BYTES), **bound)
+            with _promised(self.url, "blocks"):
+                yield from _read_page(answer)
+                if headers["X-Replicator-End"] == "true":
+                    return
+                following = Position.parse(headers["X-Replicator-Next"])
+                if following <= after:
+                    raise ValueError(f"the page after {after} says that the next is after {following}")
+            after = following
+
+    def _json(self, what: str, **query: str) -> JsonObject:
+        answer, _ = self._get(what, **query)
+        with _promised(self.url, what):
+            content = json.loads(answer)
+            if not isinstance(content, dict):
+                raise TypeError("not a JSON object")
+            return content
+
+    def _get(self, what: str, **query: str) -> tuple[bytes, http.client.HTTPMessage]:
+        path = f"{self._base_path}/replication/v1/{what}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            self._connection.request("GET", path)
+            response = self._connection.getresponse()
+            answer = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise PeerUnavailable(f"worker at {self.url} cannot be reached: {error or type(error).__name__}") from error
+        if len(answer) > ANSWER_BYTES_MAX:
+            self.close()
+            raise UnexpectedAnswer(f"worker at {self.url}: {what} answered with more than {ANSWER_BYTES_MAX} bytes")
+        if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+            raise PeerUnavailable(f"worker at {self.url} cannot answer {what} now: {_error_text(answer)}")
+        if response.status != http.HTTPStatus.OK:
+            raise UnexpectedAnswer(
+                f"worker at {self.url} refused {what} with status {response.status}: {_error_text(answer)}"
+            )
+        return answer, response.headers
+
+
+def check_url(url: str) -> str:
+    """A worker's base URL without its trailing slash; raises :class:`BadOption` (``url``)."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        sound = False
+    if not sound:
+        raise BadOption("url", f"{url!r} is not a worker's address (expected http://HOST:PORT)")
+    return url.rstrip("/")
+
+
+class _promised:  # noqa: N801 - reads as a statement
+    """Turns what goes wrong while an answer is taken apart into one error that names the worker and the call."""
+
+    def __init__(self, url: str, what: str) -> None:
+        self._url, self._what = url, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyError):
+            problem = f"{error.args[0]} is missing"
+        elif isinstance(error, (ValueError, TypeError, AttributeError, InvalidPosition, pa.ArrowException)):
+            problem = str(error)
+        else:
+            return
+        raise UnexpectedAnswer(
+            f"worker at {self._url}: its answer to {self._what} cannot be read: {problem}"
+        ) from error
+
+
+def _read_page(answer: bytes) -> Iterator[StoredBlock]:
+    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
+        if not stream.schema.equals(BLOCK_SCHEMA):
+            raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
+        for batch in stream:
+            ledgers, firsts, entries, blocks = batch.columns
+            for ledger, first, count, block in zip(
+                ledgers.to_pylist(), firsts.to_pylist(), entries.to_pylist(), blocks, strict=True
+            ):
+                yield StoredBlock(Position(ledger, first), count, memoryview(block.as_buffer()))
+
+
+def _error_text(answer: bytes) -> str:
+    """The message of an error answer, or its beginning where it is not one of ours."""
+    try:
+        content = json.loads(answer)
+        return f"{content['error']}: {content['message']}"
+    except (ValueError, KeyError, TypeError):
+        return answer[:200].decode(errors="replace").strip() or "no message"

@@ -1,0 +1,24 @@
+"""What every test may use: one Spark session for all, and the hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A local session with the ``replicator`` source; started by the first test that asks for it."""
+    from replicator.pipeline.session import spark_session
+
+    session = spark_session(app_name="tests")
+    yield session
+    session.stop()
