@@ -92,6 +92,12 @@ class StoreUnusable(EngineError):
     """The data directory cannot be opened: not writable, of another cluster, of a newer version, or in use."""
 
 
+class FrameTooLarge(EngineError):
+    """A frame whose length is over the limit; it is refused before it is read."""
+
+    status = 413
+
+
 class TooBusy(EngineError):
     """A bounded queue is full; try again later."""
 

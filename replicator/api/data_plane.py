@@ -1,0 +1,249 @@
+"""The data plane: reading topics as blocks, and appending blocks that come over a link.
+
+``GET /replication/v1/topics | blocks | subscriptions | high-water`` and ``POST /replication/v1/append``;
+the forms are in docs/http.md. Appends are pipelined: the next frame is read while the one before it is being
+committed, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest, error_response
+from replicator.engine.arrow import decode_append, encode_read
+from replicator.engine.engine import Engine
+from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError
+from replicator.engine.topic import Topic
+from replicator.engine.writer import CopiedBlock, Extent
+from snapshots.position import BEFORE_ALL, Position
+
+ENGINE: Final = web.AppKey("engine", Engine)
+LINKED_SOURCES: Final = web.AppKey("linked_sources", frozenset)
+"""The clusters that have a link to this one; nobody else may append."""
+
+PROTOCOL_VERSION: Final = 1
+FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
+"""A block of the largest size with room for the stream around it."""
+FRAMES_PENDING_MAX: Final = 8
+"""Frames that are read and not yet committed, for each link."""
+PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
+PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+SILENCE_SECONDS_MAX: Final = 60.0
+"""A link that sends nothing, not even a sign of life, for this long is gone."""
+_LENGTH_BYTES: Final = 4
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get("/replication/v1/topics", list_topics),
+        web.get("/replication/v1/blocks", read_blocks),
+        web.get("/replication/v1/subscriptions", list_subscriptions),
+        web.get("/replication/v1/high-water", high_water),
+        web.post("/replication/v1/append", append),
+    ]
+
+
+async def list_topics(request: web.Request) -> web.Response:
+    engine = request.app[ENGINE]
+    topics = [
+        {
+            "name": topic.name,
+            "incarnation": topic.incarnation,
+            "first": str(topic.first_position or BEFORE_ALL),
+            "lac": str(topic.last_add_confirmed),
+            "entries": topic.log.entries,
+            "messages": topic.messages,
+        }
+        for topic in engine.topics()
+    ]
+    return web.json_response({"cluster": engine.cluster, "topics": topics})
+
+
+async def read_blocks(request: web.Request) -> web.Response:
+    """One page of a topic, as one Arrow IPC stream."""
+    topic = await _topic(request)
+    after = _position(request, "after", BEFORE_ALL)
+    upto = min(_position(request, "upto", topic.last_add_confirmed), topic.last_add_confirmed)
+    bytes_max = _number(request, "max_bytes", PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX)
+    blocks, reached = topic.read_blocks(after, upto, bytes_max=bytes_max)
+    return web.Response(
+        body=memoryview(encode_read(blocks)).tobytes(),
+        content_type="application/vnd.apache.arrow.stream",
+        headers={
+            "X-Replicator-Next": str(reached),
+            "X-Replicator-End": "true" if reached >= upto or not blocks else "false",
+        },
+    )
+
+
+async def list_subscriptions(request: web.Request) -> web.Response:
+    """The exact acknowledgement state of every subscription of a topic."""
+    topic = await _topic(request)
+    return web.json_response(
+        {"topic": topic.name, "subscriptions": [_exact_state(topic, name) for name in topic.subscriptions]}
+    )
+
+
+async def high_water(request: web.Request) -> web.Response:
+    """Up to which position of ``origin`` this cluster has each topic."""
+    engine = request.app[ENGINE]
+    origin = _required(request, "origin")
+    rows: dict[str, Mapping[str, Any]] = {}
+    for topic in engine.topics():
+        mark = topic.high_water(origin)
+        if mark is not None:
+            rows[topic.name] = {"incarnation": mark.incarnation, "position": str(mark.position)}
+    return web.json_response({"cluster": engine.cluster, "topics": rows})
+
+
+async def append(request: web.Request) -> web.StreamResponse:
+    """Take a link's stream of frames; the first answer is given as the HTTP status, the others in the stream."""
+    source = _required(request, "from")
+    if source not in request.app[LINKED_SOURCES]:
+        raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")
+    if _number(request, "protocol", PROTOCOL_VERSION, 2**31) != PROTOCOL_VERSION:
+        raise BadRequest(f"parameter protocol: this worker speaks version {PROTOCOL_VERSION}")
+    frame = await _read_frame(request)
+    if frame is None:
+        raise BadRequest("the body has no frame")
+    try:
+        first = await _submit(request.app[ENGINE], frame)
+    except BlockCorrupt as error:
+        return error_response(error.code, str(error), error.status)
+    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    await response.prepare(request)
+    await _serve_frames(request, response, first)
+    return response
+
+
+async def _serve_frames(request: web.Request, response: web.StreamResponse, first: _Results) -> None:
+    """Read and submit frames, and answer each in order as it becomes durable."""
+    pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue(FRAMES_PENDING_MAX)
+    pending.put_nowait(first)
+
+    async def read() -> None:
+        try:
+            while (frame := await _read_frame(request)) is not None:
+                await pending.put(await _submit(request.app[ENGINE], frame))
+        except EngineError as error:
+            await pending.put(error)
+        finally:
+            await pending.put(None)
+
+    reader = asyncio.ensure_future(read())
+    try:
+        while (results := await pending.get()) is not None:
+            if isinstance(results, EngineError):
+                await _answer(response, {"error": results.code, "message": str(results)})
+                break
+            await _answer(response, await _outcome(results))
+        await response.write_eof()
+    except ConnectionError:
+        return  # the link has gone; it will ask for the high-water mark when it is back
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        while not pending.empty():
+            if isinstance(left := pending.get_nowait(), dict):
+                await _outcome(left)
+
+
+_Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
+
+
+async def _submit(engine: Engine, frame: bytes) -> _Results:
+    """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
+    results: _Results = {}
+    for name, blocks in decode_append(frame).items():
+        try:
+            topic = await engine.topic(name)
+        except EngineError as error:
+            results[name] = error
+        else:
+            results[name] = asyncio.ensure_future(_append_blocks(topic, blocks))
+    await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
+    return results
+
+
+async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:
+    return await topic.append_blocks(blocks)
+
+
+async def _outcome(results: _Results) -> dict[str, Any]:
+    extents = 0
+    refused: dict[str, dict[str, str]] = {}
+    for topic, result in results.items():
+        try:
+            if isinstance(result, EngineError):
+                raise result
+            extents += len(await result)
+        except EngineError as error:
+            refused[topic] = {"code": error.code, "message": str(error)}
+    return {"extents": extents, "refused": refused}
+
+
+async def _answer(response: web.StreamResponse, answer: Mapping[str, Any]) -> None:
+    body = json.dumps(answer).encode()
+    await response.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+
+
+async def _read_frame(request: web.Request) -> bytes | None:
+    """The next frame, or None at the end of the body. Raises :class:`BlockCorrupt` where it ends inside one."""
+    try:
+        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+            head = await request.content.readexactly(_LENGTH_BYTES)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise BlockCorrupt("the body ends inside a frame's length") from None
+        return None
+    length = int.from_bytes(head, "big")
+    if length > FRAME_BYTES_MAX:
+        raise FrameTooLarge(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+    try:
+        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+            return await request.content.readexactly(length)
+    except asyncio.IncompleteReadError as error:
+        raise BlockCorrupt(f"the body ends inside a frame: {len(error.partial)} of {length} bytes") from None
+
+
+def _exact_state(topic: Topic, name: str) -> dict[str, Any]:
+    subscription = topic.subscriptions[name]
+    state = subscription.cursor.state
+    kind = subscription.type
+    return {
+        "name": name,
+        "type": None if kind is None else kind.value,
+        "replicated": state.replicated,
+        "generation": state.generation,
+        "mark_delete": str(state.mark_delete),
+        "individually_deleted": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
+        "batch_acks": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
+    }
+
+
+async def _topic(request: web.Request) -> Topic:
+    return await request.app[ENGINE].topic(_required(request, "topic"), create=False)
+
+
+def _required(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise BadRequest(f"parameter {name} is missing")
+    return value
+
+
+def _position(request: web.Request, name: str, default: Position) -> Position:
+    value = request.query.get(name)
+    return default if value is None else Position.parse(value)
+
+
+def _number(request: web.Request, name: str, default: int, largest: int) -> int:
+    value = request.query.get(name, str(default))
+    if not value.isdecimal() or not 0 < int(value) <= largest:
+        raise BadRequest(f"parameter {name}: {value[:30]!r} is not a number from 1 to {largest}")
+    return int(value)

@@ -1,0 +1,23 @@
+"""Errors of links."""
+
+from __future__ import annotations
+
+
+class LinkError(Exception):
+    """Base of every error of a link. A link that meets one reconnects, with growing pauses."""
+
+
+class PeerUnavailable(LinkError):
+    """The destination cannot be reached, or the connection broke."""
+
+
+class WrongPeer(LinkError):
+    """The address belongs to another cluster than the topology says."""
+
+
+class PeerRefused(LinkError):
+    """The destination answered with an error. ``code`` is its name for it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code

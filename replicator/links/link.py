@@ -1,0 +1,258 @@
+"""A link: copies one cluster's own blocks to another cluster, for as long as the worker runs.
+
+The shell around :class:`replicator.links.copier.Copier`. It belongs to the source's worker, reads its engine, and
+pushes. A destination that is away delays only this link (invariant 8); when it is back the link resumes by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never
+
+from replicator.engine.arrow import Outgoing, encode_append
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.engine.writer import AppendedBlock
+from replicator.links.copier import Copier
+from replicator.links.errors import LinkError, PeerRefused, PeerUnavailable
+from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, RemoteHighWater, Reply
+from snapshots.position import BEFORE_ALL, Position
+
+RETRY_SECONDS_MIN: Final = 0.05
+RETRY_SECONDS_MAX: Final = 3.0
+SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
+
+_RETRY_WHOLE: Final = frozenset({"CopyGap", "StoreFull", "StoreFailed", "TooBusy"})
+"""Refusals that a new connection may heal: it asks again for the high-water mark. Others halt their topic."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class LinkFigures:
+    """Counted since the worker started."""
+
+    blocks: int = 0
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    reconnects: int = 0
+
+
+class Link:
+    """Copies from ``engine`` to the worker of cluster ``to`` at ``address``.
+
+    ``on_state`` is told the link's state when it changes: ``connecting``, ``copying``, ``idle`` or ``failed``.
+    """
+
+    def __init__(
+        self, engine: Engine, to: str, address: str, *, on_state: Callable[[Link], None] | None = None
+    ) -> None:
+        self.engine = engine
+        self.to = to
+        self.address = address
+        self.state = "connecting"
+        self.detail = ""
+        self.figures = LinkFigures()
+        self._on_state = on_state
+        self._copier = Copier()
+        self._work = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+        for topic in engine.topics():
+            self._copier.topic_moved(topic.name, topic.last_add_confirmed)
+        engine.add_listener(self)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self.to}")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # What the engine tells.
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        self._copier.topic_moved(topic.name, topic.last_add_confirmed)
+        self._work.set()
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Links carry blocks; what happens to subscriptions travels in markers."""
+
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+        """See :meth:`on_subscription`."""
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+        """See :meth:`on_subscription`."""
+
+    # The connection.
+
+    async def _run(self) -> None:
+        """Connect, copy until the connection breaks, and again, for ever, with growing pauses between failures."""
+        while True:
+            retrying = AsyncRetrying(
+                retry=retry_if_exception_type(Exception),
+                wait=self._pause_seconds,
+                stop=stop_never,
+                before_sleep=self._note_failure,
+            )
+            async for attempt in retrying:
+                with attempt:
+                    async with HttpTransport(self.engine.cluster, self.to, self.address) as transport:
+                        await self._connect(transport)
+                        await self._copy(transport)
+
+    def _pause_seconds(self, _: RetryCallState) -> float:
+        """Grows with the failures since the link last made progress, so that no failure is retried in a tight loop."""
+        self._failures += 1
+        pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(self._failures, 16))
+        return pause * random.uniform(0.5, 1.0)
+
+    def _note_failure(self, retry_state: RetryCallState) -> None:
+        self._copier.on_disconnected()
+        self.figures.reconnects += 1
+        error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        if not isinstance(error, LinkError):
+            log.error("link failed", cluster=self.engine.cluster, to=self.to, exc_info=error)
+        elif str(error) != self.detail:
+            log.warning("link lost", cluster=self.engine.cluster, to=self.to, reason=str(error))
+        self._set_state("connecting" if isinstance(error, PeerUnavailable) else "failed", str(error))
+
+    async def _connect(self, transport: HttpTransport) -> None:
+        high_water = await transport.high_water()
+        await transport.open(encode_append(()))
+        await transport.receive()
+        self._copier.on_connected({topic: row.position for topic, row in high_water.items()})
+        for topic, row in high_water.items():
+            self._check_incarnation(topic, row)
+        log.info("link connected", cluster=self.engine.cluster, to=self.to)
+        self._set_state("idle", "")
+
+    def _check_incarnation(self, name: str, row: RemoteHighWater) -> None:
+        topic = self.engine.find(name)
+        if topic is not None and topic.incarnation != row.incarnation:
+            self._halt(name, f"the destination has incarnation {row.incarnation}, here is {topic.incarnation}")
+
+    async def _copy(self, transport: HttpTransport) -> None:
+        """Send and receive until one of them fails."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send(transport))
+                group.create_task(self._receive(transport))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _send(self, transport: HttpTransport) -> None:
+        while True:
+            self._work.clear()
+            frame, size_bytes = self._next_frame()
+            if frame:
+                self._set_state("copying", "")
+                self._note_sent(size_bytes)
+                await transport.send(encode_append(frame))
+                continue
+            if not self._copier.in_flight:
+                self._set_state("idle", "")
+            try:
+                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                    await self._work.wait()
+            except TimeoutError:
+                self._note_sent(0)
+                await transport.send(encode_append(()))
+
+    def _note_sent(self, size_bytes: int) -> None:
+        self._copier.on_sent(size_bytes)
+        self._sent.set()
+
+    async def _receive(self, transport: HttpTransport) -> None:
+        while True:
+            while not self._copier.in_flight:
+                self._sent.clear()
+                await self._sent.wait()
+            self._settle(await transport.receive())
+
+    def _settle(self, reply: Reply) -> None:
+        self._copier.on_acknowledged()
+        self._failures = 0 if reply.extents else self._failures
+        for topic, (code, message) in reply.refused.items():
+            if code in _RETRY_WHOLE:
+                raise PeerRefused(code, message)
+            self._halt(topic, f"{code}: {message}")
+        self._work.set()
+
+    def _next_frame(self) -> tuple[list[Outgoing], int]:
+        """Blocks of as many topics as are behind, up to about one frame's size."""
+        frame: list[Outgoing] = []
+        size_bytes = 0
+        while (read := self._copier.next_read(size_bytes)) is not None:
+            topic = self.engine.find(read.topic)
+            assert topic is not None
+            try:
+                blocks, reached = topic.read_blocks(read.after, bytes_max=read.bytes_max, origin=self.engine.cluster)
+            except EngineError as error:
+                self._halt(read.topic, str(error))
+                continue
+            for stored in blocks:
+                previous = self._copier.on_block(read.topic, stored.header.origin_last)
+                frame.append((read.topic, previous, stored.block))
+                size_bytes += len(stored.block)
+                self.figures.blocks += 1
+                self.figures.entries += stored.header.entries
+                self.figures.messages += stored.header.messages
+            self._copier.on_read(read.topic, reached)
+        self.figures.bytes += size_bytes
+        return frame, size_bytes
+
+    def _halt(self, topic: str, reason: str) -> None:
+        log.error("link halted a topic", cluster=self.engine.cluster, to=self.to, topic=topic, reason=reason)
+        self._copier.on_halted(topic, reason)
+
+    def _set_state(self, state: str, detail: str) -> None:
+        if (state, detail) != (self.state, self.detail):
+            self.state, self.detail = state, detail
+            if self._on_state is not None:
+                self._on_state(self)
+
+    # Figures.
+
+    def backlog_entries(self) -> int:
+        """Entries not yet read for this link, of any origin: an upper bound of what is to be copied."""
+        total = 0
+        for name, copy in self._copier.topics.items():
+            topic = self.engine.find(name)
+            if topic is not None and self._copier.connected:
+                total += topic.log.entries_between(copy.read, copy.last)
+        return total
+
+    def sent(self) -> dict[str, Position]:
+        """By topic, the origin position up to which was sent on this connection."""
+        return {name: copy.sent for name, copy in self._copier.topics.items() if copy.sent != BEFORE_ALL}
+
+    def status(self) -> dict[str, Any]:
+        """The figures of this link, as the status page shows them."""
+        figures = self.figures
+        return {
+            "to": self.to,
+            "address": self.address,
+            "state": self.state,
+            "detail": self.detail,
+            "topics": len(self._copier.topics),
+            "halted": {name: copy.halted for name, copy in self._copier.topics.items() if copy.halted is not None},
+            "backlog_entries": self.backlog_entries(),
+            "in_flight_frames": self._copier.in_flight,
+            "blocks": figures.blocks,
+            "entries": figures.entries,
+            "messages": figures.messages,
+            "bytes": figures.bytes,
+            "reconnects": figures.reconnects,
+        }
