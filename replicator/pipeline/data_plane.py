@@ -46,7 +46,10 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """The exact state of one subscription. Ranges are inclusive; ``batch_acks`` are of entries not wholly acked."""
+    """The exact state of one subscription.
+
+    Ranges are inclusive, disjoint, and each in one ledger; ``batch_acks`` are of entries that are not wholly acked.
+    """
 
     name: str
     replicated: bool
@@ -66,11 +69,10 @@ class Mapping:
     remote: Position
 
 
-class StoredBlock(NamedTuple):
-    """A whole block and the local position of its first entry."""
+class FetchedBlock(NamedTuple):
+    """A whole block, not yet verified, and the local position of its first entry."""
 
     first: Position
-    entries: int
     block: memoryview
 
 
@@ -125,9 +127,7 @@ class DataPlane:
                     replicated=bool(state["replicated"]),
                     generation=int(state["generation"]),
                     mark_delete=Position.parse(state["mark_delete"]),
-                    individually_deleted=tuple(
-                        (Position.parse(start), Position.parse(end)) for start, end in state["individually_deleted"]
-                    ),
+                    individually_deleted=tuple(_range(*pair) for pair in state["individually_deleted"]),
                     batch_acks={
                         Position.parse(position): tuple(int(index) for index in indexes)
                         for position, indexes in state["batch_acks"].items()
@@ -150,7 +150,7 @@ class DataPlane:
                 for row in answer["mappings"]
             ]
 
-    def blocks(self, topic: str, after: Position = BEFORE_ALL, upto: Position | None = None) -> Iterator[StoredBlock]:
+    def blocks(self, topic: str, after: Position = BEFORE_ALL, upto: Position | None = None) -> Iterator[FetchedBlock]:
         """The blocks that hold entries with ``after < position <= upto`` (the LAC if None), in order.
 
         The first and the last may hold entries outside. Checksums are not looked at.
@@ -231,16 +231,22 @@ class _promised:  # noqa: N801 - reads as a statement
         ) from error
 
 
-def _read_page(answer: bytes) -> Iterator[StoredBlock]:
+def _range(first: str, last: str) -> tuple[Position, Position]:
+    start, end = Position.parse(first), Position.parse(last)
+    if start.ledger != end.ledger or start > end:
+        raise ValueError(f"{first} to {last} is not a range of entries of one ledger")
+    return start, end
+
+
+def _read_page(answer: bytes) -> Iterator[FetchedBlock]:
     with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
         if not stream.schema.equals(BLOCK_SCHEMA):
             raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
         for batch in stream:
-            ledgers, firsts, entries, blocks = batch.columns
-            for ledger, first, count, block in zip(
-                ledgers.to_pylist(), firsts.to_pylist(), entries.to_pylist(), blocks, strict=True
-            ):
-                yield StoredBlock(Position(ledger, first), count, memoryview(block.as_buffer()))
+            batch.validate(full=True)
+            ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
+            for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):
+                yield FetchedBlock(Position(ledger, first), memoryview(block.as_buffer()))
 
 
 def _error_text(answer: bytes) -> str:

@@ -31,7 +31,7 @@ from replicator.engine.metadata_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from replicator.pipeline.data_plane import StoredBlock
+from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
 from snapshots.position import Position
 
@@ -163,7 +163,7 @@ class MessageRows:
 
 
 def message_batches(
-    blocks: Iterable[StoredBlock], cluster: str, topic: str, after: Position, upto: Position, schema: pa.Schema
+    blocks: Iterable[FetchedBlock], cluster: str, topic: str, after: Position, upto: Position, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of the messages and markers with ``after < position <= upto``.
 
@@ -171,26 +171,26 @@ def message_batches(
     :class:`EntryUnreadable` for an entry that cannot be taken apart.
     """
     rows = MessageRows(schema)
-    for stored in blocks:
-        header = verify_block(stored.block)
-        view = BlockView(stored.block, header)
-        start, stop = _wanted(stored, after, upto)
+    for fetched in blocks:
+        header = verify_block(fetched.block)
+        view = BlockView(fetched.block, header)
+        start, stop = _wanted(fetched.first, header.entries, after, upto)
         place = {
             "cluster": cluster,
             "topic": topic,
-            "ledger": stored.first.ledger,
+            "ledger": fetched.first.ledger,
             "kind": KIND_NAMES[header.kind],
             "origin": header.origin,
             "incarnation": _signed(header.incarnation),
             "origin_ledger": header.origin_first.ledger,
         }
         for index, entry in enumerate(view.entries(start, stop), start):
-            place["entry"] = stored.first.entry + index
+            place["entry"] = fetched.first.entry + index
             place["origin_entry"] = header.origin_first.entry + index
             try:
                 rows.add_entry(place, entry, header.kind)
             except EngineError as error:
-                position = Position(stored.first.ledger, stored.first.entry + index)
+                position = Position(fetched.first.ledger, fetched.first.entry + index)
                 raise EntryUnreadable(f"{cluster} {topic} entry {position}: {error}") from error
             if rows.full:
                 yield rows.take()
@@ -220,11 +220,11 @@ def decompress(metadata: MessageMetadata, payload: memoryview) -> memoryview:
     return plain
 
 
-def _wanted(stored: StoredBlock, after: Position, upto: Position) -> tuple[int, int]:
+def _wanted(at: Position, entries: int, after: Position, upto: Position) -> tuple[int, int]:
     """The index range of a block's entries with ``after < position <= upto``."""
-    ledger, first = stored.first
+    ledger, first = at
     start = max(after.entry + 1 - first, 0) if ledger == after.ledger else 0
-    stop = min(upto.entry + 1 - first, stored.entries) if ledger == upto.ledger else stored.entries
+    stop = min(upto.entry + 1 - first, entries) if ledger == upto.ledger else entries
     return (start, stop) if after.ledger <= ledger <= upto.ledger and start < stop else (0, 0)
 
 

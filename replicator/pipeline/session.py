@@ -29,6 +29,9 @@ ARROW_BATCH_ROWS_MAX: Final = 10_000
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
+# Spark lowers the level to WARN, and says so, unless the class that it is started by has a level of its own.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR

@@ -1,0 +1,114 @@
+"""What verify found, as values, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.table import Table
+
+EXAMPLES_MAX: Final = 10
+"""Examples kept of each fault of each topic."""
+
+FAULTS: Final = {
+    "missing": "in one cluster of a link and not in the other",
+    "duplicated": "more than once in one cluster",
+    "reordered": "after something of its origin that was published later",
+    "corrupted": "the same message with other content",
+    "mismapped": "snapshot mapping that promises what is not there",
+    "ack_mismatch": "acknowledged here, and not where the link leads",
+}
+"""Every kind of fault, with its explanation, in the order of reports."""
+
+_MARKER_NAMES: Final = {10: "snapshot_request", 11: "snapshot_response", 12: "snapshot", 13: "subscription_update"}
+
+
+def marker_name(marker_type: int) -> str:
+    """The name of a marker type in reports."""
+    return _MARKER_NAMES.get(marker_type, f"type_{marker_type}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How often one kind of fault was found in one topic, and up to :data:`EXAMPLES_MAX` of them in words."""
+
+    fault: str
+    topic: str
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCounts:
+    """What was read from one cluster. ``markers`` is by type, the cluster's own ones included."""
+
+    messages: int
+    markers: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome. ``messages`` counts distinct messages over all clusters; ``findings`` is empty if all is well."""
+
+    missing: int
+    duplicated: int
+    reordered: int
+    corrupted: int
+    mismapped: int
+    ack_mismatch: int
+    messages: int
+    clusters: Mapping[str, ClusterCounts]
+    topics: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    mappings: int
+    """How many snapshot mappings were checked."""
+    subscriptions: int
+    """How many replicated subscriptions were compared, counted once for each topic."""
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        return not any(getattr(self, fault) for fault in FAULTS)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values; ``topics`` has the findings of each topic, none for a clean one."""
+        return {
+            **{fault: getattr(self, fault) for fault in FAULTS},
+            "messages": self.messages,
+            "mappings": self.mappings,
+            "subscriptions": self.subscriptions,
+            "clusters": {
+                name: {"messages": counts.messages, "markers": dict(counts.markers)}
+                for name, counts in self.clusters.items()
+            },
+            "topics": {
+                topic: {
+                    finding.fault: {"count": finding.count, "examples": list(finding.examples)}
+                    for finding in self.findings
+                    if finding.topic == topic
+                }
+                for topic in self.topics
+            },
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def format_report(report: VerifyReport) -> Table:
+    """A table of the counters, with examples below those that are not zero."""
+    read = ", ".join(f"{name} {counts.messages:,}" for name, counts in report.clusters.items())
+    table = Table(
+        title=f"verify: {'clean' if report.clean else 'FAULTS FOUND'}",
+        caption=f"{len(report.topics)} topics, messages: {read}; {report.mappings:,} mappings, "
+        f"{report.subscriptions:,} replicated subscriptions; {report.seconds:.1f} s",
+    )
+    table.add_column("fault")
+    table.add_column("count", justify="right")
+    table.add_column("meaning, examples", overflow="fold")
+    for fault, meaning in FAULTS.items():
+        count = getattr(report, fault)
+        table.add_row(fault, f"{count:,}", meaning, style="red" if count else "green")
+        for finding in report.findings:
+            if finding.fault == fault:
+                table.add_row("", f"{finding.count:,}", f"{finding.topic}\n  " + "\n  ".join(finding.examples))
+    return table
