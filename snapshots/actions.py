@@ -1,0 +1,93 @@
+"""Values that cross the controller's border: what it is told of the log, and what it asks its shell to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from snapshots.mapping import SnapshotMapping
+from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
+from snapshots.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The local log at one moment.
+
+    ``vector``: for each origin, the local cluster included, the highest origin position in the log. ``messages``: the
+    same of message entries only; without it the vector stands in, which is true but may make a peer wait for markers
+    that never come.
+    """
+
+    lac: Position
+    vector: Mapping[str, Position]
+    messages: Mapping[str, Position] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """Append this marker to the topic; links carry it."""
+
+    marker: SnapshotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResponse:
+    """Append this marker to the topic; links carry it."""
+
+    marker: SnapshotResponse
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMapping:
+    """Index this mapping in Postgres; the local snapshot that follows keeps it in the log."""
+
+    mapping: SnapshotMapping
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLocalSnapshot:
+    """Append this marker to the topic as a local one, which no link carries."""
+
+    marker: LocalSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUpdate:
+    """Append this marker to the topic; links carry it."""
+
+    marker: SubscriptionsUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyUpdate:
+    """Create the subscription if it does not exist, from the earliest message on; then, if there is a position, move
+    its mark-delete position up to it. Idempotent; it never moves one back."""
+
+    subscription: str
+    generation: int
+    position: Position | None
+    source: str
+
+
+Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | WriteUpdate | ApplyUpdate
+
+
+@dataclass(slots=True)
+class ControllerStats:
+    """Counters since the controller was made."""
+
+    requests: int = 0
+    """Requests written here."""
+    answers: int = 0
+    """Responses written here, for others."""
+    responses: int = 0
+    """Responses of peers to us."""
+    mappings: int = 0
+    timeouts: int = 0
+    """Requests that some peer left unanswered for ``snapshot_timeout_ms``."""
+    skipped: int = 0
+    """Responses that can make no mapping, and updates that point past our log."""
+    updates_sent: int = 0
+    """Subscriptions told of, summed over markers."""
+    updates_applied: int = 0

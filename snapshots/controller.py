@@ -1,0 +1,458 @@
+"""The per-topic controller of state sync: when to write which marker, and what a marker that arrived means.
+
+It serves invariants 5 (no skip: a position is claimed for a peer only through a mapping that proves it), 6 (monotone
+within a generation), 7 (an idle topic gets no markers) and 8 (every peer answers for itself; a dead one delays
+nobody). Sans-IO: events come in with the clock's reading, :data:`~snapshots.actions.Action` values come out, nothing
+is called. The source is DESIGN 4.2 and the coarse part of 4.3; the idea of pairing LACs through request and response
+is the field's (seed 004).
+
+Algorithm, in cluster A with peer B:
+
+1. Once messages were appended, at most one ``SnapshotRequest`` in ``snapshot_interval_ms`` is written, and one after
+   the last message, so that the last messages are covered too. Markers ask for nothing, so clusters do not keep each
+   other awake.
+2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
+   Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up.
+3. The answer stands in A's log at L. The link from B is in order, so all that B originated is before L; what A
+   originated is in A's log by itself. For each third origin A waits until its log has reached vector-B, at L' >= L.
+   From there on: mark-delete position at or past L' => all of B up to LAC-B is consumed. That is true of *every*
+   answer, whenever it comes: late, twice, after a restart, unasked. So pending requests are only counted, and nothing
+   depends on them.
+4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
+5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
+   told to its peer, unless the peer was told as much already. Changes are collected for ``update_interval_ms``; one
+   marker carries all subscriptions. What only an update from elsewhere moved is not told again (no echo).
+6. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
+   the topic is idle in A, and B would never cover it. So when B gets messages that neither A nor B originated after
+   B's last answer to A, and A does not ask again soon, B answers unasked (the *follow-up*): once, so idle stays idle.
+
+What the shell owes: carry out actions in order, or stop; call ``on_append`` for a block before ``on_marker`` for its
+markers; hand over each marker at least once (everything is idempotent). After a restart: ``on_subscription`` for each
+replicated subscription, ``restore`` with the known mappings, ``on_append(…, origin=None, messages=True)`` if the
+topic holds messages, then the markers that were not handled yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from snapshots.actions import (
+    Action,
+    ApplyUpdate,
+    ControllerStats,
+    LogState,
+    RecordMapping,
+    WriteLocalSnapshot,
+    WriteRequest,
+    WriteResponse,
+    WriteUpdate,
+)
+from snapshots.mapping import MappingTable, SnapshotMapping
+from snapshots.markers import (
+    LocalSnapshot,
+    Marker,
+    SnapshotRequest,
+    SnapshotResponse,
+    SubscriptionsUpdate,
+    SubscriptionUpdate,
+)
+from snapshots.position import BEFORE_ALL, Position
+
+PENDING_REQUESTS_MAX: Final = 256
+"""Unanswered requests remembered for counting: 30 s of them at 5/s are 150. Past it the oldest counts as timed out."""
+WAITING_ANSWERS_MAX: Final = 16
+"""Answers of one peer that may wait for a third origin. Past it the newest replaces the one before: the oldest are
+fulfilled first, and the newest covers most."""
+UPDATES_PER_MARKER_MAX: Final = 1000
+"""Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
+FOLLOW_UP_INTERVALS: Final = 5
+"""A peer that will ask again does so within an interval and a round trip; after so many, it is answered unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """``snapshot_interval_ms`` bounds how far the coarse state is behind while the topic moves."""
+
+    snapshot_interval_ms: int = 200
+    snapshot_timeout_ms: int = 30_000
+    update_interval_ms: int = 100
+
+
+@dataclass(slots=True)
+class _Subscription:
+    generation: int
+    announced: bool
+    mark_delete: Position = BEFORE_ALL
+    claim: Position = BEFORE_ALL
+    """The mark-delete position when it last moved by an acknowledgement here: what peers may be told."""
+    told: dict[str, Position] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Pending:
+    sent_ms: int
+    awaited: set[str]
+
+
+class SnapshotController:
+    """State sync of one topic in cluster ``local``.
+
+    ``peers`` are the clusters that get our markers; ``reachable_origins`` those whose entries reach us. ``next_id``
+    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading.
+    """
+
+    def __init__(
+        self,
+        local: str,
+        *,
+        peers: Collection[str],
+        reachable_origins: Collection[str],
+        next_id: Callable[[], str],
+        settings: ControllerSettings | None = None,
+    ) -> None:
+        self._local = local
+        self._settings = settings or ControllerSettings()
+        self._next_id = next_id
+        self._peers = frozenset(peers) - {local}
+        self._reachable = frozenset(reachable_origins) - {local}
+        self._tables: dict[str, MappingTable] = {}
+        self._subscriptions: dict[str, _Subscription] = {}
+        self.stats = ControllerStats()
+
+        self._last = BEFORE_ALL
+        self._last_message: Position | None = None
+        """At or above the last message; None while we do not know."""
+        self._moved = False
+        """Messages were appended since the last request."""
+        self._requested_ms: int | None = None
+        self._pending: dict[str, _Pending] = {}
+        self._waiting: dict[str, list[SnapshotResponse]] = {}
+        self._waiting_may_end = False
+        self._follow_up_ms: dict[str, int] = {}
+        self._changed: dict[str, None] = {}
+        """Subscriptions that there is something to tell of, in order of their change."""
+        self._update_ms = 0
+
+    # ---- what the shell may ask -------------------------------------------------------------------------
+
+    def mappings(self, peer: str) -> MappingTable:
+        """The mappings for one peer; empty if there are none."""
+        return self._tables.get(peer) or MappingTable()
+
+    def next_deadline(self, now_ms: int) -> int | None:
+        """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
+        deadlines = [*self._follow_ups_due().values()]
+        if self._waiting_may_end:
+            deadlines.append(now_ms)
+        if self._changed:
+            deadlines.append(self._update_ms)
+        if self._wants_request():
+            deadlines.append(self._request_ms(now_ms))
+        if self._pending:
+            oldest = next(iter(self._pending.values()))
+            deadlines.append(oldest.sent_ms + self._settings.snapshot_timeout_ms)
+        return min(deadlines, default=None)
+
+    # ---- events that are only noted ---------------------------------------------------------------------
+
+    def on_append(self, last: Position, *, origin: str | None, messages: bool, now_ms: int) -> None:
+        """The log grew up to ``last`` by entries of ``origin`` (None: of any), ``messages`` if any of them is one."""
+        before, self._last = self._last, max(self._last, last)
+        if any(self._waiting.values()) and origin != self._local:
+            self._waiting_may_end = True
+        if messages:
+            self._last_message = last
+            self._moved = True
+            for peer in self._peers:
+                third = self._reachable - {peer} if origin is None else {origin} - {peer, self._local}
+                if third:
+                    due_ms = now_ms + FOLLOW_UP_INTERVALS * self._settings.snapshot_interval_ms
+                    self._follow_up_ms.setdefault(peer, due_ms)
+        elif any(table.newest and table.newest.local > before for table in self._tables.values()):
+            # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
+            self._note_all(now_ms)
+
+    def on_subscription(
+        self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool = False
+    ) -> None:
+        """A replicated subscription exists. Peers are told once, unless it came from them (``announced``)."""
+        known = self._subscriptions.get(name)
+        if known is None or known.generation < generation:
+            self._subscriptions[name] = _Subscription(generation, announced)
+        self.on_mark_delete(name, mark_delete, generation, now_ms, local=True)
+
+    def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
+        """The mark-delete position moved; ``local`` unless only an applied update moved it.
+
+        A higher generation starts over, a lower one is ignored, and so is a subscription that is not replicated.
+        """
+        subscription = self._subscriptions.get(name)
+        if subscription is None or generation < subscription.generation:
+            return
+        if generation > subscription.generation:
+            subscription = self._subscriptions[name] = _Subscription(generation, announced=not local)
+        subscription.mark_delete = max(subscription.mark_delete, mark_delete)
+        if local:
+            subscription.claim = subscription.mark_delete
+        self._note(name, subscription, now_ms)
+
+    def on_subscription_deleted(self, name: str) -> None:
+        self._subscriptions.pop(name, None)
+        self._changed.pop(name, None)
+
+    def on_topology(self, peers: Collection[str], reachable_origins: Collection[str], now_ms: int) -> None:
+        """Links came or went. A new peer is told of every subscription; what is known of the others stays."""
+        added = frozenset(peers) - self._peers - {self._local}
+        self._peers = frozenset(peers) - {self._local}
+        self._reachable = frozenset(reachable_origins) - {self._local}
+        self._follow_up_ms = {peer: due for peer, due in self._follow_up_ms.items() if peer in self._peers}
+        self._waiting_may_end = any(self._waiting.values())
+        if not self._peers:
+            self._changed.clear()
+        if added:
+            self._moved = self._last_message is not None
+            for subscription in self._subscriptions.values():
+                subscription.announced = False
+        self._note_all(now_ms)
+
+    def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
+        """Take back what was recorded before a restart: each peer's oldest first, before any marker is replayed."""
+        by_peer: dict[str, list[SnapshotMapping]] = {}
+        for mapping in mappings:
+            by_peer.setdefault(mapping.peer, []).append(mapping)
+        for peer, its_mappings in by_peer.items():
+            assert not self.mappings(peer), "restore comes first"
+            self._tables[peer] = MappingTable.restored(its_mappings)
+
+    def trim(self, below: Position) -> None:
+        """No subscription's mark-delete position is below this, or ever will be."""
+        for table in self._tables.values():
+            table.trim(below)
+
+    # ---- events that are answered with actions ----------------------------------------------------------
+
+    def on_marker(self, position: Position, origin: str, marker: Marker, log: LogState, now_ms: int) -> list[Action]:
+        """A marker of ``origin`` stands in the local log at ``position``; ``log`` is the log at this moment."""
+        assert position <= log.lac, f"marker at {position} is past the LAC {log.lac}"
+        if origin == self._local:
+            self._on_own_marker(position, marker)
+            return []
+        match marker:
+            case SnapshotRequest() if marker.source_cluster == origin and origin in self._peers:
+                return [self._answer(marker.snapshot_id, origin, log)]
+            case SnapshotResponse() if marker.cluster == origin and self._is_for_us(marker):
+                return self._on_response(position, marker, log, now_ms)
+            case SubscriptionsUpdate():
+                return self._on_updates(marker, origin, log)
+            case _:
+                return []
+
+    def on_tick(self, now_ms: int, log: LogState) -> list[Action]:
+        """Do what is due by the clock; ``log`` is the log at this moment."""
+        self._expire_pending(now_ms)
+        actions: list[Action] = []
+        if self._waiting_may_end:
+            actions += self._end_waiting(log, now_ms)
+        for peer, due_ms in self._follow_ups_due().items():
+            if due_ms <= now_ms:
+                actions.append(self._answer(self._next_id(), peer, log))
+        if self._wants_request() and self._request_ms(now_ms) <= now_ms:
+            actions.append(self._request(now_ms))
+        if self._changed and self._update_ms <= now_ms:
+            actions += self._tell()
+        return actions
+
+    # ---- asking (step 1) --------------------------------------------------------------------------------
+
+    def _wants_request(self) -> bool:
+        return self._moved and bool(self._subscriptions) and bool(self._peers & self._reachable)
+
+    def _request_ms(self, now_ms: int) -> int:
+        if self._requested_ms is None:
+            return now_ms
+        return self._requested_ms + self._settings.snapshot_interval_ms
+
+    def _request(self, now_ms: int) -> WriteRequest:
+        if len(self._pending) >= PENDING_REQUESTS_MAX:
+            self._forget_oldest_pending()
+        snapshot_id = self._next_id()
+        self._pending[snapshot_id] = _Pending(now_ms, set(self._peers & self._reachable))
+        self._requested_ms = now_ms
+        self._moved = False
+        self.stats.requests += 1
+        return WriteRequest(SnapshotRequest(snapshot_id, self._local))
+
+    def _expire_pending(self, now_ms: int) -> None:
+        while self._pending:
+            oldest = next(iter(self._pending.values()))
+            if oldest.sent_ms + self._settings.snapshot_timeout_ms > now_ms:
+                return
+            self._forget_oldest_pending()
+
+    def _forget_oldest_pending(self) -> None:
+        del self._pending[next(iter(self._pending))]
+        self.stats.timeouts += 1
+
+    # ---- answering (steps 2 and 6) ----------------------------------------------------------------------
+
+    def _answer(self, snapshot_id: str, asked_by: str, log: LogState) -> WriteResponse:
+        self._follow_up_ms.pop(asked_by, None)
+        self.stats.answers += 1
+        vector = log.vector if log.messages is None else log.messages
+        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, dict(vector), asked_by))
+
+    def _follow_ups_due(self) -> dict[str, int]:
+        return dict(self._follow_up_ms) if self._subscriptions else {}
+
+    # ---- mapping (steps 3 and 4) ------------------------------------------------------------------------
+
+    def _is_for_us(self, response: SnapshotResponse) -> bool:
+        # A broker that does not name who asked can only be recognised by the id.
+        return response.requested_by == self._local or (
+            not response.requested_by and response.snapshot_id in self._pending
+        )
+
+    def _on_response(self, position: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
+        """Three cases: it proves something now; it will once a third origin has come further; it never can."""
+        self.stats.responses += 1
+        pending = self._pending.get(response.snapshot_id)
+        if pending is not None:
+            pending.awaited.discard(response.cluster)
+            if not pending.awaited:
+                del self._pending[response.snapshot_id]
+
+        missing = self._missing(response, log)
+        # Without a vector nothing is known of third origins (the answer of a broker that does not send one), or there
+        # is no message to cover. And a peer with entries of ours that we do not have (we lost our log) proves nothing.
+        unprovable = not response.vector or response.vector.get(self._local, BEFORE_ALL) > log.lac
+        if unprovable or not missing <= self._reachable:
+            self.stats.skipped += 1
+            return []
+        if missing:
+            waiting = self._waiting.setdefault(response.cluster, [])
+            if len(waiting) >= WAITING_ANSWERS_MAX:
+                self.stats.skipped += 1
+                waiting.pop()
+            waiting.append(response)
+            return []
+        # With third origins the log reached the vector at some place up to its LAC, which need not be `position`.
+        only_us_two = response.vector.keys() <= {self._local, response.cluster}
+        return self._record(position if only_us_two else log.lac, response, now_ms)
+
+    def _missing(self, response: SnapshotResponse, log: LogState) -> set[str]:
+        """The third origins of which the answering cluster had more than our log has."""
+        return {
+            origin
+            for origin, reached in response.vector.items()
+            if origin not in (self._local, response.cluster) and log.vector.get(origin, BEFORE_ALL) < reached
+        }
+
+    def _end_waiting(self, log: LogState, now_ms: int) -> list[Action]:
+        """Record, for each peer, the newest answer that our log has come to dominate."""
+        self._waiting_may_end = False
+        actions: list[Action] = []
+        for waiting in self._waiting.values():
+            # A peer's log only grows, so its answers are fulfilled in their order, and the newest is the best.
+            fulfilled: SnapshotResponse | None = None
+            while waiting and not self._missing(waiting[0], log):
+                fulfilled = waiting.pop(0)
+            if fulfilled is not None:
+                actions += self._record(log.lac, fulfilled, now_ms)
+        return actions
+
+    def _record(self, local: Position, response: SnapshotResponse, now_ms: int) -> list[Action]:
+        peer = response.cluster
+        mapping = SnapshotMapping(response.snapshot_id, local, peer, response.position)
+        if not self._tables.setdefault(peer, MappingTable()).add(mapping):
+            return []
+        self.stats.mappings += 1
+        self._note_all(now_ms)
+        snapshot = LocalSnapshot(mapping.snapshot_id, local, {peer: mapping.remote})
+        return [RecordMapping(mapping), WriteLocalSnapshot(snapshot)]
+
+    # ---- telling (step 5) -------------------------------------------------------------------------------
+
+    def _news(self, subscription: _Subscription) -> dict[str, Position]:
+        """For each peer the position that its copy of the subscription may move to, where that is new to the peer."""
+        claim = subscription.claim
+        if self._last_message is not None and claim >= self._last_message:
+            # Only markers follow, and nobody consumes those.
+            claim = max(claim, self._last)
+        news: dict[str, Position] = {}
+        for peer in self._peers:
+            table = self._tables.get(peer)
+            mapping = table.lookup(claim) if table is not None else None
+            if mapping is not None and mapping.remote > subscription.told.get(peer, BEFORE_ALL):
+                news[peer] = mapping.remote
+        return news
+
+    def _note(self, name: str, subscription: _Subscription, now_ms: int) -> None:
+        if name in self._changed or not self._peers:
+            return
+        if subscription.announced and not self._news(subscription):
+            return
+        if not self._changed:
+            self._update_ms = now_ms + self._settings.update_interval_ms
+        self._changed[name] = None
+
+    def _note_all(self, now_ms: int) -> None:
+        for name, subscription in self._subscriptions.items():
+            self._note(name, subscription, now_ms)
+
+    def _tell(self) -> list[Action]:
+        updates: list[SubscriptionUpdate] = []
+        for name in self._changed:
+            subscription = self._subscriptions[name]
+            news = self._news(subscription)
+            if news or not subscription.announced:
+                updates.append(SubscriptionUpdate(name, news, subscription.generation))
+                subscription.told.update(news)
+                subscription.announced = True
+        self._changed.clear()
+        self.stats.updates_sent += len(updates)
+        return [
+            WriteUpdate(SubscriptionsUpdate(tuple(updates[first : first + UPDATES_PER_MARKER_MAX])))
+            for first in range(0, len(updates), UPDATES_PER_MARKER_MAX)
+        ]
+
+    def _on_updates(self, marker: SubscriptionsUpdate, origin: str, log: LogState) -> list[Action]:
+        actions: list[Action] = []
+        for update in marker.updates:
+            position = update.clusters.get(self._local)
+            known = self._subscriptions.get(update.subscription)
+            if known is not None and known.generation >= update.generation:
+                is_old = known.generation > update.generation
+                if is_old or position is None or position <= known.mark_delete:
+                    continue
+            if position is not None and position > log.lac:
+                # Nothing that was mapped can be past our log, unless we lost a part of it.
+                self.stats.skipped += 1
+                continue
+            self.stats.updates_applied += 1
+            actions.append(ApplyUpdate(update.subscription, update.generation, position, origin))
+        return actions
+
+    # ---- our own markers, seen again --------------------------------------------------------------------
+
+    def _on_own_marker(self, position: Position, marker: Marker) -> None:
+        """Live, these say what we know already; after a restart they bring it back."""
+        match marker:
+            case SnapshotRequest():
+                if self._last_message is not None and self._last_message < position:
+                    self._moved = False
+            case LocalSnapshot():
+                for peer, remote in marker.clusters.items():
+                    mapping = SnapshotMapping(marker.snapshot_id, marker.local, peer, remote)
+                    self._tables.setdefault(peer, MappingTable()).add(mapping)
+            case SubscriptionsUpdate():
+                for update in marker.updates:
+                    subscription = self._subscriptions.get(update.subscription)
+                    if subscription is None or subscription.generation != update.generation:
+                        continue
+                    subscription.announced = True
+                    for peer, reached in update.clusters.items():
+                        subscription.told[peer] = max(reached, subscription.told.get(peer, BEFORE_ALL))
+            case SnapshotResponse():
+                pass

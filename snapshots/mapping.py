@@ -1,0 +1,149 @@
+"""Snapshot mappings of one topic and one peer, thinned so that every lag finds one.
+
+A mapping says: "when the mark-delete position here has passed ``local``, everything in the peer up to
+``remote`` is consumed" (DESIGN 4.2). The table answers one question: which is the best mapping for this
+mark-delete position? It serves invariant 5 (a mapping above the mark-delete position is never handed out)
+and invariant 11 (it holds at most :data:`MAPPINGS_MAX`), whatever the subscription's lag.
+
+How it thins:
+
+1. Mappings are numbered 0, 1, 2, … as they come. A mapping's *age* is how many came after it.
+2. Number ``s`` stays while ``age <= DENSE * 2**z``, where ``z`` is the count of trailing zero bits of ``s``. So
+   the newest ``DENSE`` are all there, then every second one, then every fourth, …
+3. When number ``n`` comes, exactly one can be over its age: of the numbers with ``z`` trailing zeros only
+   ``n - 1 - DENSE * 2**z`` has just reached ``DENSE * 2**z + 1``, and it has ``z`` trailing zeros only if
+   ``n - 1`` has. So an add drops at most one, found by bisection.
+4. The oldest is kept in any case, until :meth:`MappingTable.trim` says that nobody lags so far.
+
+What follows: if the best mapping ever added for a mark-delete position has age ``d``, the table still has one
+of age at most ``d + d / 7``, or its oldest. (Some number of age in ``[d, d + 2**k - 1]`` has ``k`` trailing
+zeros; it is kept if ``d + 2**k - 1 <= DENSE * 2**k``; for the smallest such ``k`` > 0,
+``2**k - 1 < 2 * d / (DENSE - 1)``.) A cache of the newest few, as in the field's standard design, finds nothing for a
+subscription that lags (upstream issues 24300, 25044).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from snapshots.position import Position
+
+DENSE: Final = 16
+"""Ages up to this are all kept, and each doubling of age beyond keeps half as many. Must be even."""
+MAPPINGS_MAX: Final = 512
+"""What one table can hold at most: 17 dense, 8 for each of 60 doublings, the oldest; about 100 bytes each."""
+_RESTORED_NEXT: Final = 2**62
+"""The number after the newest restored mapping: so round that every age below gets its own trailing zeros."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMapping:
+    """All of ``peer`` up to ``remote`` is here up to ``local``."""
+
+    snapshot_id: str
+    local: Position
+    peer: str
+    remote: Position
+
+
+class MappingTable:
+    """The mappings of one (topic, peer), oldest first; both positions strictly ascending."""
+
+    def __init__(self) -> None:
+        # Three lists of one length, so that bisection compares bare values.
+        self._mappings: list[SnapshotMapping] = []
+        self._locals: list[Position] = []
+        self._numbers: list[int] = []
+        self._next_number = 0
+
+    @classmethod
+    def restored(cls, mappings: Sequence[SnapshotMapping]) -> MappingTable:
+        """A table from what an earlier one had kept, oldest first; as many of the newest as it can hold.
+
+        They come back with the ages that a thinned table has, instead of as if they had been adjacent:
+        otherwise each restart would thin the old ones again.
+        """
+        table = cls()
+        table._next_number = _RESTORED_NEXT + 1
+        for mapping in mappings:
+            table._append_if_newer(mapping)
+        excess = max(0, len(table) - (MAPPINGS_MAX - DENSE))
+        del table._mappings[:excess], table._locals[:excess]
+        table._numbers = [_RESTORED_NEXT - _age_of_rank(rank) for rank in range(len(table) - 1, -1, -1)]
+        return table
+
+    def __len__(self) -> int:
+        return len(self._mappings)
+
+    def __iter__(self) -> Iterator[SnapshotMapping]:
+        """Oldest first."""
+        return iter(self._mappings)
+
+    @property
+    def newest(self) -> SnapshotMapping | None:
+        return self._mappings[-1] if self._mappings else None
+
+    def add(self, mapping: SnapshotMapping) -> bool:
+        """Take a newer mapping, and drop at most one old one; False if it says nothing new.
+
+        Nothing new is: a remote position not above the newest's (an older mapping gives as much for less), or a
+        local one below it (an answer overtaken by a later one). One with the newest's local position and a higher
+        remote one replaces it.
+        """
+        newest = self.newest
+        if newest is not None and newest.local == mapping.local and newest.remote < mapping.remote:
+            self._mappings[-1] = mapping
+            return True
+        if not self._append_if_newer(mapping):
+            return False
+        number = self._next_number
+        self._next_number += 1
+        self._numbers.append(number)
+        self._drop_overaged(number)
+        assert len(self._mappings) == len(self._locals) == len(self._numbers) <= MAPPINGS_MAX
+        return True
+
+    def lookup(self, mark_delete: Position) -> SnapshotMapping | None:
+        """The newest mapping whose local position is at or below ``mark_delete``; None if all are above."""
+        index = bisect_right(self._locals, mark_delete)
+        if index == 0:
+            return None
+        found = self._mappings[index - 1]
+        assert found.local <= mark_delete
+        return found
+
+    def trim(self, below: Position) -> int:
+        """Forget what no lookup at ``below`` or above can return; how many that were."""
+        useless = max(0, bisect_right(self._locals, below) - 1)
+        del self._mappings[:useless], self._locals[:useless], self._numbers[:useless]
+        return useless
+
+    def _append_if_newer(self, mapping: SnapshotMapping) -> bool:
+        newest = self.newest
+        if newest is not None and (mapping.local <= newest.local or mapping.remote <= newest.remote):
+            return False
+        self._mappings.append(mapping)
+        self._locals.append(mapping.local)
+        return True
+
+    def _drop_overaged(self, number: int) -> None:
+        """Step 3 of the module's docstring."""
+        before = number - 1
+        if before <= 0:
+            return
+        overaged = before - DENSE * (before & -before)
+        index = bisect_left(self._numbers, overaged)
+        # Index 0 is the oldest: kept (step 4).
+        if 0 < index < len(self._numbers) and self._numbers[index] == overaged:
+            del self._mappings[index], self._locals[index], self._numbers[index]
+
+
+def _age_of_rank(rank: int) -> int:
+    """The age at which a thinned table has its ``rank``-th newest mapping (0 is the newest)."""
+    if rank <= DENSE:
+        return rank
+    doubling, step = divmod(rank - DENSE - 1, DENSE // 2)
+    return (DENSE << doubling) + ((step + 1) << (doubling + 1))

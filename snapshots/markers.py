@@ -1,0 +1,227 @@
+"""Markers: what workers tell each other inside the log.
+
+This module owns the four marker values, their types, and their bytes (``markers.proto``; numbers as on the
+public Pulsar wire). It decides nothing: :mod:`snapshots.controller` does.
+
+A position's entry is a ``uint64`` on the wire, and -1 (the place before a ledger's first entry) travels as
+its two's complement, 2**64 - 1. That is what a 64-bit signed writer produces, so upstream's readers see -1
+too. No real entry comes near it: an entry id from 2**63 up is refused as corrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from snapshots import markers_pb2 as pb
+from snapshots.errors import MarkerCorrupt
+from snapshots.position import Position
+
+_ENTRY_BEFORE_FIRST: Final = 2**64 - 1
+_ENTRY_LIMIT: Final = 2**63
+
+
+class MarkerType(IntEnum):
+    """``MessageMetadata.marker_type``; 20 and up belong to transactions."""
+
+    SNAPSHOT_REQUEST = 10
+    SNAPSHOT_RESPONSE = 11
+    LOCAL_SNAPSHOT = 12
+    SUBSCRIPTIONS_UPDATE = 13
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """ "Tell me how far your log is": written by ``source_cluster``, answered by every cluster it reaches."""
+
+    snapshot_id: str
+    source_cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotResponse:
+    """The answer of ``cluster``.
+
+    ``position`` is its LAC. ``vector`` holds, for each origin, the highest origin position of a message in its
+    log up to there; it is empty in the answers of brokers that do not know the field. ``requested_by`` is the
+    cluster that asked, "" in such answers.
+    """
+
+    snapshot_id: str
+    cluster: str
+    position: Position
+    vector: Mapping[str, Position]
+    requested_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSnapshot:
+    """A mapping as it was recorded; never copied. ``clusters`` holds each peer's position for ``local``."""
+
+    snapshot_id: str
+    local: Position
+    clusters: Mapping[str, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionUpdate:
+    """How far one subscription is, in the positions of each cluster that has a mapping.
+
+    Without an entry for a cluster it says there only that the subscription exists, in this generation.
+    """
+
+    subscription: str
+    clusters: Mapping[str, Position]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionsUpdate:
+    """All subscriptions of a topic that moved; at least one."""
+
+    updates: tuple[SubscriptionUpdate, ...]
+
+    def __post_init__(self) -> None:
+        assert self.updates, "an update of no subscription"
+
+
+Marker = SnapshotRequest | SnapshotResponse | LocalSnapshot | SubscriptionsUpdate
+
+
+def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
+    """The marker's type and its payload bytes."""
+    message: Message
+    match marker:
+        case SnapshotRequest():
+            kind = MarkerType.SNAPSHOT_REQUEST
+            message = pb.ReplicatedSubscriptionsSnapshotRequest(
+                snapshot_id=marker.snapshot_id, source_cluster=marker.source_cluster
+            )
+        case SnapshotResponse():
+            kind = MarkerType.SNAPSHOT_RESPONSE
+            message = pb.ReplicatedSubscriptionsSnapshotResponse(
+                snapshot_id=marker.snapshot_id,
+                cluster=_cluster_to_wire(marker.cluster, marker.position),
+                vector=_clusters_to_wire(marker.vector),
+                requested_by=marker.requested_by,
+            )
+        case LocalSnapshot():
+            kind = MarkerType.LOCAL_SNAPSHOT
+            message = pb.ReplicatedSubscriptionsSnapshot(
+                snapshot_id=marker.snapshot_id,
+                local_message_id=_position_to_wire(marker.local),
+                clusters=_clusters_to_wire(marker.clusters),
+            )
+        case SubscriptionsUpdate():
+            kind = MarkerType.SUBSCRIPTIONS_UPDATE
+            message = _update_to_wire(marker.updates[0])
+            message.more.extend(_update_to_wire(update) for update in marker.updates[1:])
+    return kind, message.SerializeToString()
+
+
+def decode_marker(marker_type: int, payload: bytes | memoryview) -> Marker | None:
+    """Read a marker; None for a type that is not one of ours (transactions have theirs).
+
+    Fields that this version does not know are skipped. Raises :class:`MarkerCorrupt` when the payload is not
+    the message that its type says, or lacks what we cannot do without.
+    """
+    if marker_type not in MarkerType._value2member_map_:
+        return None
+    kind = MarkerType(marker_type)
+    try:
+        return _decode(kind, bytes(payload))
+    except DecodeError as error:
+        raise MarkerCorrupt(f"a {kind.name} marker of {len(payload)} bytes is not readable: {error}") from error
+
+
+def _decode(kind: MarkerType, payload: bytes) -> Marker:
+    match kind:
+        case MarkerType.SNAPSHOT_REQUEST:
+            request = _parse(pb.ReplicatedSubscriptionsSnapshotRequest, payload)
+            _require(request, "source_cluster")
+            return SnapshotRequest(request.snapshot_id, request.source_cluster)
+        case MarkerType.SNAPSHOT_RESPONSE:
+            response = _parse(pb.ReplicatedSubscriptionsSnapshotResponse, payload)
+            _require(response, "cluster")
+            return SnapshotResponse(
+                snapshot_id=response.snapshot_id,
+                cluster=response.cluster.cluster,
+                position=_position_from_wire(response.cluster.message_id),
+                vector=_clusters_from_wire(response.vector),
+                requested_by=response.requested_by,
+            )
+        case MarkerType.LOCAL_SNAPSHOT:
+            snapshot = _parse(pb.ReplicatedSubscriptionsSnapshot, payload)
+            _require(snapshot, "local_message_id")
+            local = _position_from_wire(snapshot.local_message_id)
+            return LocalSnapshot(snapshot.snapshot_id, local, _clusters_from_wire(snapshot.clusters))
+        case MarkerType.SUBSCRIPTIONS_UPDATE:
+            update = _parse(pb.ReplicatedSubscriptionsUpdate, payload)
+            if any(nested.more for nested in update.more):
+                raise MarkerCorrupt("a SUBSCRIPTIONS_UPDATE marker nests `more` inside `more`")
+            return SubscriptionsUpdate(tuple(map(_update_from_wire, (update, *update.more))))
+
+
+_M = TypeVar("_M", bound=Message)
+
+
+def _parse(kind: type[_M], payload: bytes) -> _M:
+    message = kind.FromString(payload)
+    # The runtime reads on when a required field is missing, and leaves it to us to look.
+    if not message.IsInitialized():
+        raise MarkerCorrupt(f"a {message.DESCRIPTOR.name} marker lacks a required field")
+    return message
+
+
+def _require(message: Message, field: str) -> None:
+    """For fields that the wire calls optional but that mean nothing to us when they are left out."""
+    if not message.HasField(field):
+        raise MarkerCorrupt(f"a {message.DESCRIPTOR.name} marker has no {field}")
+
+
+def _position_to_wire(position: Position) -> pb.MarkersMessageIdData:
+    assert -1 <= position.entry < _ENTRY_LIMIT, position
+    entry = _ENTRY_BEFORE_FIRST if position.entry == -1 else position.entry
+    return pb.MarkersMessageIdData(ledger_id=position.ledger, entry_id=entry)
+
+
+def _position_from_wire(wire: pb.MarkersMessageIdData) -> Position:
+    if wire.entry_id == _ENTRY_BEFORE_FIRST:
+        return Position(wire.ledger_id, -1)
+    if wire.entry_id >= _ENTRY_LIMIT:
+        raise MarkerCorrupt(f"a marker holds entry id {wire.entry_id}, which no entry can have")
+    return Position(wire.ledger_id, wire.entry_id)
+
+
+def _cluster_to_wire(cluster: str, position: Position) -> pb.ClusterMessageId:
+    return pb.ClusterMessageId(cluster=cluster, message_id=_position_to_wire(position))
+
+
+def _clusters_to_wire(clusters: Mapping[str, Position]) -> list[pb.ClusterMessageId]:
+    """Sorted, so that equal markers are equal bytes."""
+    return [_cluster_to_wire(cluster, position) for cluster, position in sorted(clusters.items())]
+
+
+def _clusters_from_wire(wire: Iterable[pb.ClusterMessageId]) -> dict[str, Position]:
+    clusters: dict[str, Position] = {}
+    for item in wire:
+        if item.cluster in clusters:
+            raise MarkerCorrupt(f"a marker names cluster {item.cluster[:60]!r} twice in one list")
+        clusters[item.cluster] = _position_from_wire(item.message_id)
+    return clusters
+
+
+def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpdate:
+    return pb.ReplicatedSubscriptionsUpdate(
+        subscription_name=update.subscription,
+        clusters=_clusters_to_wire(update.clusters),
+        generation=update.generation,
+    )
+
+
+def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpdate:
+    return SubscriptionUpdate(wire.subscription_name, _clusters_from_wire(wire.clusters), wire.generation)
