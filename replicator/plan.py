@@ -1,0 +1,220 @@
+"""The plan: what a topology resolves to, and what about it deserves a second look before workers start.
+
+Owns the warnings. :func:`plan` is pure: it is given what :func:`probe_workers` found, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from replicator.topology import Cluster, Topology, format_size
+
+PROBE_TIMEOUT_S: Final = 1.0
+"""A worker that is up answers in milliseconds, from the next continent in a quarter of a second."""
+PROBES_AT_ONCE_MAX: Final = 64
+RESPONSE_BYTES_MAX: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What came of asking one worker whether it is alive."""
+
+    reachable: bool
+    detail: str
+    """In words; for an unreachable worker the reason."""
+    serves: str | None = None
+    """The cluster that the worker says it serves, if it said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something that works but may not be meant. ``kind`` is stable; ``text`` is for people."""
+
+    kind: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A resolved topology with its warnings; print ``render()`` with rich, or ``as_json()``."""
+
+    topology: Topology
+    probes: Mapping[str, Probe] = field(default_factory=dict)
+    warnings: tuple[PlanWarning, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``; passwords are masked."""
+        topology = self.topology
+        return {
+            "path": str(topology.path) if topology.path else None,
+            "clusters": [self._cluster_json(cluster) for cluster in topology.clusters],
+            "links": [{"from": link.source, "to": link.destination} for link in topology.links],
+            "pipeline": topology.pipeline.model_dump(),
+            "sync": topology.sync.model_dump(),
+            "store": {"size_max_bytes": topology.store.size_max},
+            "warnings": [
+                {"kind": warning.kind, "subject": warning.subject, "text": warning.text} for warning in self.warnings
+            ],
+        }
+
+    def _cluster_json(self, cluster: Cluster) -> dict[str, Any]:
+        probe = self.probes.get(cluster.name)
+        return {
+            "name": cluster.name,
+            "address": cluster.address,
+            "data": str(cluster.data),
+            "database": cluster.database_masked,
+            "reachable": probe.reachable if probe else None,
+            "detail": probe.detail if probe else None,
+        }
+
+    def render(self) -> RenderableType:
+        """Clusters, links, settings and warnings, for a rich console."""
+        return Group(self._clusters_table(), self._links_table(), self._settings(), *self._warning_lines())
+
+    def _clusters_table(self) -> Table:
+        table = Table(title="Clusters", title_justify="left")
+        for heading in ("cluster", "address", "data directory", "database"):
+            table.add_column(heading, overflow="fold")
+        if self.probes:
+            table.add_column("worker", overflow="fold")
+        for cluster in self.topology.clusters:
+            row = [cluster.name, cluster.address, str(cluster.data), cluster.database_masked]
+            if self.probes:
+                probe = self.probes.get(cluster.name)
+                row.append("not asked" if probe is None else probe.detail)
+            table.add_row(*(escape(cell) for cell in row))
+        return table
+
+    def _links_table(self) -> Table:
+        table = Table(title="Links", title_justify="left")
+        for heading in ("from", "to", "way", "copied by"):
+            table.add_column(heading)
+        links = self.topology.links
+        for link in links:
+            both = link.reverse in links
+            if both and links.index(link.reverse) < links.index(link):
+                continue
+            way = "both ways" if both else "one way"
+            table.add_row(escape(link.source), escape(link.destination), way, self.topology.pipeline.engine)
+        return table
+
+    def _settings(self) -> Text:
+        sync, store = self.topology.sync, self.topology.store
+        return Text(
+            f"Sync: a snapshot every {sync.snapshot_interval_ms} ms while a topic moves "
+            f"(given up after {sync.snapshot_timeout_ms} ms), updates every {sync.update_interval_ms} ms. "
+            f"Store: up to {format_size(store.size_max)} a worker. "
+            f"Verify: Spark on {self.topology.pipeline.master}."
+        )
+
+    def _warning_lines(self) -> Iterator[Text]:
+        for warning in self.warnings:
+            yield Text.assemble(("warning: ", "bold yellow"), f"{warning.subject}: {warning.text}")
+
+
+def plan(topology: Topology, probes: Mapping[str, Probe] | None = None) -> Plan:
+    """The plan of a topology; with ``probes`` (by cluster) it also says which workers do not answer."""
+    probes = probes or {}
+    warnings = (*_link_warnings(topology), *_probe_warnings(topology, probes))
+    return Plan(topology, probes, warnings)
+
+
+async def probe_workers(topology: Topology, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Probe]:
+    """Ask every worker at once whether it is alive; takes at most ``timeout_s`` and never raises for a peer."""
+    # trust_env stays off: a proxy's answer would say nothing of the worker.
+    connector = aiohttp.TCPConnector(limit=PROBES_AT_ONCE_MAX)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        probes = await asyncio.gather(
+            *(_probe(session, cluster, timeout_s) for cluster in topology.clusters),
+        )
+    return {cluster.name: probe for cluster, probe in zip(topology.clusters, probes, strict=True)}
+
+
+async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: float) -> Probe:
+    try:
+        async with asyncio.timeout(timeout_s):
+            async with session.get(f"{cluster.url}/healthz", allow_redirects=False) as response:
+                if response.status != 200:
+                    return Probe(False, f"/healthz answers {response.status}: is this a worker?")
+            return await _identify(session, cluster)
+    except TimeoutError:
+        return Probe(False, f"no answer within {timeout_s:g} s")
+    except aiohttp.ClientConnectorError as error:
+        number = error.os_error.errno
+        return Probe(False, os.strerror(number).lower() if number and number > 0 else "cannot connect")
+    except aiohttp.ClientError as error:
+        return Probe(False, f"no HTTP answer ({type(error).__name__})")
+
+
+async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
+    """A worker that is alive but still starting may not have a status yet; it is reachable all the same."""
+    serves = None
+    async with session.get(f"{cluster.url}/replication/v1/status", allow_redirects=False) as response:
+        if response.status == 200:
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > RESPONSE_BYTES_MAX:
+                    break
+            try:
+                status = json.loads(body)
+            except ValueError:
+                status = None
+            if isinstance(status, dict) and isinstance(status.get("cluster"), str):
+                serves = status["cluster"]
+    if serves in (None, cluster.name):
+        return Probe(True, "up", serves)
+    return Probe(True, f"up, but serves {serves[:80]!r}", serves)
+
+
+def _link_warnings(topology: Topology) -> Iterator[PlanWarning]:
+    for link in topology.links:
+        if link.reverse not in topology.links:
+            yield PlanWarning(
+                "one-way-link",
+                str(link),
+                "this link goes one way. Messages are copied; subscriptions are not kept in step over it, because "
+                f"snapshots need {link.destination} to answer. After a failover to {link.destination} its "
+                "consumers start where its own subscriptions stand. To keep them in step, link the two with "
+                "`between`.",
+            )
+    for cluster in topology.clusters:
+        if not topology.links_from(cluster.name) and not topology.links_to(cluster.name):
+            yield PlanWarning(
+                "cluster-without-links",
+                cluster.name,
+                "no link reaches or leaves this cluster, so nothing of it is replicated. Add one under `links`.",
+            )
+
+
+def _probe_warnings(topology: Topology, probes: Mapping[str, Probe]) -> Iterator[PlanWarning]:
+    for cluster in topology.clusters:
+        probe = probes.get(cluster.name)
+        if probe is None:
+            continue
+        if not probe.reachable:
+            yield PlanWarning(
+                "unreachable",
+                cluster.name,
+                f"its worker at {cluster.address} is unreachable: {probe.detail}. "
+                "Links to it wait, and resume by themselves once it is up.",
+            )
+        elif probe.serves not in (None, cluster.name):
+            yield PlanWarning(
+                "wrong-worker",
+                cluster.name,
+                f"the worker at {cluster.address} says it serves {str(probe.serves)[:80]!r}. Check the addresses.",
+            )

@@ -1,0 +1,411 @@
+"""The topology: which clusters there are, where their workers serve, and which way the links go.
+
+Owns the YAML file that describes it, from text to checked values. Every problem of a file is found in one reading
+and reported as ``FILE:LINE: field.path: what is wrong; what to do``. Passwords never stand in a message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from replicator.located_yaml import FieldPath, LocatedYaml, YamlError, read_yaml
+from replicator.topology_fields import (
+    EMBEDDED,
+    Cluster,
+    PipelineSettings,
+    Section,
+    StoreSettings,
+    SyncSettings,
+    format_size,
+    mask_password,
+    parse_size,
+)
+
+__all__ = [
+    "EMBEDDED",
+    "Cluster",
+    "Link",
+    "PipelineSettings",
+    "StoreSettings",
+    "SyncSettings",
+    "Topology",
+    "TopologyError",
+    "default_topology",
+    "dump",
+    "format_size",
+    "load_topology",
+    "mask_password",
+    "parse_size",
+]
+
+TOPOLOGY_FILE_BYTES_MAX: Final = 1024 * 1024
+"""A file for a thousand clusters has a tenth of it; anything larger was named by mistake."""
+CLUSTER_NAME_CHARS_MAX: Final = 64
+"""The name stands in every block header and in the key of every high-water mark."""
+PROBLEMS_SHOWN_MAX: Final = 20
+
+_CLUSTER_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{CLUSTER_NAME_CHARS_MAX}}}")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class TopologyError(Exception):
+    """A topology that cannot be used; one line a problem, each also in ``problems``."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = list(self.problems[:PROBLEMS_SHOWN_MAX])
+        if len(self.problems) > len(shown):
+            shown.append(f"… and {len(self.problems) - len(shown)} more problems")
+        super().__init__("\n".join(shown))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """A directed copy relation."""
+
+    source: str
+    destination: str
+
+    @property
+    def reverse(self) -> Link:
+        return Link(self.destination, self.source)
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.destination}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Checked clusters and directed links, in the order of the file."""
+
+    clusters: tuple[Cluster, ...]
+    links: tuple[Link, ...]
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    sync: SyncSettings = field(default_factory=SyncSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    path: Path | None = field(default=None, compare=False)
+    """The file that it was read from."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(cluster.name for cluster in self.clusters)
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster of that name; raises :class:`TopologyError`, which lists the names."""
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        where = f"{self.path}: " if self.path else ""
+        raise TopologyError([f"{where}there is no cluster {name[:80]!r}; there are: {', '.join(self.names)}"])
+
+    def directed_links(self) -> tuple[Link, ...]:
+        """Every link, a two-way one as two."""
+        return self.links
+
+    def links_from(self, name: str) -> tuple[Link, ...]:
+        return tuple(link for link in self.links if link.source == name)
+
+    def links_to(self, name: str) -> tuple[Link, ...]:
+        return tuple(link for link in self.links if link.destination == name)
+
+    def peers_both_ways(self, name: str) -> tuple[str, ...]:
+        """The clusters that this one has links with in both directions."""
+        return tuple(link.destination for link in self.links_from(name) if link.reverse in self.links)
+
+
+def load_topology(path: Path) -> Topology:
+    """Read and check a topology file; raises :class:`TopologyError` with every problem that it has."""
+    text = _read_text(path)
+    try:
+        document = read_yaml(text)
+    except YamlError as error:
+        raise TopologyError([f"{path}:{error.line}: {error.text}"]) from None
+    return _Reader(path, document).topology()
+
+
+def default_topology(data_root: Path, ports: Sequence[int]) -> Topology:
+    """Two clusters on this machine, ``us-east`` and ``eu-west``, linked both ways; ``ports`` has one for each."""
+    names = ("us-east", "eu-west")
+    clusters = tuple(
+        Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data_root / name)})
+        for name, port in zip(names, ports, strict=True)
+    )
+    return Topology(clusters, (Link("us-east", "eu-west"), Link("eu-west", "us-east")))
+
+
+def dump(topology: Topology) -> str:
+    """The topology as YAML that :func:`load_topology` reads back as an equal value.
+
+    Paths are absolute, and the text holds the databases' passwords: it is for a file that only its owner reads.
+    """
+    links: list[dict[str, Any]] = []
+    written: set[Link] = set()
+    for link in topology.links:
+        if link in written:
+            continue
+        written.add(link)
+        if link.reverse in topology.links:
+            written.add(link.reverse)
+            links.append({"between": [link.source, link.destination]})
+        else:
+            links.append({"from": link.source, "to": link.destination})
+    document = {
+        "clusters": {
+            cluster.name: {
+                "address": cluster.address,
+                "data": str(cluster.data),
+                "database": cluster.database,
+            }
+            for cluster in topology.clusters
+        },
+        "links": links,
+        "pipeline": topology.pipeline.model_dump(),
+        "sync": topology.sync.model_dump(),
+        "store": {"size_max": format_size(topology.store.size_max)},
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(TOPOLOGY_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise TopologyError([f"{path}: no such file"]) from None
+    except (OSError, ValueError) as error:
+        raise TopologyError([f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
+    if len(content) > TOPOLOGY_FILE_BYTES_MAX:
+        raise TopologyError([f"{path}: larger than {TOPOLOGY_FILE_BYTES_MAX} bytes; is it a topology file?"])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise TopologyError([f"{path}:{line}: not UTF-8 text"]) from None
+
+
+_SectionT = TypeVar("_SectionT", bound=Section)
+
+_MISSING: Final = {
+    "address": "add `address: HOST:PORT`, where this cluster's worker serves HTTP",
+    "data": "add `data: DIRECTORY`, where this cluster's worker keeps its log",
+}
+
+
+class _Reader:
+    """Turns a document into a topology and collects the problems on the way."""
+
+    def __init__(self, path: Path, document: LocatedYaml) -> None:
+        self._path = path
+        self._document = document
+        self._problems: list[tuple[int, str]] = []
+
+    def topology(self) -> Topology:
+        for where, line, first_line in self._document.duplicates:
+            self._problem(where, f"given twice; the first is in line {first_line}", line)
+        root = self._document.value
+        if root is None:
+            self._problem((), "the file is empty; it needs at least `clusters`")
+            root = {}
+        elif not isinstance(root, Mapping):
+            self._problem((), f"must be a mapping with `clusters` and `links`, not {_kind(root)}")
+            root = {}
+        elif not root.get("clusters"):
+            self._problem(("clusters",), "no clusters; name at least one")
+        known = ("clusters", "links", "pipeline", "sync", "store")
+        self._refuse_unknown((), root, known)
+        clusters = tuple(self._clusters(root.get("clusters")))
+        links = tuple(self._links(root.get("links"), root.get("clusters")))
+        self._refuse_shared_places(clusters)
+        topology = Topology(
+            clusters,
+            links,
+            self._section(PipelineSettings, ("pipeline",), root.get("pipeline")) or PipelineSettings(),
+            self._section(SyncSettings, ("sync",), root.get("sync")) or SyncSettings(),
+            self._section(StoreSettings, ("store",), root.get("store")) or StoreSettings(),
+            self._path,
+        )
+        if self._problems:
+            self._problems.sort(key=lambda problem: problem[0])
+            raise TopologyError([text for _line, text in self._problems])
+        return topology
+
+    def _clusters(self, raw: object) -> Iterator[Cluster]:
+        if not self._is_mapping(("clusters",), raw):
+            return
+        for name, fields in raw.items():  # type: ignore[attr-defined]
+            where = ("clusters", name)
+            if not _CLUSTER_NAME.fullmatch(name):
+                self._problem(
+                    where,
+                    f"a cluster's name has 1 to {CLUSTER_NAME_CHARS_MAX} ASCII letters, digits, - or _",
+                )
+            cluster = self._section(Cluster, where, {} if fields is None else fields, name=name)
+            if cluster is not None:
+                yield cluster
+
+    def _links(self, raw: object, clusters: object) -> Iterator[Link]:
+        if raw is None:
+            return
+        if not isinstance(raw, list):
+            self._problem(("links",), f"must be a list, not {_kind(raw)}; start each link with `- `")
+            return
+        names = list(clusters) if isinstance(clusters, Mapping) else []
+        first_lines: dict[Link, int] = {}
+        for index, fields in enumerate(raw):
+            where: FieldPath = ("links", index)
+            for link in self._link(where, fields, names):
+                if link in first_lines:
+                    self._problem(where, f"the link {link} is given already in line {first_lines[link]}")
+                    continue
+                first_lines[link] = self._document.line(where)
+                yield link
+
+    def _link(self, where: FieldPath, raw: object, names: list[str]) -> list[Link]:
+        """One item of ``links`` as one directed link or two; none where it has a problem."""
+        forms = "write {between: [A, B]} for both ways or {from: A, to: B} for one"
+        if not isinstance(raw, Mapping):
+            self._problem(where, f"must be a mapping, not {_kind(raw)}; {forms}")
+            return []
+        if self._refuse_unknown(where, raw, ("between", "from", "to")):
+            return []
+        if set(raw) not in ({"between"}, {"from", "to"}):
+            self._problem(where, f"has {' and '.join(raw) or 'no fields'}; {forms}")
+            return []
+        if "between" in raw:
+            ends = raw["between"]
+            if not isinstance(ends, list) or len(ends) != 2:
+                self._problem((*where, "between"), f"must be a list of two clusters; {forms}")
+                return []
+            paths: list[FieldPath] = [(*where, "between", 0), (*where, "between", 1)]
+        else:
+            ends = [raw["from"], raw["to"]]
+            paths = [(*where, "from"), (*where, "to")]
+        known = [self._is_cluster(path, end, names) for path, end in zip(paths, ends, strict=True)]
+        if not all(known):  # a list first: both ends are reported
+            return []
+        if ends[0] == ends[1]:
+            self._problem(where, f"links {ends[0]} to itself; name two clusters")
+            return []
+        link = Link(ends[0], ends[1])
+        return [link, link.reverse] if "between" in raw else [link]
+
+    def _is_cluster(self, where: FieldPath, end: object, names: list[str]) -> bool:
+        if not isinstance(end, str):
+            self._problem(where, f"must be a cluster's name, not {_kind(end)}")
+        elif end not in names:
+            listed = ", ".join(names[:20]) or "none"
+            self._problem(where, f"there is no cluster {end[:80]!r}{_suggestion(end, names)}; there are: {listed}")
+        else:
+            return True
+        return False
+
+    def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
+        """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""
+        real = {cluster.name: Path(os.path.realpath(cluster.data)) for cluster in clusters}
+        for first, second in combinations(clusters, 2):
+            if _same_address(first, second):
+                self._problem(
+                    ("clusters", second.name, "address"),
+                    f"{second.address} is also the address of {first.name}; give each worker its own port",
+                )
+            ours, theirs = real[second.name], real[first.name]
+            if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+                relation = "is also the data directory" if ours == theirs else "overlaps the data directory"
+                self._problem(
+                    ("clusters", second.name, "data"),
+                    f"{second.data} {relation} of {first.name}; give each cluster its own",
+                )
+
+    def _section(self, model: type[_SectionT], where: FieldPath, raw: object, **given: object) -> _SectionT | None:
+        if raw is None:
+            return None
+        if not self._is_mapping(where, raw):
+            return None
+        known = [name for name in model.model_fields if name not in given]
+        self._refuse_unknown(where, raw, known)  # type: ignore[arg-type]
+        fields = {key: value for key, value in raw.items() if key in known}  # type: ignore[attr-defined]
+        try:
+            return model.model_validate({**fields, **given}, context=self._path.absolute().parent)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                self._problem((*where, *detail["loc"]), _explain(detail))
+            return None
+
+    def _is_mapping(self, where: FieldPath, raw: object) -> bool:
+        if raw is None or isinstance(raw, Mapping):
+            return raw is not None
+        self._problem(where, f"must be a mapping, not {_kind(raw)}")
+        return False
+
+    def _refuse_unknown(self, where: FieldPath, raw: Mapping[str, object], known: Sequence[str]) -> bool:
+        unknown = [key for key in raw if key not in known]
+        for key in unknown:
+            remedy = _suggestion(key, known) or f"; the keys here are: {', '.join(known)}"
+            self._problem((*where, key), f"unknown key{remedy}")
+        return bool(unknown)
+
+    def _problem(self, where: FieldPath, text: str, line: int | None = None) -> None:
+        line = line or self._document.line(where)
+        dotted = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in where).lstrip(".")
+        self._problems.append((line, f"{self._path}:{line}: {dotted}{': ' if dotted else ''}{text}"))
+
+
+def _same_address(first: Cluster, second: Cluster) -> bool:
+    if first.port != second.port:
+        return False
+    hosts = {first.address.rpartition(":")[0].lower(), second.address.rpartition(":")[0].lower()}
+    return len(hosts) == 1 or hosts <= _LOOPBACK
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word[:80], known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _kind(value: object) -> str:
+    """What YAML made of a value. The value itself is not shown, because it may hold a password."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"{str(value).lower()} (put it in quotes if it is text)"
+        case int() | float():
+            return "a number (put it in quotes if it is text)"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def _explain(detail: ErrorDetails) -> str:
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return f"missing; {_MISSING[str(detail['loc'][-1])]}"
+        case "value_error":
+            return str(limits["error"])
+        case "string_type" | "path_type" | "is_instance_of" | "literal_error":
+            return f"must be text, not {_kind(detail['input'])}"
+        case "int_type" | "int_from_float":
+            value = detail["input"]
+            shown = value if isinstance(value, float) else _kind(value).partition(" (")[0]
+            return f"must be a whole number, not {shown}"
+        case "greater_than_equal":
+            return f"{detail['input']} is too small; the least is {limits['ge']}"
+        case "less_than_equal":
+            return f"{detail['input']} is too large; the most is {limits['le']}"
+        case _:
+            return detail["msg"]

@@ -1,0 +1,203 @@
+"""The fields of a topology: what each section holds, and what makes a single value of it valid.
+
+Owns the checks that need one field alone (addresses, database URLs, sizes, limits); what holds between fields is
+checked in :mod:`replicator.topology`. Every message says what is expected, and none shows a password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+STORE_SIZE_BYTES_MIN: Final = 1024 * 1024
+STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
+"""LMDB maps the store into the address space, of which a process has 128 TiB on the common machines."""
+
+EMBEDDED: Final = "embedded"
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
+_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\]")
+_SIZE_UNITS: Final = {
+    "B": 1,
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "TiB": 1024**4,
+}
+_SIZE = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_SIZE_UNITS)})")
+_MASTER = re.compile(r"local(\[(\*|[1-9]\d{0,3})\])?|yarn|(spark|k8s)://\S+")
+_ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})
+
+
+def _check_address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f"{text[:80]!r} is not HOST:PORT (for example 127.0.0.1:7101)")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise ValueError(f"the port {port[:20]!r} of {text[:80]!r} must be a number from 1 to 65535")
+    if host in _ANY_INTERFACE:
+        raise ValueError(f"{host} is no address that other workers can reach; give the host they connect to")
+    if ":" in host and not host.startswith("["):
+        raise ValueError(f"{text[:80]!r}: write an IPv6 address in brackets, as [::1]:7101")
+    if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
+        raise ValueError(f"{host[:80]!r} is not a host name or an IP address")
+    return f"{host}:{int(port)}"
+
+
+def _check_database(text: str) -> str:
+    if text == EMBEDDED:
+        return text
+    expected = "expected `embedded` or postgresql://user:password@host:port/database"
+    scheme, separator, _rest = text.partition("://")
+    if not separator:
+        raise ValueError(f"not a database; {expected}")
+    if scheme != "postgresql":
+        raise ValueError(f"{scheme[:30]!r} is not a database that can be used; {expected}")
+    shown = mask_password(text)
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        raise ValueError(
+            f"malformed URL {shown}: write @ : / ? # of a password as %40 %3A %2F %3F %23; {expected}"
+        ) from None
+    if port == 0 or (not url.hostname and "host=" not in url.query):
+        raise ValueError(f"malformed URL {shown}: it names no host or port; {expected}")
+    if "@" in url.netloc.rpartition("@")[0] or any(char.isspace() for char in text):
+        raise ValueError(f"malformed URL {shown}: write @ of a password as %40, and a space as %20; {expected}")
+    if not url.path.strip("/") or "/" in url.path[1:] or "@" in url.path or url.fragment:
+        raise ValueError(f"malformed URL {shown}: it must end in /DATABASE; {expected}")
+    return text
+
+
+def mask_password(url: str) -> str:
+    """A database URL that may be shown: every part where a password can stand is masked, well-formed or not."""
+    if "://" not in url:
+        return url if url == EMBEDDED else "***"
+    scheme, _, rest = url.partition("://")
+    try:
+        parts: SplitResult | None = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.path + parts.query + parts.fragment or _odd_port(parts):
+        # The user's part is not where a parser looks for it, so nothing of what follows is safe to show.
+        return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else f"{scheme}://***"
+    masked = re.sub(r"^([^:/?#]*):[^/?#]*@", r"\1:***@", rest)
+    return f"{scheme}://" + re.sub(r"(?i)((?:^|[?&])[^=&]*password=)[^&]*", r"\1***", masked)
+
+
+def _odd_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port == 0
+    except ValueError:
+        return True
+
+
+def _data_path(value: object, info: Any) -> object:
+    if not isinstance(value, str):
+        return value  # refused as the wrong type
+    if not value.strip() or "\0" in value:
+        raise ValueError("must name a directory")
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(f"the home directory of {value[:80]!r} is not known; write the path out") from None
+    return Path(os.path.abspath((info.context or Path()) / path))  # noqa: PTH100 - keeps symlinks, drops ..
+
+
+def parse_size(value: object) -> object:
+    """Bytes of ``64GiB``, ``500MB`` or a plain number; raises ValueError. Other types are left to the caller."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value[:40]!r} is not a size (for example 64GiB, 500MB, or a number of bytes)")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def format_size(size_bytes: int) -> str:
+    """The shortest exact text that :func:`parse_size` reads back."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
+            return f"{size_bytes // _SIZE_UNITS[unit]}{unit}"
+    return f"{size_bytes}B"
+
+
+def _check_master(text: str) -> str:
+    if not _MASTER.fullmatch(text):
+        raise ValueError(f"{text[:60]!r} is not a Spark master (for example local[2] or spark://host:7077)")
+    return text
+
+
+def _check_engine(text: str) -> str:
+    if text == "spark":
+        raise ValueError("`spark` copies come in a later version; use `embedded` (verify uses Spark all the same)")
+    if text != "embedded":
+        raise ValueError(f"{text[:40]!r} is not an engine; use `embedded`")
+    return text
+
+
+class Section(BaseModel):
+    """A mapping of the file: immutable, strict about types, and closed to other keys."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Cluster(Section):
+    """One cluster: its name, where its worker serves HTTP, its data directory and its database."""
+
+    name: str
+    address: Annotated[str, AfterValidator(_check_address)]
+    data: Annotated[Path, BeforeValidator(_data_path)]
+    database: Annotated[str, AfterValidator(_check_database)] = Field(default=EMBEDDED, repr=False)
+    """``embedded`` or a URL; show it through :attr:`database_masked`."""
+
+    @property
+    def host(self) -> str:
+        """The host to bind or connect to, without the brackets of IPv6."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    @property
+    def database_masked(self) -> str:
+        return mask_password(self.database)
+
+
+class PipelineSettings(Section):
+    """What copies, and which Spark ``verify`` runs on."""
+
+    engine: Annotated[Literal["embedded"], BeforeValidator(_check_engine)] = "embedded"
+    master: Annotated[str, AfterValidator(_check_master)] = "local[2]"
+
+
+class SyncSettings(Section):
+    """The pace of state sync."""
+
+    snapshot_interval_ms: int = Field(default=200, ge=10, le=3_600_000)
+    snapshot_timeout_ms: int = Field(default=30_000, ge=100, le=3_600_000)
+    update_interval_ms: int = Field(default=100, ge=1, le=60_000)
+
+
+class StoreSettings(Section):
+    """Limits of each worker's store."""
+
+    size_max: Annotated[int, BeforeValidator(parse_size), Field(ge=STORE_SIZE_BYTES_MIN, le=STORE_SIZE_BYTES_MAX)] = (
+        64 * 1024**3
+    )
+    """Bytes."""
