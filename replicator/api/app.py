@@ -1,0 +1,99 @@
+"""The worker's HTTP application: puts the routes together, and serves status, health and metrics.
+
+What the status page shows comes from a :class:`StatusSource`, which the worker is, so that this module needs to
+know nothing of links, sync or databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from replicator.api import client_sockets, data_plane
+from replicator.api.errors import BadRequest, DatabaseDown, report_errors
+from replicator.api.metrics import StatusCollector
+from replicator.engine.engine import Engine
+from snapshots.mapping import SnapshotMapping
+
+
+class StatusSource(Protocol):
+    """What the application asks of its worker."""
+
+    def status(self) -> dict[str, Any]:
+        """All figures, as ``GET /replication/v1/status`` gives them (docs/http.md)."""
+
+    def ready(self) -> str | None:
+        """None when the worker takes traffic, else why it does not."""
+
+    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
+        """The snapshot mappings of a topic in Postgres; None when it is away."""
+
+
+STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
+REGISTRY: Final = web.AppKey("registry", CollectorRegistry)
+
+
+def make_app(engine: Engine, source: StatusSource, linked_sources: Collection[str]) -> web.Application:
+    """The application of one worker. ``linked_sources`` are the clusters that may append here."""
+    app = web.Application(middlewares=[report_errors])
+    app[data_plane.ENGINE] = engine
+    app[client_sockets.ENGINE] = engine
+    app[data_plane.LINKED_SOURCES] = frozenset(linked_sources)
+    app[STATUS] = source
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(engine.cluster, source.status))
+    app[REGISTRY] = registry
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics),
+            web.get("/replication/v1/status", status),
+            web.get("/replication/v1/mappings", mappings),
+        ]
+    )
+    app.add_routes(data_plane.routes())
+    app.add_routes(client_sockets.routes())
+    return app
+
+
+async def healthz(request: web.Request) -> web.Response:
+    return web.json_response({"status": "alive"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    reason = request.app[STATUS].ready()
+    if reason is None:
+        return web.json_response({"status": "ready"})
+    return web.json_response({"status": "not ready", "reason": reason}, status=503)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    body = generate_latest(request.app[REGISTRY])
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def status(request: web.Request) -> web.Response:
+    return web.json_response(request.app[STATUS].status())
+
+
+async def mappings(request: web.Request) -> web.Response:
+    name = request.query.get("topic")
+    if not name:
+        raise BadRequest("parameter topic is missing")
+    topic = await request.app[data_plane.ENGINE].topic(name, create=False)
+    rows = await request.app[STATUS].mappings(topic.name)
+    if rows is None:
+        raise DatabaseDown("snapshot mappings are kept in Postgres, which is away; try again later")
+    return web.json_response(
+        {
+            "topic": topic.name,
+            "mappings": [
+                {"snapshot_id": row.snapshot_id, "local": str(row.local), "peer": row.peer, "remote": str(row.remote)}
+                for row in rows
+            ],
+        }
+    )

@@ -1,0 +1,77 @@
+"""Prometheus metrics, made from the worker's status at each scrape: nothing is counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_TOPIC_GAUGES: Final = {
+    "entries": "Entries in the topic's log, markers included.",
+    "messages": "Messages ever appended to the topic.",
+    "markers": "Marker entries in the topic's log.",
+}
+_SUBSCRIPTION_GAUGES: Final = {
+    "backlog_entries": "Entries that are not acknowledged, markers not counted.",
+    "backlog_messages": "Messages in entries that are not wholly acknowledged.",
+    "individually_deleted_entries": "Entries acknowledged beyond the mark-delete position.",
+}
+_LINK_GAUGES: Final = {
+    "backlog_entries": "Entries that the link has not read yet, of any origin.",
+    "in_flight_frames": "Frames sent and not acknowledged by the destination.",
+}
+_LINK_COUNTERS: Final = {
+    "blocks": "Blocks sent.",
+    "entries": "Entries sent.",
+    "messages": "Messages sent.",
+    "bytes": "Bytes of blocks sent.",
+    "reconnects": "Times that the connection was lost or could not be made.",
+}
+
+
+class StatusCollector(Collector):
+    """Renders a status, as ``GET /replication/v1/status`` gives it, as metrics named ``replicator_*``."""
+
+    def __init__(self, cluster: str, status: Callable[[], dict[str, Any]]) -> None:
+        self._cluster = cluster
+        self._status = status
+
+    def describe(self) -> Sequence[Metric]:
+        return ()  # what there is depends on the topics; asking would mean a scrape at start
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        topics, links = status["topics"], status["links"]
+        yield self._one("database_up", "1 while Postgres answers.", status["database"]["state"] == "up")
+        yield self._one("store_bytes", "Bytes of the store in use.", status["store"]["bytes"])
+        yield self._one("store_failed", "1 once a write or sync failed.", status["store"]["failed"] is not None)
+        for name, text in _TOPIC_GAUGES.items():
+            yield self._gauge(f"topic_{name}", text, ["topic"], [([t["name"]], t[name]) for t in topics])
+        for name, text in _SUBSCRIPTION_GAUGES.items():
+            rows = [([t["name"], s["name"]], s[name]) for t in topics for s in t["subscriptions"]]
+            yield self._gauge(f"subscription_{name}", text, ["topic", "subscription"], rows)
+        for name, text in _LINK_GAUGES.items():
+            yield self._gauge(f"link_{name}", text, ["to"], [([link["to"]], link[name]) for link in links])
+        halted = [([link["to"]], len(link["halted"])) for link in links]
+        yield self._gauge("link_halted_topics", "Topics that the link cannot go on with.", ["to"], halted)
+        for name, text in _LINK_COUNTERS.items():
+            yield self._counter(f"link_{name}", text, ["to"], [([link["to"]], link[name]) for link in links])
+        for name, value in status["counters"].items():
+            yield self._counter(f"sync_{name}", "Counted by the subscription sync.", [], [([], value)])
+
+    def _one(self, name: str, text: str, value: float) -> Metric:
+        return self._gauge(name, text, [], [([], value)])
+
+    def _gauge(self, name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]) -> Metric:
+        family = GaugeMetricFamily(f"replicator_{name}", text, labels=["cluster", *labels])
+        for values, value in rows:
+            family.add_metric([self._cluster, *values], value)
+        return family
+
+    def _counter(self, name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]) -> Metric:
+        family = CounterMetricFamily(f"replicator_{name}", text, labels=["cluster", *labels])
+        for values, value in rows:
+            family.add_metric([self._cluster, *values], value)
+        return family

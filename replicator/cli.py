@@ -1,0 +1,257 @@
+"""The command ``replicator``. Exit status: 0 fine, 1 a check failed, 2 bad usage or configuration, 3 a peer or service
+is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from rich.console import Console
+
+from replicator import __version__
+
+app = typer.Typer(
+    name="replicator",
+    help="Geo-replication and subscription sync between clusters, with failover drills.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
+app.add_typer(db, name="db")
+
+out = Console()
+err = Console(stderr=True)
+
+TopologyFile = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
+]
+OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"replicator {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """See `replicator COMMAND --help`."""
+
+
+@app.command()
+def worker(
+    file: TopologyFile,
+    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker this is.")],
+) -> None:
+    """Run the worker of one cluster until SIGTERM or SIGINT."""
+    import uvloop
+
+    from replicator.topology import load_topology
+    from replicator.worker import Worker
+
+    _set_up_log()
+    uvloop.run(Worker(load_topology(file), cluster).run())
+
+
+@app.command()
+def up(file: TopologyFile) -> None:
+    """Run the workers of all clusters of a topology on this machine, until SIGTERM or SIGINT."""
+    from replicator.local import run_all
+    from replicator.topology import load_topology
+
+    raise typer.Exit(asyncio.run(run_all(load_topology(file), file, err)))
+
+
+@app.command()
+def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
+    """Print the resolved topology, and warn of one-way links and of workers that do not answer."""
+    from replicator.plan import plan as make_plan
+    from replicator.plan import probe_workers
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    result = make_plan(topology, asyncio.run(probe_workers(topology)))
+    _print(output, result.as_json(), result.render())
+
+
+@app.command()
+def status(file: TopologyFile, output: OutputFormat = "table") -> None:
+    """Show what the workers of a topology say of their topics, subscriptions and links."""
+    from replicator.status import fetch_all, render
+    from replicator.topology import load_topology
+
+    answers = asyncio.run(fetch_all(load_topology(file)))
+    _print(output, answers, render(answers))
+    if any("error" in answer for answer in answers.values()):
+        raise typer.Exit(3)
+
+
+@app.command()
+def verify(
+    file: TopologyFile,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic; may be given again.")
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
+    ] = None,
+    output: OutputFormat = "table",
+) -> None:
+    """Reconcile the clusters of a topology message by message, with Spark. Exit status 0 only when all agree."""
+    from replicator.pipeline.session import spark_session
+    from replicator.pipeline.verify import format_report
+    from replicator.pipeline.verify import verify as run_verify
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    urls = {cluster.name: f"http://{cluster.address}" for cluster in topology.clusters}
+    links = [(link.source, link.destination) for link in topology.links]
+    spark = spark_session(master=master or topology.pipeline.master)
+    try:
+        report = run_verify(spark, urls, links, topics or None)
+    finally:
+        spark.stop()
+    _print(output, report.as_json(), format_report(report))
+    if not report.clean:
+        raise typer.Exit(1)
+
+
+@db.command("upgrade")
+def db_upgrade(
+    file: TopologyFile,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's database.")
+    ] = None,
+) -> None:
+    """Bring the databases of a topology to this version's schema. Workers do so by themselves when they start."""
+    from replicator.database import Database
+    from replicator.topology import load_topology
+
+    async def upgrade() -> None:
+        topology = load_topology(file)
+        chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
+        for each in chosen:
+            database = Database(each.database, each.data, known_good=False)
+            try:
+                await database.start()
+                out.print(f"{each.name}: the database is at revision {await database.revision()}")
+            finally:
+                await database.stop()
+
+    asyncio.run(upgrade())
+
+
+@app.command()
+def drill(
+    messages: Annotated[int, typer.Option(min=100, help="How many messages to publish.")] = 100_000,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of --input that is the message key.")] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Clusters and links; default: us-east and eu-west, linked both ways."),
+    ] = None,
+    scenario: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="kill-primary: kill the first cluster halfway. kill-each: both, one after the other, "
+            "at random moments."
+        ),
+    ] = "kill-primary",
+    rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
+    out_dir: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where report.json, report.html and the workers' logs go.")
+    ] = Path("drill-report"),
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="PATH", help="Write report.json here as well.")
+    ] = None,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no table.")] = False,
+) -> None:
+    """Run a failover drill on real processes, and report what was lost, repeated and late.
+
+    Publishes messages at one cluster, kills its worker, moves producers and consumers to the other one, brings
+    the first one back, and verifies both message by message. Exit status 0 only if nothing was lost or out of
+    order and verify is clean.
+    """
+    from replicator.drills.drill import DrillOptions, run_drill
+
+    report = run_drill(
+        DrillOptions(
+            messages=messages,
+            input_file=input_file,
+            key=key,
+            topology_file=topology,
+            scenario=scenario,
+            rate=rate,
+            seed=seed,
+            out_dir=out_dir,
+            json_path=json_path,
+            keep_data=keep_data,
+            quiet=quiet,
+        ),
+        out,
+    )
+    if not report["passed"]:
+        raise typer.Exit(1)
+
+
+def _print(output: str, as_json: Any, as_table: Any) -> None:
+    if output == "json":
+        out.print_json(json.dumps(as_json))
+    elif output == "table":
+        out.print(as_table)
+    else:
+        raise typer.BadParameter(f"--output is table or json, not {output!r}")
+
+
+def _set_up_log() -> None:
+    """Structured lines on stderr: readable at a terminal, JSON elsewhere."""
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def main() -> None:
+    """Entry point: typed errors become one message and an exit status."""
+    from replicator.exit_status import exit_status_of
+
+    try:
+        app()
+    except Exception as error:
+        status = exit_status_of(error)
+        if status is None:
+            raise
+        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Which exit status an error gives: 2 for what the user can correct, 3 for what is away. See DESIGN §12."""
+
+from __future__ import annotations
+
+from replicator.database import DatabaseError, DatabaseUnavailable
+from replicator.drills.input import InputError
+from replicator.engine.errors import EngineError, StoreFailed
+from replicator.pipeline.errors import PeerUnavailable, PipelineError
+from replicator.processes import WorkerFailed
+from replicator.topology import TopologyError
+from replicator.worker import WorkerError
+
+
+def exit_status_of(error: Exception) -> int | None:
+    """None for an error that nobody expected: it is shown with its traceback."""
+    if isinstance(error, WorkerFailed):
+        return error.status
+    if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed):
+        return 3
+    if isinstance(error, TopologyError | WorkerError | DatabaseError | InputError | EngineError | PipelineError):
+        return 2
+    return None

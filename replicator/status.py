@@ -1,0 +1,103 @@
+"""``replicator status``: what the workers of a topology say, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from replicator.topology import Topology
+
+ANSWER_SECONDS_MAX: Final = 5.0
+
+
+async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
+    """The status of every worker by cluster; ``{"error": text}`` for one that does not answer."""
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        answers = await asyncio.gather(*(fetch(session, cluster.address) for cluster in topology.clusters))
+    return dict(zip(topology.names, answers, strict=True))
+
+
+async def fetch(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:
+    """The status of the worker at ``address``, or ``{"error": text}``."""
+    try:
+        async with session.get(f"http://{address}/replication/v1/status") as response:
+            response.raise_for_status()
+            answer: dict[str, Any] = await response.json()
+            return answer
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        return {"error": f"{address}: {error or 'no answer'}"}
+
+
+def render(answers: Mapping[str, Mapping[str, Any]]) -> Group:
+    """Three tables for people: workers, topics with their subscriptions, links."""
+    return Group(_workers(answers), _topics(answers), _links(answers))
+
+
+def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("cluster", "state", "database", "topics", "store MB", title="Workers", title_justify="left")
+    for cluster, answer in answers.items():
+        if "error" in answer:
+            table.add_row(cluster, Text(answer["error"], style="red"), "", "", "")
+            continue
+        failed = answer["store"]["failed"]
+        state = Text(failed, style="red") if failed else Text("ready", style="green")
+        size = f"{answer['store']['bytes'] / 1e6:.1f}"
+        table.add_row(cluster, state, answer["database"]["state"], str(len(answer["topics"])), size)
+    return table
+
+
+def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(
+        "topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog",
+        title="Topics", title_justify="left",
+    )  # fmt: skip
+    rows = [
+        (topic["name"], cluster, topic)
+        for cluster, answer in answers.items()
+        for topic in answer.get("topics", ())
+    ]
+    for name, cluster, topic in sorted(rows, key=lambda row: row[:2]):
+        subscriptions = topic["subscriptions"] or [None]
+        for index, subscription in enumerate(subscriptions):
+            head = [name, cluster, str(topic["messages"]), topic["lac"]] if index == 0 else ["", "", "", ""]
+            table.add_row(*head, *_subscription(subscription))
+    return table
+
+
+def _subscription(subscription: Mapping[str, Any] | None) -> list[str]:
+    if subscription is None:
+        return ["", "", "", ""]
+    name = subscription["name"] + (" (replicated)" if subscription["replicated"] else "")
+    return [
+        name, subscription["type"] or "–", subscription["mark_delete"], str(subscription["backlog_messages"])
+    ]  # fmt: skip
+
+
+def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(
+        "from", "to", "state", "backlog", "messages sent", "MB sent", "reconnects", title="Links", title_justify="left"
+    )
+    for cluster, answer in answers.items():
+        for link in answer.get("links", ()):
+            state = Text(link["state"], style="green" if link["state"] in {"idle", "copying"} else "red")
+            if link["detail"]:
+                state.append(f": {link['detail']}")
+            for topic, reason in link["halted"].items():
+                state.append(f"\nhalted {topic}: {reason}", style="red")
+            table.add_row(
+                cluster,
+                link["to"],
+                state,
+                str(link["backlog_entries"]),
+                str(link["messages"]),
+                f"{link['bytes'] / 1e6:.1f}",
+                str(link["reconnects"]),
+            )
+    return table

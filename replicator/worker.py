@@ -1,0 +1,227 @@
+"""The worker of one cluster: puts engine, links, sync, database and HTTP API together, and takes them down in order.
+
+Starting checks everything that can be refused before anything is changed: the address is bound, then the
+directory and the database are looked at, then the store is opened, and only a worker that will run migrates the
+database. After the first successful start a database that is away does not keep the worker from starting (invariant 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from replicator import __version__
+from replicator.api.app import make_app
+from replicator.database import Database, DatabaseUnavailable
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import StoreUnusable
+from replicator.index_writer import IndexWriter
+from replicator.links.link import Link
+from replicator.sync import SubscriptionSync
+from replicator.topology import Cluster, Topology
+from snapshots.controller import ControllerSettings
+from snapshots.errors import SnapshotsError
+from snapshots.mapping import SnapshotMapping
+
+READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
+SHUTDOWN_SECONDS_MAX: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class WorkerError(Exception):
+    """The worker cannot be started as it is configured; the message names the field."""
+
+
+class Worker:
+    """One cluster's worker. :meth:`start`, :meth:`stop`; or :meth:`run` until SIGTERM or SIGINT."""
+
+    def __init__(self, topology: Topology, cluster: str) -> None:
+        self._topology = topology
+        self._cluster: Cluster = topology.cluster(cluster)
+        self._socket: socket.socket | None = None
+        self._database: Database | None = None
+        self._engine: Engine | None = None
+        self._index: IndexWriter | None = None
+        self._sync: SubscriptionSync | None = None
+        self._links: list[Link] = []
+        self._runner: web.AppRunner | None = None
+
+    async def run(self) -> None:
+        """Start, serve until SIGTERM or SIGINT, and stop. Raises what :meth:`start` raises."""
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        try:
+            await self.start()
+            await stopping.wait()
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`; then nothing was changed."""
+        cluster = self._cluster
+        self._socket = _bind(cluster)
+        data = cluster.data
+        known_good = await self._open_store_if_there(data)
+        self._database = Database(cluster.database, data, known_good=known_good)
+        try:
+            await self._database.start()
+        except DatabaseUnavailable as error:
+            log.warning("started without the database", cluster=cluster.name, reason=str(error))
+        await self._open_store(data)
+        assert self._engine is not None
+        if self._database.state == "up":
+            await self._engine.remember("database_reached", self._database.fingerprint)
+        await self._start_parts(self._engine, self._database)
+        log.info("worker ready", cluster=cluster.name, address=cluster.address, pid=os.getpid())
+
+    async def stop(self) -> None:
+        """Stop what was started, in the order that loses nothing: traffic, sync, links, index, store, database."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        elif self._socket is not None:
+            self._socket.close()
+        if self._sync is not None:
+            await self._sync.stop()
+        await asyncio.gather(*(link.stop() for link in self._links))
+        if self._index is not None:
+            await self._index.stop()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._database is not None:
+            await self._database.stop()
+
+    async def _open_store_if_there(self, data: Path) -> bool:
+        """Open a store that exists, to see whether the database was reached before. A new one is made later."""
+        if not (data / "log").exists():
+            _check_directory(data)
+            return False
+        await self._open_store(data)
+        assert self._engine is not None
+        reached = self._engine.store.meta("database_reached")
+        return bool(reached == Database.fingerprint_of(self._cluster.database))
+
+    async def _open_store(self, data: Path) -> None:
+        if self._engine is None:
+            settings = EngineSettings(store_bytes_max=self._topology.store.size_max)
+            self._engine = await Engine.open(data, cluster=self._cluster.name, settings=settings)
+
+    async def _start_parts(self, engine: Engine, database: Database) -> None:
+        name = self._cluster.name
+        sources = [link.source for link in self._topology.links_to(name)]
+        destinations = [link.destination for link in self._topology.links_from(name)]
+        self._index = IndexWriter(database, cluster=name, resync=self._resync)
+        settings = ControllerSettings(
+            snapshot_interval_ms=self._topology.sync.snapshot_interval_ms,
+            snapshot_timeout_ms=self._topology.sync.snapshot_timeout_ms,
+            update_interval_ms=self._topology.sync.update_interval_ms,
+        )
+        self._sync = SubscriptionSync(
+            engine, peers=destinations, reachable_origins=sources, settings=settings, index=self._index
+        )
+        self._links = [Link(engine, to, self._topology.cluster(to).address) for to in destinations]
+        self._index.start()
+        self._sync.start()
+        for link in self._links:
+            link.start()
+        app = make_app(engine, self, sources)
+        self._runner = web.AppRunner(
+            app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX
+        )
+        await self._runner.setup()
+        assert self._socket is not None
+        await web.SockSite(self._runner, self._socket, backlog=1024).start()
+
+    def _resync(self) -> None:
+        """The index lost something: give it all again."""
+        assert self._index is not None
+        assert self._sync is not None
+        assert self._engine is not None
+        for topic, mapping in self._sync.mappings():
+            self._index.mapping_recorded(topic, mapping)
+        for topic_ in self._engine.topics():
+            for subscription in topic_.subscriptions.values():
+                cursor = subscription.cursor
+                self._index.subscription_moved(
+                    topic_.name,
+                    subscription.name,
+                    cursor.generation,
+                    cursor.mark_delete,
+                    replicated=subscription.replicated,
+                )
+
+    # What the API asks.
+
+    def ready(self) -> str | None:
+        assert self._engine is not None
+        return self._engine.writer.failed
+
+    def status(self) -> dict[str, Any]:
+        assert self._engine is not None
+        assert self._database is not None
+        assert self._sync is not None
+        engine, database = self._engine, self._database
+        return {
+            "cluster": engine.cluster,
+            "version": __version__,
+            "pid": os.getpid(),
+            "started_at_ms": engine.started_at_ms,
+            "database": {"state": database.state, "detail": database.detail},
+            "store": {
+                "failed": engine.writer.failed,
+                "bytes": engine.store.size_bytes(),
+                "commits": engine.writer.commits,
+            },
+            "topics": [topic.status() for topic in engine.topics()],
+            "links": [link.status() for link in self._links],
+            "counters": self._sync.counters(),
+        }
+
+    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
+        assert self._index is not None
+        try:
+            return await self._index.mappings(topic)
+        except SnapshotsError:
+            return None
+
+
+def _bind(cluster: Cluster) -> socket.socket:
+    """Take the address now, so that a port in use is found before anything is made."""
+    host = cluster.address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, cluster.port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise WorkerError(f"clusters.{cluster.name}.address: {cluster.address}: {error.strerror}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise WorkerError(
+            f"clusters.{cluster.name}.address: {cluster.address} cannot be used: {error.strerror}; "
+            "stop what uses it or choose another port"
+        ) from None
+    return bound
+
+
+def _check_directory(data: Path) -> None:
+    """Raises :class:`StoreUnusable` if ``data`` cannot be made or written, without making it."""
+    place = data
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise StoreUnusable(f"data directory {data} cannot be made: {place} is not a directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StoreUnusable(f"data directory {data} cannot be written: no permission on {place}")
