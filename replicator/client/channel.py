@@ -1,0 +1,100 @@
+"""What a producer and a consumer need of a transport, and what they get back from it.
+
+A channel is one live connection to one topic. Calls on it never wait (but ``close`` and ``unsubscribe``): what they
+cause is reported to the events object that it was started with. After ``on_lost``, and after ``close``, a channel
+reports nothing more. The embedded engine and the WebSocket are the two channels; the Pulsar binary protocol can
+become the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from replicator.client.errors import PulsarException
+from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.engine.types import Ack, Delivery
+from snapshots.position import Position
+
+
+class ProducerEvents(Protocol):
+    """What a producer hears."""
+
+    def on_receipt(self, entry_id: int, position: Position) -> None:
+        """The entry is durable at ``position``."""
+
+    def on_refused(self, entry_id: int, error: PulsarException) -> None:
+        """The entry is not stored and would not be if it were sent again."""
+
+    def on_lost(self, error: PulsarException) -> None:
+        """The channel is gone; what it did not report may be stored or not."""
+
+
+class ProducerChannel(Protocol):
+    """Carries entries to one topic, in order."""
+
+    def start(self, events: ProducerEvents) -> None:
+        """Begin to report to ``events``."""
+
+    def publish(self, entry_id: int, entry: bytes) -> None:
+        """Send an entry; ids are chosen by the caller and grow by one from call to call."""
+
+    async def close(self) -> None:
+        """Let go of the connection. What is not reported yet never is."""
+
+
+class ConsumerEvents(Protocol):
+    """What a consumer hears."""
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Entries for the application."""
+
+    def on_redelivery_started(self) -> None:
+        """Deliveries from here on come after a ``redeliver(None)``; the ones before it are to be dropped."""
+
+    def on_ack_confirmed(self, request_id: int) -> None:
+        """The acknowledgements of this request are durable."""
+
+    def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
+        """None of the acknowledgements of this request was applied."""
+
+    def on_lost(self, error: PulsarException) -> None:
+        """The channel is gone; what it did not report may be applied or not."""
+
+
+class ConsumerChannel(Protocol):
+    """One consumer of one subscription."""
+
+    def start(self, events: ConsumerEvents) -> None:
+        """Begin to report to ``events``."""
+
+    def flow(self, permits: int) -> None:
+        """Allow ``permits`` more messages."""
+
+    def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
+        """Acknowledge individually; answered by ``on_ack_confirmed`` or ``on_ack_refused``."""
+
+    def acknowledge_cumulative(self, request_id: int, position: Position, batch_index: int | None) -> None:
+        """Acknowledge up to and with a position, or an index in it; answered as above."""
+
+    def redeliver(self, positions: Sequence[Position] | None) -> None:
+        """Ask for these entries again, or for all that is unacknowledged; then ``on_redelivery_started`` follows."""
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription."""
+
+    async def close(self) -> None:
+        """Let go of the subscription; what is unacknowledged goes to its other consumers."""
+
+
+class Connector(Protocol):
+    """Opens channels to one cluster. Errors are those of :mod:`replicator.client.errors`."""
+
+    async def open_producer(self, settings: ProducerSettings) -> ProducerChannel:
+        """Connect; raises :class:`ConnectError` and what the cluster answers."""
+
+    async def open_consumer(self, settings: ConsumerSettings) -> ConsumerChannel:
+        """Subscribe; raises :class:`ConnectError`, :class:`ConsumerBusy` and what else the cluster answers."""
+
+    async def close(self) -> None:
+        """Let go of everything."""

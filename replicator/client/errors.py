@@ -1,0 +1,138 @@
+"""Errors that users of the client see.
+
+Names are those of the official Python client's ``pulsar.exceptions`` where it has the case, so that code moves over by
+changing an import. This module also owns the one mapping from the engine's error codes to these, which the
+embedded channel and the sockets share.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from replicator.engine.errors import EngineError
+
+
+class PulsarException(Exception):
+    """Base of every error of the client."""
+
+    def error(self) -> str:
+        """The error's name, which is the same in every transport."""
+        return type(self).__name__
+
+
+class UnknownError(PulsarException):
+    """The cluster reported an error that this client does not know; the text starts with its code."""
+
+
+class InvalidConfiguration(PulsarException):
+    """An argument with a value that it cannot have; the text names the argument."""
+
+
+class InvalidUrl(InvalidConfiguration):
+    """A service URL that is neither ``http(s)://host:port`` nor ``embedded:PATH``."""
+
+
+class OperationNotSupported(PulsarException):
+    """Something that the official client has and this one does not (yet). It is refused, never ignored."""
+
+
+class Timeout(PulsarException):
+    """What was waited for did not happen in time. A send that timed out may still have been stored."""
+
+
+class ConnectError(PulsarException):
+    """The cluster cannot be reached, or the connection to it was lost."""
+
+
+class AlreadyClosed(PulsarException):
+    """The client, producer or consumer was closed."""
+
+
+class ConsumerBusy(PulsarException):
+    """The subscription's type does not admit this consumer beside the ones that it has."""
+
+
+class InvalidTopicName(PulsarException):
+    """A name that is not ``persistent://tenant/namespace/topic`` in the allowed characters and length."""
+
+
+class TopicNotFound(PulsarException):
+    """The topic does not exist in this cluster."""
+
+
+class SubscriptionNotFound(PulsarException):
+    """The subscription does not exist, or was deleted."""
+
+
+class InvalidMessage(PulsarException):
+    """An entry or a frame that cannot be read."""
+
+
+class MessageTooBig(PulsarException):
+    """A message over the limit of 5 MiB."""
+
+
+class ProducerQueueIsFull(PulsarException):
+    """``max_pending_messages`` wait for confirmation already; pass ``block_if_queue_full=True`` to wait instead."""
+
+
+class ProducerBlockedQuotaExceededError(PulsarException):
+    """The cluster's store has reached its size limit."""
+
+
+class BrokerPersistenceError(PulsarException):
+    """The cluster's store failed. It confirms nothing more until its worker is restarted."""
+
+
+class ServiceUnitNotReady(PulsarException):
+    """The cluster is too busy, or not ready yet; try again later."""
+
+
+class NotAllowedError(PulsarException):
+    """An operation that this subscription does not have."""
+
+
+class CumulativeAcknowledgementNotAllowedError(NotAllowedError):
+    """A cumulative acknowledgement on a subscription whose messages are spread over consumers."""
+
+
+class InvalidAck(PulsarException):
+    """An acknowledgement of a position that does not exist in this topic."""
+
+
+_BY_CODE: Final[dict[str, type[PulsarException]]] = {
+    "InvalidSubscriptionName": InvalidConfiguration,
+    "EntryCorrupt": InvalidMessage,
+    "InvalidFrame": InvalidMessage,
+    "MessageTooLarge": MessageTooBig,
+    "StoreFull": ProducerBlockedQuotaExceededError,
+    "StoreFailed": BrokerPersistenceError,
+    "StoreUnusable": BrokerPersistenceError,
+    "TooBusy": ServiceUnitNotReady,
+} | {
+    kind.__name__: kind
+    for kind in (
+        InvalidConfiguration,
+        InvalidTopicName,
+        TopicNotFound,
+        SubscriptionNotFound,
+        ConsumerBusy,
+        NotAllowedError,
+        InvalidAck,
+        InvalidMessage,
+        OperationNotSupported,
+        ServiceUnitNotReady,
+        Timeout,
+    )
+}
+
+
+def from_code(code: str, text: str) -> PulsarException:
+    """The client's error for a ``code`` that an engine or a worker reported."""
+    kind = _BY_CODE.get(code)
+    return kind(text) if kind is not None else UnknownError(f"{code}: {text}")
+
+
+def from_engine(error: EngineError) -> PulsarException:
+    """The client's error for one that the embedded engine raised."""
+    return from_code(error.code, str(error))

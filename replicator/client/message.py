@@ -1,0 +1,259 @@
+"""Messages: what a producer is given, what a consumer gets, and the id that names one.
+
+Owns the lazy expansion of an entry into messages: a batch is opened one message at a time as the application takes
+them, and the indexes that are acknowledged already are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Final, NamedTuple
+
+from pyroaring import BitMap
+
+from replicator.client.errors import InvalidMessage, from_engine
+from replicator.engine.entry import decode_entry, split_batch
+from replicator.engine.errors import EngineError
+from replicator.engine.metadata_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+from replicator.engine.types import Delivery
+from snapshots.errors import InvalidPosition
+from snapshots.position import Position
+
+NO_BATCH: Final = -1
+"""The batch index of a message that is an entry of its own."""
+
+
+@total_ordering
+class MessageId:
+    """A message's place in a topic of one cluster: position, and index in its batch.
+
+    Ordered by position, then batch index. ``batch_size`` is how many messages its entry holds.
+    """
+
+    __slots__ = ("_batch_index", "_batch_size", "_partition", "_position")
+
+    def __init__(
+        self,
+        partition: int = -1,
+        ledger_id: int = 0,
+        entry_id: int = -1,
+        batch_index: int = NO_BATCH,
+        batch_size: int = 1,
+    ) -> None:
+        self._position = Position(ledger_id, entry_id)
+        self._partition = partition
+        self._batch_index = batch_index
+        self._batch_size = batch_size
+
+    @classmethod
+    def at(cls, position: Position, partition: int, batch_index: int, batch_size: int) -> MessageId:
+        """The id of a message at a known position."""
+        made = cls.__new__(cls)
+        made._position = position
+        made._partition = partition
+        made._batch_index = batch_index
+        made._batch_size = batch_size
+        return made
+
+    def ledger_id(self) -> int:
+        return self._position.ledger
+
+    def entry_id(self) -> int:
+        return self._position.entry
+
+    def partition(self) -> int:
+        """The partition's index, or -1 for a topic that is not a partition."""
+        return self._partition
+
+    def batch_index(self) -> int:
+        """The index in the batch, or -1 for a message that was not batched."""
+        return self._batch_index
+
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    def position(self) -> Position:
+        return self._position
+
+    def serialize(self) -> bytes:
+        """``ledger:entry:partition:batch_index:batch_size`` as ASCII; :meth:`deserialize` reads it."""
+        return str(self).encode()
+
+    @classmethod
+    def deserialize(cls, message_id_bytes: bytes) -> MessageId:
+        """Read what :meth:`serialize` wrote; raises :class:`InvalidMessage`."""
+        try:
+            ledger, entry, partition, index, size = message_id_bytes.decode("ascii").split(":")
+            position = Position.parse(f"{ledger}:{entry}")
+            made = cls.at(position, int(partition), int(index), int(size))
+        except (ValueError, InvalidPosition):
+            raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}") from None
+        if made._partition < -1 or made._batch_size < 1 or not -1 <= made._batch_index < made._batch_size:
+            raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}")
+        return made
+
+    def __str__(self) -> str:
+        return f"{self._position}:{self._partition}:{self._batch_index}:{self._batch_size}"
+
+    def __repr__(self) -> str:
+        return f"MessageId({self})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self._order() == other._order() and self._partition == other._partition
+
+    def __lt__(self, other: MessageId) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self._order() < other._order()
+
+    def __hash__(self) -> int:
+        return hash((self._position, self._batch_index))
+
+    def _order(self) -> tuple[Position, int]:
+        return (self._position, self._batch_index)
+
+
+class OutgoingMessage(NamedTuple):
+    """A message to be sent, as the application gave it: the arguments of ``Producer.send``.
+
+    ``sequence_id`` is None when the producer is to number it; ``event_timestamp`` is in milliseconds since the epoch.
+    """
+
+    content: bytes
+    properties: Mapping[str, str] | None = None
+    partition_key: str | None = None
+    ordering_key: str | None = None
+    sequence_id: int | None = None
+    event_timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEntry:
+    """What the messages of one received entry have in common."""
+
+    topic: str
+    partition: int
+    delivery: Delivery
+    metadata: MessageMetadata
+
+
+class Message:
+    """A received message. Made by a consumer; never by an application."""
+
+    __slots__ = ("_batch_index", "_entry", "_payload", "_single")
+
+    def __init__(
+        self, entry: ReceivedEntry, batch_index: int, single: SingleMessageMetadata | None, payload: bytes
+    ) -> None:
+        self._entry = entry
+        self._batch_index = batch_index
+        self._single = single
+        self._payload = payload
+
+    def data(self) -> bytes:
+        """The payload."""
+        return self._payload
+
+    def value(self) -> bytes:
+        """The payload; there are no schemas yet."""
+        return self._payload
+
+    def properties(self) -> dict[str, str]:
+        return {pair.key: pair.value for pair in self._properties()}
+
+    def partition_key(self) -> str:
+        """The key, or "" if it has none."""
+        return (self._entry.metadata if self._single is None else self._single).partition_key
+
+    def ordering_key(self) -> str:
+        """The ordering key, or "" if it has none."""
+        source = self._entry.metadata if self._single is None else self._single
+        return source.ordering_key.decode("utf-8", "surrogateescape")
+
+    def publish_timestamp(self) -> int:
+        """Milliseconds since the epoch, by the producer's clock."""
+        return self._entry.metadata.publish_time
+
+    def event_timestamp(self) -> int:
+        """Milliseconds since the epoch as the application gave them, or 0."""
+        return (self._entry.metadata if self._single is None else self._single).event_time
+
+    def message_id(self) -> MessageId:
+        delivery = self._entry.delivery
+        return MessageId.at(
+            delivery.position, self._entry.partition, self._batch_index, self._entry.metadata.num_messages_in_batch
+        )
+
+    def topic_name(self) -> str:
+        return self._entry.topic
+
+    def redelivery_count(self) -> int:
+        return self._entry.delivery.redelivery_count
+
+    def producer_name(self) -> str:
+        return self._entry.metadata.producer_name
+
+    def sequence_id(self) -> int:
+        """Its number in its producer's sequence."""
+        if self._single is not None and self._single.HasField("sequence_id"):
+            return self._single.sequence_id
+        return self._entry.metadata.sequence_id + max(self._batch_index, 0)
+
+    def origin(self) -> str:
+        """The cluster where the message was first published."""
+        return self._entry.delivery.origin
+
+    def origin_message_id(self) -> MessageId:
+        """Its id in the cluster of its origin: the same in every cluster."""
+        delivery = self._entry.delivery
+        return MessageId.at(
+            delivery.origin_position,
+            self._entry.partition,
+            self._batch_index,
+            self._entry.metadata.num_messages_in_batch,
+        )
+
+    def __repr__(self) -> str:
+        return f"Message({self._entry.topic} {self.message_id()}, {len(self._payload)} bytes)"
+
+    def _properties(self) -> Sequence[KeyValue]:
+        return (self._entry.metadata if self._single is None else self._single).properties
+
+
+def messages_of(delivery: Delivery, topic: str, partition: int, skip: BitMap | None = None) -> Iterator[Message]:
+    """The messages of one delivered entry in order, without the batch indexes that are acknowledged.
+
+    ``skip`` holds further indexes to leave out. Each message is made when it is asked for; its payload is copied then,
+    so that a message which is kept does not keep its batch. Raises :class:`InvalidMessage`, which names the position,
+    at the message that cannot be read.
+    """
+    try:
+        metadata, payload = decode_entry(delivery.entry)
+        entry = ReceivedEntry(topic, partition, delivery, metadata)
+        if not metadata.HasField("num_messages_in_batch"):
+            yield Message(entry, NO_BATCH, None, bytes(payload))
+            return
+        if metadata.compression != 0:
+            raise InvalidMessage(f"entry {delivery.position} of {topic} is compressed; that is not supported yet")
+        acked = _acknowledged_indexes(delivery)
+        if skip is not None:
+            acked = skip if acked is None else acked | skip
+        for index, (single, content) in enumerate(split_batch(metadata, payload)):
+            if acked is None or index not in acked:
+                yield Message(entry, index, single, bytes(content))
+    except EngineError as error:
+        raise InvalidMessage(f"entry {delivery.position} of {topic}: {from_engine(error)}") from error
+
+
+def _acknowledged_indexes(delivery: Delivery) -> BitMap | None:
+    """The batch indexes that the cluster knows as acknowledged; raises :class:`InvalidMessage`."""
+    if delivery.acked is None:
+        return None
+    try:
+        return BitMap.deserialize(delivery.acked)
+    except ValueError:
+        raise InvalidMessage(f"entry {delivery.position}: its acknowledged indexes cannot be read") from None

@@ -1,0 +1,128 @@
+"""The receiver queue: prefetched messages, and the permits that ask for more. Sans-IO.
+
+Invariant 11: a cluster sends only what it has permits for, so the queue is bounded by ``size`` messages and the rest of
+one batch.
+
+Algorithm:
+1. A (re)connected consumer grants ``size`` permits.
+2. Each delivered entry costs as many permits as its batch has messages, acknowledged ones included. They are owed to
+   the cluster again when the application has taken the messages, or when they were dropped without being shown.
+3. Owed permits are granted when they reach half of ``size``: a request for each message would double the traffic,
+   and waiting for an empty queue would stall the consumer for a round trip.
+
+Source: the permit flow of Pulsar's binary protocol, as its public documentation describes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ReceiverQueue(Generic[T]):
+    """Entries that wait for the application, opened into messages as they are taken."""
+
+    __slots__ = ("_deferred", "_entries", "_head", "_head_permits", "_owed", "_queued", "_size", "_threshold")
+
+    def __init__(self, size: int) -> None:
+        assert size > 0
+        self._size = size
+        self._threshold = max(1, size // 2)
+        self._entries: deque[tuple[Iterator[T], int]] = deque()
+        self._head: Iterator[T] | None = None
+        self._head_permits = 0
+        self._deferred: Exception | None = None
+        self._queued = 0
+        self._owed = 0
+
+    def __len__(self) -> int:
+        """Messages that the application can take (at most: some may turn out to be acknowledged)."""
+        return self._queued
+
+    def restart(self) -> int:
+        """Forget everything, for a new connection; returns the permits to grant it."""
+        self._forget()
+        self._owed = 0
+        return self._size
+
+    def put(self, messages: Iterator[T], permits: int) -> None:
+        """Queue one entry that cost ``permits``."""
+        assert permits >= 0
+        self._entries.append((messages, permits))
+        self._queued += permits
+
+    def drop(self, permits: int) -> None:
+        """Account for an entry that cost ``permits`` and is not going to be shown."""
+        self._owed += permits
+
+    def drop_all(self) -> None:
+        """Drop what is queued, before the cluster delivers it again on the same connection."""
+        self._owed += self._queued
+        self._forget()
+
+    def pop(self) -> T | None:
+        """The next message, or None if there is none.
+
+        An error of an entry's iterator comes through once; the rest of that entry is then gone from the queue and paid
+        for, and the next call goes on with the entry after it.
+        """
+        if self._deferred is not None:
+            error, self._deferred = self._deferred, None
+            raise error
+        while True:
+            if self._head is None:
+                if not self._entries:
+                    return None
+                self._head, self._head_permits = self._entries.popleft()
+            try:
+                message = next(self._head, None)
+            except Exception:
+                self._finish_head()
+                raise
+            if message is None:
+                self._finish_head()
+                continue
+            if self._head_permits > 0:
+                self._head_permits -= 1
+                self._queued -= 1
+                self._owed += 1
+            return message
+
+    def pop_many(self, count_max: int) -> list[T]:
+        """Up to ``count_max`` messages. An entry that cannot be read ends the list; its error is raised next time."""
+        taken: list[T] = []
+        while len(taken) < count_max:
+            try:
+                message = self.pop()
+            except Exception as error:
+                if not taken:
+                    raise
+                self._deferred = error
+                break
+            if message is None:
+                break
+            taken.append(message)
+        return taken
+
+    def take_permits(self) -> int:
+        """The permits to grant now: 0 until half of the queue was consumed."""
+        if self._owed < self._threshold:
+            return 0
+        owed, self._owed = self._owed, 0
+        return owed
+
+    def _finish_head(self) -> None:
+        self._head = None
+        self._queued -= self._head_permits
+        self._owed += self._head_permits
+        self._head_permits = 0
+
+    def _forget(self) -> None:
+        self._entries.clear()
+        self._head = None
+        self._head_permits = 0
+        self._deferred = None
+        self._queued = 0

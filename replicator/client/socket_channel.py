@@ -1,0 +1,353 @@
+"""Channels over a WebSocket to a worker: ``http://host:port``. The frames are those of :mod:`replicator.client.frames`.
+
+Each channel has a task that reads and one that writes. Nothing here waits for a single message: what is to be sent is
+gathered while the writer is busy, and goes out in one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from replicator.client.channel import ConsumerEvents, ProducerEvents
+from replicator.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    MessageTooBig,
+    PulsarException,
+    Timeout,
+    UnknownError,
+    from_code,
+)
+from replicator.client.frame_codec import decode_reply, encode_request
+from replicator.client.frames import (
+    ENTRIES_PER_FRAME_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_TARGET,
+    Acknowledge,
+    AcknowledgeCumulative,
+    Closed,
+    Deliver,
+    Done,
+    Flow,
+    InvalidFrame,
+    Produce,
+    Publish,
+    Ready,
+    Receipt,
+    Redeliver,
+    Redelivering,
+    Refusal,
+    Reply,
+    Request,
+    Subscribe,
+    Unsubscribe,
+)
+from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.engine.types import Ack
+from snapshots.position import Position
+
+PRODUCER_PATH: Final = "/client/v1/producer"
+CONSUMER_PATH: Final = "/client/v1/consumer"
+HEARTBEAT_SECONDS: Final = 10.0
+"""How soon a worker that fell silent without closing the connection is noticed."""
+CLOSE_SECONDS_MAX: Final = 2.0
+UNSUBSCRIBE_REQUEST_ID: Final = 0
+"""Acknowledgements count from 1."""
+
+
+class SocketConnector:
+    """Opens one WebSocket a channel to the worker at ``base_url``, over one HTTP session."""
+
+    def __init__(self, base_url: str, *, connection_timeout_seconds: float, operation_timeout_seconds: float) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._connection_timeout_seconds = connection_timeout_seconds
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def open_producer(self, settings: ProducerSettings) -> SocketProducerChannel:
+        socket = await self._connect(PRODUCER_PATH, Produce(settings.topic, settings.producer_name))
+        return SocketProducerChannel(socket, self._base_url)
+
+    async def open_consumer(self, settings: ConsumerSettings) -> SocketConsumerChannel:
+        subscribe = Subscribe(
+            settings.topic,
+            settings.subscription,
+            settings.consumer_type,
+            settings.consumer_name,
+            settings.initial_position,
+            settings.replicated,
+            dict(settings.properties),
+        )
+        socket = await self._connect(CONSUMER_PATH, subscribe)
+        return SocketConsumerChannel(socket, self._base_url, self._operation_timeout_seconds)
+
+    async def close(self) -> None:
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _connect(self, path: str, first: Produce | Subscribe) -> aiohttp.ClientWebSocketResponse:
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        socket: aiohttp.ClientWebSocketResponse | None = None
+        accepted = False
+        try:
+            async with asyncio.timeout(self._connection_timeout_seconds):
+                socket = await self._session.ws_connect(
+                    self._base_url + path,
+                    max_msg_size=FRAME_BYTES_MAX,
+                    heartbeat=HEARTBEAT_SECONDS,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS_MAX),
+                )
+                await _send(socket, first)
+                reply = _decoded(await socket.receive(), socket, self._base_url)
+            if isinstance(reply, Refusal):
+                raise from_code(reply.code, reply.message)
+            if not isinstance(reply, Ready):
+                raise ConnectError(f"{self._base_url} answered with {type(reply).__name__}; expected Ready")
+            accepted = True
+        except TimeoutError:
+            raise ConnectError(f"{self._base_url}: no answer within {self._connection_timeout_seconds:g} s") from None
+        except aiohttp.WSServerHandshakeError as error:
+            raise ConnectError(
+                f"{self._base_url}{path}: HTTP {error.status}; is it the address of a worker?"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ConnectError(f"{self._base_url}: {error or type(error).__name__}") from error
+        finally:
+            if socket is not None and not accepted:
+                await socket.close()
+        return socket
+
+
+class _SocketChannel:
+    """One WebSocket: a reader that hands replies to the subclass, and a writer that asks it for frames."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, base_url: str) -> None:
+        self._socket = socket
+        self._base_url = base_url
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._over = False
+
+    def _run(self) -> None:
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    async def close(self) -> None:
+        if not self._over:
+            self._over = True
+            await self._stop_tasks()
+            await self._socket.close()
+
+    async def _stop_tasks(self) -> None:
+        current = asyncio.current_task()
+        others = [task for task in self._tasks if task is not current]
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                reply = _decoded(await self._socket.receive(), self._socket, self._base_url)
+                if isinstance(reply, Refusal) and reply.request_id is None:
+                    raise from_code(reply.code, reply.message)
+                if isinstance(reply, Closed):
+                    raise ConnectError(f"{self._base_url} closed the consumer: {reply.reason}")
+                self._on_reply(reply)
+        except PulsarException as error:
+            await self._lose(error)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                request = self._next_request()
+                if request is None:
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                await _send(self._socket, request)
+        except (aiohttp.ClientError, OSError) as error:
+            await self._lose(ConnectError(f"{self._base_url}: {error or type(error).__name__}"))
+
+    async def _lose(self, error: PulsarException) -> None:
+        if self._over:
+            return
+        self._over = True
+        if not isinstance(error, ConnectError):
+            error = ConnectError(f"{self._base_url}: {error.error()}: {error}")
+        self._on_lost(error)
+        await self._stop_tasks()
+        await self._socket.close()
+
+    def _next_request(self) -> Request | None:
+        raise NotImplementedError
+
+    def _on_reply(self, reply: Reply) -> None:
+        raise NotImplementedError
+
+    def _on_lost(self, error: ConnectError) -> None:
+        raise NotImplementedError
+
+
+class SocketProducerChannel(_SocketChannel):
+    """Entries that wait for the writer go out together, up to the target size of a frame."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, base_url: str) -> None:
+        super().__init__(socket, base_url)
+        self._events: ProducerEvents
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._sent: dict[int, int] = {}
+
+    def start(self, events: ProducerEvents) -> None:
+        self._events = events
+        self._run()
+
+    def publish(self, entry_id: int, entry: bytes) -> None:
+        self._waiting.append((entry_id, entry))
+        self._wake.set()
+
+    def _next_request(self) -> Request | None:
+        if not self._waiting:
+            return None
+        first_id, entry = self._waiting.popleft()
+        entries = [entry]
+        size = len(entry)
+        while (
+            self._waiting
+            and len(entries) < ENTRIES_PER_FRAME_MAX
+            and size + len(self._waiting[0][1]) <= FRAME_BYTES_TARGET
+            and self._waiting[0][0] == first_id + len(entries)
+        ):
+            _, entry = self._waiting.popleft()
+            entries.append(entry)
+            size += len(entry)
+        self._sent[first_id] = len(entries)
+        return Publish(first_id, tuple(entries))
+
+    def _on_reply(self, reply: Reply) -> None:
+        match reply:
+            case Receipt(request_id, positions):
+                if self._sent.pop(request_id, None) != len(positions):
+                    raise InvalidFrame(f"a receipt for {request_id} that does not match what was sent")
+                for step, position in enumerate(positions):
+                    self._events.on_receipt(request_id + step, position)
+            case Refusal(request_id, code, message) if request_id is not None:
+                for step in range(self._sent.pop(request_id, 0)):
+                    self._events.on_refused(request_id + step, from_code(code, message))
+            case _:
+                raise InvalidFrame(f"unexpected {type(reply).__name__} for a producer")
+
+    def _on_lost(self, error: ConnectError) -> None:
+        self._events.on_lost(error)
+
+
+class SocketConsumerChannel(_SocketChannel):
+    """Requests go out in the order in which they were made."""
+
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, base_url: str, operation_timeout_seconds: float
+    ) -> None:
+        super().__init__(socket, base_url)
+        self._events: ConsumerEvents
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._waiting: deque[Request] = deque()
+        self._unsubscribed: asyncio.Future[None] | None = None
+
+    def start(self, events: ConsumerEvents) -> None:
+        self._events = events
+        self._run()
+
+    def flow(self, permits: int) -> None:
+        self._request(Flow(permits))
+
+    def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
+        self._request(Acknowledge(request_id, tuple(acks)))
+
+    def acknowledge_cumulative(self, request_id: int, position: Position, batch_index: int | None) -> None:
+        self._request(AcknowledgeCumulative(request_id, position, batch_index))
+
+    def redeliver(self, positions: Sequence[Position] | None) -> None:
+        self._request(Redeliver(None if positions is None else tuple(positions)))
+
+    async def unsubscribe(self) -> None:
+        if self._unsubscribed is not None:
+            raise AlreadyClosed("unsubscribe was called before")
+        self._unsubscribed = asyncio.get_running_loop().create_future()
+        self._request(Unsubscribe(UNSUBSCRIBE_REQUEST_ID))
+        try:
+            async with asyncio.timeout(self._operation_timeout_seconds):
+                await self._unsubscribed
+        except TimeoutError:
+            raise Timeout(f"unsubscribe: no answer within {self._operation_timeout_seconds:g} s") from None
+        finally:
+            self._unsubscribed = None
+
+    def _request(self, request: Request) -> None:
+        self._waiting.append(request)
+        self._wake.set()
+
+    def _next_request(self) -> Request | None:
+        return self._waiting.popleft() if self._waiting else None
+
+    def _on_reply(self, reply: Reply) -> None:
+        match reply:
+            case Deliver(deliveries):
+                self._events.on_deliveries(deliveries)
+            case Done(request_id) if request_id == UNSUBSCRIBE_REQUEST_ID:
+                self._answer_unsubscribe(None)
+            case Done(request_id):
+                self._events.on_ack_confirmed(request_id)
+            case Refusal(request_id, code, message) if request_id == UNSUBSCRIBE_REQUEST_ID:
+                self._answer_unsubscribe(from_code(code, message))
+            case Refusal(request_id, code, message) if request_id is not None:
+                self._events.on_ack_refused(request_id, from_code(code, message))
+            case Redelivering():
+                self._events.on_redelivery_started()
+            case _:
+                raise InvalidFrame(f"unexpected {type(reply).__name__} for a consumer")
+
+    def _on_lost(self, error: ConnectError) -> None:
+        self._answer_unsubscribe(error)
+        self._events.on_lost(error)
+
+    def _answer_unsubscribe(self, error: PulsarException | None) -> None:
+        if self._unsubscribed is None or self._unsubscribed.done():
+            return
+        if error is None:
+            self._unsubscribed.set_result(None)
+        else:
+            self._unsubscribed.set_exception(error)
+
+
+async def _send(socket: aiohttp.ClientWebSocketResponse, request: Request) -> None:
+    frame = encode_request(request)
+    if isinstance(frame, str):
+        await socket.send_str(frame)
+    else:
+        await socket.send_bytes(frame)
+
+
+def _decoded(message: aiohttp.WSMessage, socket: aiohttp.ClientWebSocketResponse, base_url: str) -> Reply:
+    """The reply in a WebSocket message; raises what the end of the connection means."""
+    match message.type:
+        case aiohttp.WSMsgType.TEXT | aiohttp.WSMsgType.BINARY:
+            return decode_reply(message.data)
+        case aiohttp.WSMsgType.CLOSE | aiohttp.WSMsgType.CLOSING | aiohttp.WSMsgType.CLOSED:
+            if socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+                raise MessageTooBig(f"{base_url}: a frame was over the limit of {FRAME_BYTES_MAX} bytes")
+            raise ConnectError(f"{base_url}: the connection was closed")
+        case aiohttp.WSMsgType.ERROR:
+            raise ConnectError(f"{base_url}: {message.data}")
+        case _:
+            raise UnknownError(f"{base_url}: unexpected WebSocket message {message.type}")
