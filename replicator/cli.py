@@ -160,7 +160,9 @@ def drill(
         Path | None,
         typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of --input that is the message key.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="The field of --input that is the message key.")
+    ] = None,
     topology: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Clusters and links; default: us-east and eu-west, linked both ways."),
@@ -168,8 +170,9 @@ def drill(
     scenario: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="kill-primary: kill the first cluster halfway. kill-each: both, one after the other, "
-            "at random moments."
+            metavar="NAME",
+            help="kill-primary: kill the first cluster halfway. kill-each: both, one after the other, "
+            "at random moments.",
         ),
     ] = "kill-primary",
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,

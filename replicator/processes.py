@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
 
 START_SECONDS_MAX: Final = 60.0
 """The first start makes a PostgreSQL cluster, which takes seconds on a busy machine."""
@@ -23,10 +23,6 @@ class WorkerFailed(Exception):
     def __init__(self, message: str, status: int = 3) -> None:
         super().__init__(message)
         self.status = status
-
-
-class _NotReady(Exception):
-    pass
 
 
 class WorkerProcess:
@@ -71,7 +67,7 @@ class WorkerProcess:
     async def ready(self) -> None:
         """Wait until it takes traffic; raises :class:`WorkerFailed` with what it printed."""
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((_NotReady, aiohttp.ClientError, OSError)),
+            retry=retry_if_exception_type((aiohttp.ClientError, OSError)),
             wait=wait_fixed(0.05),
             stop=stop_after_delay(START_SECONDS_MAX),
         )
@@ -81,11 +77,8 @@ class WorkerProcess:
                     with attempt:
                         self._check_alive()
                         async with session.get(f"http://{self.address}/readyz") as response:
-                            if response.status != 200:
-                                raise _NotReady
-            except Exception as error:
-                if isinstance(error, WorkerFailed):
-                    raise
+                            response.raise_for_status()
+            except RetryError:
                 raise WorkerFailed(
                     f"the worker of {self.cluster} was not ready within {START_SECONDS_MAX:.0f} s{self._tail()}"
                 ) from None

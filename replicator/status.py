@@ -59,9 +59,7 @@ def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:
         title="Topics", title_justify="left",
     )  # fmt: skip
     rows = [
-        (topic["name"], cluster, topic)
-        for cluster, answer in answers.items()
-        for topic in answer.get("topics", ())
+        (topic["name"], cluster, topic) for cluster, answer in answers.items() for topic in answer.get("topics", ())
     ]
     for name, cluster, topic in sorted(rows, key=lambda row: row[:2]):
         subscriptions = topic["subscriptions"] or [None]

@@ -101,7 +101,7 @@ class SubscriptionSync:
 
     def counters(self) -> dict[str, int]:
         """Sums over the topics, since the worker started."""
-        totals = {name: 0 for name in ControllerStats.__slots__}
+        totals = dict.fromkeys(ControllerStats.__slots__, 0)
         for sync in self._topics.values():
             for name in totals:
                 totals[name] += getattr(sync.controller.stats, name)
@@ -147,7 +147,7 @@ class SubscriptionSync:
 
 
 class _TopicSync:
-    """The shell of one topic's controller. Actions are carried out one after another by one task, while there are any."""
+    """The shell of one topic's controller. Its actions are carried out one after another, by one task at a time."""
 
     def __init__(self, sync: SubscriptionSync, topic: Topic, controller: SnapshotController) -> None:
         self.controller = controller
@@ -225,9 +225,7 @@ class _TopicSync:
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
         for block in blocks:
             messages = block.header.kind is BlockKind.MESSAGES
-            self.controller.on_append(
-                block.last, origin=block.header.origin, messages=messages, now_ms=_now_ms()
-            )
+            self.controller.on_append(block.last, origin=block.header.origin, messages=messages, now_ms=_now_ms())
             if not messages:
                 stored, _ = self._topic.read_blocks(
                     Position(block.position.ledger, block.position.entry - 1), block.last, bytes_max=1 << 26
@@ -327,7 +325,7 @@ class _TopicSync:
                 more = bool(self._actions)
         except EngineError as error:
             # The store refuses writes. Nothing is lost: markers after the checkpoint are handled again on restart.
-            log.error("subscription sync stands still", topic=self._topic.name, reason=str(error))
+            log.error("subscription sync stands still", topic=self._topic.name, reason=str(error))  # noqa: TRY400
             self._actions.clear()
         finally:
             self._worker = None

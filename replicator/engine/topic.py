@@ -94,6 +94,7 @@ class Topic:
         entries_ever, self.messages = self._store.totals(self.topic_id)
         high_waters = self._store.high_waters(self.topic_id)
         self._high_water = dict(high_waters)
+        self._message_vector = self._store.message_vector(self.topic_id, high_waters)
         self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
         for name, stored in self._store.cursors(self.topic_id).items():
             self.subscriptions[name] = Subscription(self, name, decode_cursor(stored))
@@ -115,6 +116,10 @@ class Topic:
     def vector(self) -> dict[str, Position]:
         """The highest origin position of every origin, this cluster's own included."""
         return {origin: high_water.position for origin, high_water in self._high_water.items()}
+
+    def message_vector(self) -> dict[str, Position]:
+        """The same of messages only: for each origin the position of its newest block of messages here."""
+        return dict(self._message_vector)
 
     def high_water(self, origin: str) -> HighWater | None:
         return self._high_water.get(origin)
@@ -158,6 +163,8 @@ class Topic:
             markers |= is_marker
             self.log.append(appended.position, header.entries, marker=is_marker)
             self.messages += header.messages
+            if not is_marker:
+                self._message_vector[header.origin] = header.origin_last
             self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
         for subscription in list(self.subscriptions.values()):
             subscription.on_appended(markers=markers)
