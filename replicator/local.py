@@ -36,10 +36,11 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
     try:
         for worker in workers:
             await worker.start()
-        ready = asyncio.gather(*(worker.ready() for worker in workers))
+        ready = asyncio.ensure_future(_all_ready(workers))
         stop = asyncio.ensure_future(stopping.wait())
-        await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if stopping.is_set():
+        await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not ready.done():
             ready.cancel()
             return 0
         await ready
@@ -55,3 +56,7 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
         await asyncio.gather(*(worker.stop() for worker in workers), return_exceptions=True)
         await asyncio.gather(*watchers, return_exceptions=True)
     return 1 if died else 0
+
+
+async def _all_ready(workers: list[WorkerProcess]) -> None:
+    await asyncio.gather(*(worker.ready() for worker in workers))

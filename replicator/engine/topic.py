@@ -114,7 +114,7 @@ class Topic:
         return self.log.first
 
     def vector(self) -> dict[str, Position]:
-        """The highest origin position of every origin, this cluster's own included."""
+        """The highest origin position of every origin, this cluster's own included; local markers do not count."""
         return {origin: high_water.position for origin, high_water in self._high_water.items()}
 
     def message_vector(self) -> dict[str, Position]:
@@ -165,7 +165,8 @@ class Topic:
             self.messages += header.messages
             if not is_marker:
                 self._message_vector[header.origin] = header.origin_last
-            self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
+            if header.kind is not BlockKind.LOCAL_MARKERS:
+                self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
         for subscription in list(self.subscriptions.values()):
             subscription.on_appended(markers=markers)
         for listener in self._listeners:

@@ -388,7 +388,8 @@ class _Group:
             kind, self._store.cluster, tail.incarnation, first, len(entries), sum(sizes), self._now_ms, 0
         )
         self._append(txn, tail, header, block)
-        self._put_high_water(txn, tail, self._store.cluster, HighWater(tail.incarnation, last))
+        if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
+            self._put_high_water(txn, tail, self._store.cluster, HighWater(tail.incarnation, last))
         at = first.entry
         for request in run:
             positions = [Position(first.ledger, at + index) for index in range(len(request.entries))]
