@@ -41,6 +41,8 @@ def make_app(engine: Engine, source: StatusSource, linked_sources: Collection[st
     app = web.Application(middlewares=[report_errors])
     app[data_plane.ENGINE] = engine
     app[client_sockets.ENGINE] = engine
+    app[client_sockets.SOCKETS] = set()
+    app.on_shutdown.append(client_sockets.close_sockets)
     app[data_plane.LINKED_SOURCES] = frozenset(linked_sources)
     app[STATUS] = source
     registry = CollectorRegistry()
