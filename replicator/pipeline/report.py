@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rich.markup import escape
 from rich.table import Table
 
 EXAMPLES_MAX: Final = 10
@@ -99,7 +100,7 @@ def format_report(report: VerifyReport) -> Table:
     read = ", ".join(f"{name} {counts.messages:,}" for name, counts in report.clusters.items())
     table = Table(
         title=f"verify: {'clean' if report.clean else 'FAULTS FOUND'}",
-        caption=f"{len(report.topics)} topics, messages: {read}; {report.mappings:,} mappings, "
+        caption=f"topics: {len(report.topics)}, messages: {read}; {report.mappings:,} mappings, "
         f"{report.subscriptions:,} replicated subscriptions; {report.seconds:.1f} s",
     )
     table.add_column("fault")
@@ -110,5 +111,5 @@ def format_report(report: VerifyReport) -> Table:
         table.add_row(fault, f"{count:,}", meaning, style="red" if count else "green")
         for finding in report.findings:
             if finding.fault == fault:
-                table.add_row("", f"{finding.count:,}", f"{finding.topic}\n  " + "\n  ".join(finding.examples))
+                table.add_row("", f"{finding.count:,}", escape("\n  ".join([finding.topic, *finding.examples])))
     return table

@@ -101,5 +101,7 @@ def _settings(local: bool, short_lived: bool) -> dict[str, str]:
         }
         if short_lived:
             jvm += f" {_SHORT_LIVED_JVM}"
+            # Plans again after each stage, which pays where partitions are many and uneven, not among four.
+            settings["spark.sql.adaptive.enabled"] = "false"
     settings["spark.driver.extraJavaOptions"] = jvm
     return settings

@@ -69,7 +69,7 @@ class ScriptedTopic:
     blocks: list[tuple[Position, int, bytes]] = field(default_factory=list)
     subscriptions: list[dict[str, Any]] = field(default_factory=list)
     mappings: list[dict[str, Any]] = field(default_factory=list)
-    next: Position = Position(3, 0)
+    next: Position = field(default=Position(3, 0))
 
     def publish(self, *entries: bytes, sizes: list[int] | None = None, kind: BlockKind = BlockKind.MESSAGES) -> bytes:
         """Store entries of this cluster's own as one block; returns the block."""

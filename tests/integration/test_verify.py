@@ -1,0 +1,292 @@
+"""Verify against two workers: each kind of fault, seeded alone, moves its own counter alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from wire_worker import ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
+
+from replicator.engine.block import BlockKind, BlockView
+from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.report import FAULTS
+from replicator.pipeline.verify import VerifyReport, verify
+from snapshots.position import BEFORE_ALL, Position
+
+FLIGHTS = "persistent://public/default/flights"
+BOTH_WAYS = [("us-east", "eu-west"), ("eu-west", "us-east")]
+
+
+@dataclass
+class Clusters:
+    """Two clusters whose ``flights`` each have 4 blocks: A's own 1 and 3 (3 entries), B's own 2 and 4 (2 entries).
+
+    Positions: at A 3:0–2 own, 3:3–4 of B, 3:5–7 own, 3:8–9 of B; at B 3:0–1 own, 3:2–4 of A, 3:5–6 own, 3:7–9 of A.
+    Each of A's entries is a batch of 2, each of B's a single message: 16 messages in all.
+    """
+
+    a: WireWorker
+    b: WireWorker
+
+    def __post_init__(self) -> None:
+        us, eu = self.a.topic(FLIGHTS), self.b.topic(FLIGHTS)
+        first = us.publish(*(batch_entry([b"u%d" % n, b"v%d" % n], key="k") for n in range(3)), sizes=[2] * 3)
+        second = eu.publish(*(single_entry(b"e%d" % n) for n in range(2)))
+        us.store(second)
+        eu.store(first)
+        third = us.publish(*(batch_entry([b"w%d" % n, b"x%d" % n]) for n in range(3)), sizes=[2] * 3)
+        fourth = eu.publish(*(single_entry(b"f%d" % n) for n in range(2)))
+        us.store(fourth)
+        eu.store(third)
+
+    @property
+    def us(self) -> ScriptedTopic:
+        return self.a.topics[FLIGHTS]
+
+    @property
+    def eu(self) -> ScriptedTopic:
+        return self.b.topics[FLIGHTS]
+
+    def verify(self, spark: Any, links: list[tuple[str, str]] = BOTH_WAYS) -> VerifyReport:
+        return verify(spark, {"us-east": self.a.url, "eu-west": self.b.url}, links, [FLIGHTS])
+
+
+@pytest.fixture
+def clusters() -> Iterator[Clusters]:
+    with WireWorker("us-east") as a, WireWorker("eu-west") as b:
+        yield Clusters(a, b)
+
+
+def faults(report: VerifyReport) -> dict[str, int]:
+    return {fault: count for fault in FAULTS if (count := getattr(report, fault))}
+
+
+def examples(report: VerifyReport) -> tuple[str, ...]:
+    (finding,) = report.findings
+    return finding.examples
+
+
+def test_clusters_in_step_are_clean_with_markers_mappings_and_equal_acknowledgements(
+    spark: Any, clusters: Clusters
+) -> None:
+    us, eu = clusters.us, clusters.eu
+    eu.store(us.publish(marker_entry(10), kind=BlockKind.MARKERS))
+    us.publish(marker_entry(12), kind=BlockKind.LOCAL_MARKERS)
+    us.store(eu.publish(marker_entry(11), kind=BlockKind.MARKERS))
+    eu.store(us.publish(single_entry(b"after the gap that the local marker left")))
+    us.map(Position(3, 4), "eu-west", Position(3, 1))
+    us.map(Position(3, 9), "eu-west", Position(3, 9))
+    eu.map(Position(3, 4), "us-east", Position(3, 4))
+    # The same messages, at the positions that they have in each cluster: all of the first three blocks
+    # but A's 3:6, of which only the second message is acknowledged.
+    us.subscribe("s", Position(3, 5), ranges=((Position(3, 7), Position(3, 7)),), batch_acks={Position(3, 6): [1]})
+    eu.subscribe(
+        "s",
+        Position(3, 4),
+        ranges=((Position(3, 7), Position(3, 7)), (Position(3, 9), Position(3, 9))),
+        batch_acks={Position(3, 8): [1]},
+    )
+    us.subscribe("local", Position(3, 9), replicated=False)
+    report = clusters.verify(spark)
+    assert faults(report) == {}
+    assert report.clean
+    assert report.messages == 17
+    assert report.topics == (FLIGHTS,)
+    assert (report.mappings, report.subscriptions) == (3, 1)
+    assert report.clusters["us-east"].messages == report.clusters["eu-west"].messages == 17
+    assert report.clusters["us-east"].markers == {"snapshot_request": 1, "snapshot": 1, "snapshot_response": 1}
+    assert report.clusters["eu-west"].markers == {"snapshot_request": 1, "snapshot_response": 1}
+    assert 0 < report.seconds < 60
+
+
+def test_an_entry_that_did_not_arrive_is_missing_message_by_message(spark: Any, clusters: Clusters) -> None:
+    at, _, block = clusters.eu.blocks[3]
+    clusters.eu.blocks[3] = (at, 2, BlockView(block).slice(0, 2))
+    report = clusters.verify(spark)
+    assert faults(report) == {"missing": 2}
+    assert examples(report)[0] == "message of us-east 3:7 index 0 (us-east 3:7, not in eu-west)"
+
+
+def test_an_entry_that_its_origin_does_not_have_is_missing_there(spark: Any, clusters: Clusters) -> None:
+    at, _, block = clusters.us.blocks[2]
+    clusters.us.blocks[2] = (at, 2, BlockView(block).slice(0, 2))
+    assert faults(clusters.verify(spark)) == {"missing": 2}
+
+
+def test_a_marker_that_did_not_arrive_is_missing_and_a_local_one_is_not(spark: Any, clusters: Clusters) -> None:
+    clusters.us.publish(marker_entry(10), kind=BlockKind.MARKERS)
+    clusters.us.publish(marker_entry(12), kind=BlockKind.LOCAL_MARKERS)
+    report = clusters.verify(spark)
+    assert faults(report) == {"missing": 1}
+    assert examples(report) == ("snapshot_request of us-east 3:10 index 0 (us-east 3:10, not in eu-west)",)
+
+
+def test_a_topic_that_one_cluster_lacks_is_missing_as_a_whole(spark: Any, clusters: Clusters) -> None:
+    del clusters.b.topics[FLIGHTS]
+    assert faults(clusters.verify(spark)) == {"missing": 16}
+
+
+def test_what_no_link_carries_is_not_missing(spark: Any, clusters: Clusters) -> None:
+    clusters.us.publish(single_entry(b"stays"))
+    assert faults(clusters.verify(spark, links=[("eu-west", "us-east")])) == {}
+    assert faults(clusters.verify(spark, links=[("us-east", "eu-west")])) == {"missing": 1}
+
+
+def test_a_block_that_was_stored_twice_is_duplicated(spark: Any, clusters: Clusters) -> None:
+    _, _, block = clusters.eu.blocks[3]
+    clusters.eu.store(BlockView(block).slice(2, 3))
+    report = clusters.verify(spark)
+    assert faults(report) == {"duplicated": 2}
+    assert examples(report)[0] == "message of us-east 3:7 index 0 (us-east 3:7, eu-west 3:9 ×2)"
+
+
+def test_two_entries_that_changed_places_are_reordered_once(spark: Any, clusters: Clusters) -> None:
+    at, _, block = clusters.eu.blocks[3]
+    view = BlockView(block)
+    clusters.eu.blocks[3:] = [
+        (at, 1, view.slice(1, 2)),
+        (Position(3, 8), 1, view.slice(0, 1)),
+        (Position(3, 9), 1, view.slice(2, 3)),
+    ]
+    report = clusters.verify(spark)
+    assert faults(report) == {"reordered": 1}
+    assert examples(report) == ("eu-west 3:8: us-east 3:5 after 3:6",)
+
+
+def test_other_content_under_the_same_identity_is_corrupted(spark: Any, clusters: Clusters) -> None:
+    """Each block's checksum is right: what differs is what the clusters believe was published."""
+    twin = ScriptedTopic("eu-west", next=Position(3, 5))
+    changed = twin.publish(single_entry(b"f0"), single_entry(b"F1"))
+    clusters.us.blocks[3] = (Position(3, 8), 2, changed)
+    report = clusters.verify(spark)
+    assert faults(report) == {"corrupted": 1}
+    assert examples(report) == ("message of eu-west 3:6 index 0 (us-east 3:9, eu-west 3:6)",)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        single_entry(b"e0", key=""),
+        single_entry(b"", key="e0"),
+        single_entry(b"e0", p="v"),
+        single_entry(b"e"),
+    ],
+)
+def test_a_key_a_property_or_a_payload_that_differs_is_other_content(
+    spark: Any, clusters: Clusters, other: bytes
+) -> None:
+    changed = ScriptedTopic("eu-west").publish(other, single_entry(b"e1"))
+    clusters.us.blocks[1] = (Position(3, 3), 2, changed)
+    assert faults(clusters.verify(spark)) == {"corrupted": 1}
+
+
+def test_a_mapping_that_stands_before_what_it_promises_is_wrong(spark: Any, clusters: Clusters) -> None:
+    # Of eu-west up to 3:7, the last is us-east's own 3:5; up to 3:6, it is eu-west's 3:6, which lies at 3:9 here.
+    clusters.us.map(Position(3, 9), "eu-west", Position(3, 6))
+    clusters.us.map(Position(3, 8), "eu-west", Position(3, 5))
+    assert faults(clusters.verify(spark)) == {}
+    clusters.us.map(Position(3, 8), "eu-west", Position(3, 6))
+    clusters.us.map(Position(3, 8), "eu-west", Position(3, 7))
+    report = clusters.verify(spark)
+    assert faults(report) == {"mismapped": 2}
+    assert examples(report)[0] == "snapshot s2: us-east 3:8 ↔ eu-west 3:6"
+
+
+def test_a_mapping_past_an_entry_that_is_not_there_at_all_is_wrong(spark: Any, clusters: Clusters) -> None:
+    clusters.us.blocks.pop()
+    clusters.us.map(Position(3, 7), "eu-west", Position(3, 4))
+    assert faults(clusters.verify(spark)) == {"missing": 2}
+    clusters.us.map(Position(3, 7), "eu-west", Position(3, 5))
+    assert faults(clusters.verify(spark)) == {"missing": 2, "mismapped": 1}
+
+
+def test_a_mapping_counts_entries_of_the_mapping_clusters_own_origin_too(spark: Any, clusters: Clusters) -> None:
+    # eu-west has us-east's 3:5 at 3:7, so a mapping of that place must not stand before 3:5 at home.
+    clusters.eu.map(Position(3, 6), "us-east", Position(3, 5))
+    assert faults(clusters.verify(spark)) == {"mismapped": 1}
+
+
+def test_local_markers_are_no_part_of_what_a_mapping_promises(spark: Any, clusters: Clusters) -> None:
+    clusters.eu.publish(marker_entry(12), kind=BlockKind.LOCAL_MARKERS)
+    clusters.us.map(Position(3, 9), "eu-west", Position(3, 10))
+    assert faults(clusters.verify(spark)) == {}
+
+
+def test_a_message_acknowledged_on_one_side_only_is_a_mismatch(spark: Any, clusters: Clusters) -> None:
+    clusters.us.subscribe("s", Position(3, 2), batch_acks={Position(3, 5): [0]})
+    clusters.eu.subscribe("s", BEFORE_ALL, ranges=((Position(3, 2), Position(3, 4)),))
+    report = clusters.verify(spark)
+    assert faults(report) == {"ack_mismatch": 1}
+    assert examples(report) == (
+        "message of us-east 3:5 index 0 (us-east 3:5, eu-west 3:7) s: acknowledged in us-east, not in eu-west",
+    )
+
+
+def test_a_replicated_subscription_that_one_side_lacks_counts_all_that_it_has_acknowledged(
+    spark: Any, clusters: Clusters
+) -> None:
+    clusters.us.subscribe("s", Position(3, 4))
+    clusters.us.subscribe("fresh")
+    assert faults(clusters.verify(spark)) == {"ack_mismatch": 8}
+
+
+def test_acknowledgements_are_compared_in_the_direction_of_the_links(spark: Any, clusters: Clusters) -> None:
+    clusters.eu.subscribe("s", Position(3, 9))
+    assert faults(clusters.verify(spark, links=[("us-east", "eu-west")])) == {}
+    assert faults(clusters.verify(spark, links=[("eu-west", "us-east")])) == {"ack_mismatch": 16}
+
+
+def test_acknowledgements_of_messages_that_are_not_in_both_clusters_are_not_compared(
+    spark: Any, clusters: Clusters
+) -> None:
+    clusters.us.publish(single_entry(b"stays"))
+    clusters.us.subscribe("s", Position(3, 10))
+    clusters.eu.subscribe("s", Position(3, 9))
+    assert faults(clusters.verify(spark)) == {"missing": 1}
+
+
+def test_three_clusters_are_compared_link_by_link(spark: Any, clusters: Clusters) -> None:
+    with WireWorker("ap-south") as c:
+        south = c.topic(FLIGHTS)
+        for _, _, block in clusters.us.blocks[:3]:  # the last, of eu-west, has not come yet
+            south.store(block)
+        south.subscribe("s", Position(3, 7))
+        clusters.us.subscribe("s", Position(3, 9))
+        clusters.eu.subscribe("s", Position(3, 9))
+        urls = {"us-east": clusters.a.url, "eu-west": clusters.b.url, "ap-south": c.url}
+        links = [*BOTH_WAYS, ("us-east", "ap-south"), ("eu-west", "ap-south")]
+        report = verify(spark, urls, links)
+    assert faults(report) == {"missing": 2}
+    assert examples(report)[0] == "message of eu-west 3:5 index 0 (us-east 3:8, eu-west 3:5, not in ap-south)"
+
+
+def test_examples_are_few_and_the_count_is_whole(spark: Any, clusters: Clusters) -> None:
+    clusters.us.publish(*(single_entry(b"%d" % number) for number in range(50)))
+    report = clusters.verify(spark)
+    assert report.missing == 50
+    assert len(examples(report)) == 10
+
+
+def test_clusters_without_topics_are_clean(spark: Any) -> None:
+    with WireWorker("us-east") as a, WireWorker("eu-west") as b:
+        report = verify(spark, {"us-east": a.url, "eu-west": b.url}, BOTH_WAYS)
+        assert report.clean
+        a.topic(FLIGHTS)
+        assert verify(spark, {"us-east": a.url, "eu-west": b.url}, BOTH_WAYS).clean
+
+
+def test_what_cannot_be_verified_is_one_clear_error(spark: Any, clusters: Clusters) -> None:
+    a, b = clusters.a, clusters.b
+    with pytest.raises(BadOption, match="no cluster has persistent://public/default/nothing"):
+        verify(spark, {"us-east": a.url}, [], ["nothing"])
+    with pytest.raises(BadOption, match="cluster eu-west has no url"):
+        verify(spark, {"us-east": a.url}, BOTH_WAYS)
+    with pytest.raises(UnexpectedAnswer, match=f"worker at {b.url} is of cluster eu-west, not us-east"):
+        verify(spark, {"us-east": b.url}, [])
+    with pytest.raises(PeerUnavailable, match=r"worker at http://127\.0\.0\.1:1 cannot be reached"):
+        verify(spark, {"us-east": a.url, "eu-west": "http://127.0.0.1:1"}, BOTH_WAYS)
+    a.refuse["mappings"] = 503
+    with pytest.raises(PeerUnavailable, match="cannot answer mappings now"):
+        clusters.verify(spark)
