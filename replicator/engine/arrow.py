@@ -96,7 +96,7 @@ def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, mem
                 views,
                 strict=True,
             )
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BlockCorrupt(f"the body is not a whole Arrow IPC stream: {str(error)[:200]}") from None
 
 

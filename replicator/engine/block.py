@@ -17,6 +17,7 @@ messages, markers, or local markers (which no link carries).
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ MAGIC: Final = b"RBK1"
 BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
 """A block is read into memory whole; no writer makes a larger one."""
 BLOCK_ENTRIES_MAX: Final = 1 << 20
+ENTRY_IDS_MAX: Final = 1 << 32
+"""Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
+_ORIGIN: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+"""A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
 
 _PREAMBLE = struct.Struct("<4sI")
 _HEADER = struct.Struct("<HHIIQQQQ")
@@ -105,18 +110,24 @@ def read_header(block: Buffer) -> BlockHeader:
     )
     columns_at = _BODY_AT + origin_length
     payload_at = columns_at + 8 * entries
-    if kind > BlockKind.LOCAL_MARKERS or not 0 < entries <= BLOCK_ENTRIES_MAX or len(block) < payload_at:
-        raise BlockCorrupt(f"block header is not plausible: kind {kind}, {entries} entries, {len(block)} bytes")
+    if (
+        kind > BlockKind.LOCAL_MARKERS
+        or not 0 < entries <= BLOCK_ENTRIES_MAX
+        or first + entries > ENTRY_IDS_MAX
+        or len(block) < payload_at
+    ):
+        raise BlockCorrupt(
+            f"block header is not plausible: kind {kind}, {entries} entries from {first}, {len(block)} bytes"
+        )
     payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
-    if payload_at + payload_bytes != len(block):
+    if payload_at + payload_bytes != len(block) or payload_bytes > BLOCK_BYTES_MAX:
         raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes}")
-    try:
-        origin = bytes(block[_BODY_AT:columns_at]).decode("ascii")
-    except UnicodeDecodeError:
-        raise BlockCorrupt("block names an origin that is not ASCII") from None
+    origin = bytes(block[_BODY_AT:columns_at])
+    if _ORIGIN.fullmatch(origin) is None:
+        raise BlockCorrupt(f"block names an origin that no cluster can have: {origin[:80]!r}")
     return BlockHeader(
         BlockKind(kind),
-        origin,
+        origin.decode("ascii"),
         incarnation,
         Position(ledger, first),
         entries,
@@ -127,14 +138,29 @@ def read_header(block: Buffer) -> BlockHeader:
 
 
 def verify_block(block: Buffer) -> BlockHeader:
-    """The header of a block whose checksum is right; raises :class:`BlockCorrupt`."""
+    """The header of a block whose checksum is right and whose columns make sense; raises :class:`BlockCorrupt`."""
     header = read_header(block)
     (expected,) = struct.unpack_from("<I", block, 4)
     if google_crc32c.value(bytes(block[_PREAMBLE.size :])) != expected:
         raise BlockCorrupt(
             f"checksum of the block at {header.origin} {header.origin_first} ({header.entries} entries) is wrong"
         )
+    _check_columns(block, header)
     return header
+
+
+def _check_columns(block: Buffer, header: BlockHeader) -> None:
+    """A right checksum says that the block is as it was written, not that its writer was sane."""
+    count, at = header.entries, header.columns_at
+    ends = np.frombuffer(block, "<u4", count, at)
+    batch_sizes = np.frombuffer(block, "<u4", count, at + 4 * count)
+    is_marker = header.kind is not BlockKind.MESSAGES
+    if (
+        bool((ends[1:] < ends[:-1]).any())
+        or int(batch_sizes.sum(dtype=np.uint64)) != header.messages
+        or (batch_sizes.any() if is_marker else not batch_sizes.all())
+    ):
+        raise BlockCorrupt(f"columns of the block at {header.origin} {header.origin_first} contradict each other")
 
 
 class BlockView:

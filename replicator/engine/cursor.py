@@ -92,7 +92,8 @@ class Cursor:
             done = self._state.batch_acks.get(position)
             indexes = indexes if done is None else done | indexes
             if len(indexes) < batch_size:
-                self._state.batch_acks[position] = indexes
+                if indexes:
+                    self._state.batch_acks[position] = indexes
                 return False
         self._state.batch_acks.pop(position, None)
         self._state.individually_deleted.add(position)
@@ -111,7 +112,7 @@ class Cursor:
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
             raise InvalidAck(f"batch index {batch_index} of {position} is negative")
-        self._move(Position(position.ledger, position.entry - 1))
+        self._move(self._log.clamp(Position(position.ledger, position.entry - 1)))
         self.acknowledge(position, prefix, batch_size)
 
     def merge_mark_delete(self, position: Position, generation: int) -> bool:
@@ -178,7 +179,7 @@ class Cursor:
     def _check(self, position: Position) -> None:
         if position not in self._log:
             first = self._log.first
-            if first is not None and position < first and position <= self._state.mark_delete:
+            if first is not None and position < first and position.entry >= 0 and position <= self._state.mark_delete:
                 return  # an entry that retention has removed meanwhile
             raise InvalidAck(f"position {position} does not exist in this topic (its last is {self._log.last})")
         if position in self._log.markers:

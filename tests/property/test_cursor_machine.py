@@ -1,0 +1,233 @@
+"""The cursor against the plainest model there is: the set of acknowledged (position, batch index)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replicator.engine.cursor import Cursor, CursorState, decode_cursor, encode_cursor
+from replicator.engine.errors import InvalidAck
+from replicator.engine.log_index import LogIndex
+from snapshots.position import BEFORE_ALL, Position
+
+probes = st.one_of(
+    st.just(BEFORE_ALL),
+    st.builds(Position, st.integers(0, 12), st.integers(-1, 12)),
+    st.builds(Position, st.integers(0, 2**64 - 1), st.integers(-1, 2**64 - 1)),
+)
+
+
+@dataclass
+class Model:
+    """The log as a list, and what is acknowledged as a set of (position, index). A marker has batch size 0."""
+
+    sizes: dict[Position, int] = field(default_factory=dict)
+    acked: set[tuple[Position, int]] = field(default_factory=set)
+    generation: int = 1
+
+    def consumed(self, position: Position) -> bool:
+        """A marker is consumed by nature: it has no message that could be missing."""
+        return all((position, index) in self.acked for index in range(self.sizes[position]))
+
+    @property
+    def mark_delete(self) -> Position:
+        reached = BEFORE_ALL
+        for position in sorted(self.sizes):
+            if not self.consumed(position):
+                break
+            reached = position
+        return reached
+
+    def ack(self, position: Position, indexes: list[int] | None = None) -> None:
+        self.acked |= {(position, index) for index in (range(self.sizes[position]) if indexes is None else indexes)}
+
+    def ack_through(self, position: Position) -> None:
+        for other in self.sizes:
+            if other <= position:
+                self.ack(other)
+
+    def restart(self, position: Position, generation: int) -> None:
+        self.acked = set()
+        self.generation = generation
+        self.ack_through(position)
+
+
+class CursorMachine(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.log = LogIndex()
+        self.model = Model()
+        self.cursor = Cursor(self.log, CursorState())
+        self.ledger, self.following = 1, 0
+        self.highest: tuple[int, Position] = (1, BEFORE_ALL)
+
+    # The log grows.
+
+    @rule(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    def append_messages(self, sizes: list[int]) -> None:
+        self._append(sizes)
+
+    @rule(count=st.integers(1, 3))
+    def append_markers(self, count: int) -> None:
+        self._append([0] * count)
+        self.cursor.advance()
+
+    @rule(gap=st.integers(1, 3))
+    def open_ledger(self, gap: int) -> None:
+        if self.following:
+            self.ledger, self.following = self.ledger + gap, 0
+
+    def _append(self, sizes: list[int]) -> None:
+        first = Position(self.ledger, self.following)
+        self.log.append(first, len(sizes), marker=sizes[0] == 0)
+        for index, size in enumerate(sizes):
+            self.model.sizes[Position(first.ledger, first.entry + index)] = size
+        self.following += len(sizes)
+
+    # Consumers acknowledge.
+
+    @precondition(lambda self: any(self.model.sizes.values()))
+    @rule(data=st.data())
+    def acknowledge(self, data: Any) -> None:
+        position = self._message(data)
+        self.model.ack(position)
+        assert self.cursor.acknowledge(position, None, self.model.sizes[position])
+
+    @precondition(lambda self: any(self.model.sizes.values()))
+    @rule(data=st.data())
+    def acknowledge_some_of_a_batch(self, data: Any) -> None:
+        position = self._message(data)
+        indexes = data.draw(st.lists(st.integers(0, self.model.sizes[position] - 1), max_size=4))
+        self.model.ack(position, indexes)
+        whole = self.cursor.acknowledge(position, indexes, self.model.sizes[position])
+        assert whole == self.model.consumed(position)
+
+    @precondition(lambda self: any(self.model.sizes.values()))
+    @rule(data=st.data(), into_batch=st.booleans())
+    def acknowledge_cumulatively(self, data: Any, into_batch: bool) -> None:
+        position = self._message(data)
+        size = self.model.sizes[position]
+        index = data.draw(st.integers(0, size - 1)) if into_batch else None
+        self.model.ack_through(Position(position.ledger, position.entry - 1))
+        self.model.ack(position, None if index is None else list(range(index + 1)))
+        self.cursor.acknowledge_cumulative(position, index, size)
+
+    @rule(data=st.data(), probe=probes, index=st.sampled_from([None, -1, 9]), cumulative=st.booleans())
+    def what_cannot_be_acknowledged_is_refused_and_leaves_the_state(
+        self, data: Any, probe: Position, index: int | None, cumulative: bool
+    ) -> None:
+        markers = [position for position, size in self.model.sizes.items() if not size]
+        position = data.draw(st.sampled_from([probe, *markers])) if index is None else probe
+        size = self.model.sizes.get(position, 0)
+        if size and (index is None or self.cursor.is_consumed(position)):
+            return
+        first = self.log.first
+        if first is not None and position < first and position.entry >= 0 and position <= self.cursor.mark_delete:
+            return  # taken for one that retention has removed: late, not wrong
+        before = encode_cursor(self.cursor.state)
+        acknowledge = self.cursor.acknowledge_cumulative if cumulative else self.cursor.acknowledge
+        indexes: Any = index if cumulative or index is None else [0, index]
+        with pytest.raises(InvalidAck):
+            acknowledge(position, indexes, max(size, 1))
+        assert encode_cursor(self.cursor.state) == before
+
+    def _message(self, data: Any) -> Position:
+        return data.draw(st.sampled_from([position for position, size in self.model.sizes.items() if size]))
+
+    # Other clusters, operators, crashes.
+
+    @rule(position=probes, step=st.integers(-1, 1))
+    def merge(self, position: Position, step: int) -> None:
+        """Invariant 6: an older generation is ignored, this one's prefix is united, a newer one replaces."""
+        generation = self.model.generation + step
+        if step > 0:
+            self.model.restart(position, generation)
+        elif step == 0:
+            self.model.ack_through(position)
+        before = encode_cursor(self.cursor.state)
+        changed = self.cursor.merge_mark_delete(position, generation)
+        assert changed == (encode_cursor(self.cursor.state) != before)
+        assert not self.cursor.merge_mark_delete(position, generation), "merging again changed something"
+
+    @rule(position=probes)
+    def seek(self, position: Position) -> None:
+        self.model.restart(position, self.model.generation + 1)
+        self.cursor.restart(position)
+
+    @rule()
+    def crash_and_load(self) -> None:
+        stored = encode_cursor(self.cursor.state)
+        self.cursor = Cursor(self.log, decode_cursor(stored))
+        assert encode_cursor(self.cursor.state) == stored
+
+    # What must hold always.
+
+    @invariant()
+    def invariant_5_and_7_the_state_is_exactly_what_was_acknowledged(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        model, cursor, state = self.model, self.cursor, self.cursor.state
+        assert cursor.mark_delete == model.mark_delete
+        beyond = [position for position in sorted(model.sizes) if position > model.mark_delete]
+        whole = {position for position in beyond if model.sizes[position] and model.consumed(position)}
+        assert set(state.individually_deleted) == whole
+        partly = {
+            position: {index for at, index in model.acked if at == position}
+            for position in beyond
+            if position not in whole
+        }
+        assert {p: set(bits) for p, bits in state.batch_acks.items()} == {p: got for p, got in partly.items() if got}
+        for position, size in model.sizes.items():
+            if size:
+                assert cursor.is_consumed(position) == model.consumed(position)
+        assert cursor.backlog_entries() == sum(bool(model.sizes[p]) for p in beyond) - len(whole)
+
+    @invariant()
+    def invariant_6_within_a_generation_it_never_goes_back(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        now = (self.cursor.generation, self.cursor.mark_delete)
+        assert now >= self.highest
+        self.highest = now
+
+
+TestCursorMachine = CursorMachine.TestCase
+TestCursorMachine.settings = settings(max_examples=150, stateful_step_count=30)
+
+
+claims = st.lists(st.tuples(st.builds(Position, st.integers(0, 4), st.integers(-1, 6)), st.integers(1, 3)), max_size=6)
+
+
+def log_of_four_ledgers() -> LogIndex:
+    log = LogIndex()
+    for ledger in (1, 2, 4):
+        log.append(Position(ledger, 0), 3, marker=False)
+        log.append(Position(ledger, 3), 1, marker=True)
+        log.append(Position(ledger, 4), 2, marker=False)
+    return log
+
+
+def merged(claimed: list[tuple[Position, int]]) -> CursorState:
+    cursor = Cursor(log_of_four_ledgers(), CursorState())
+    for position, generation in claimed:
+        cursor.merge_mark_delete(position, generation)
+    return cursor.state
+
+
+@given(claims, st.randoms(use_true_random=False))
+def test_invariant_6_merging_does_not_depend_on_order_grouping_or_repetition(
+    claimed: list[tuple[Position, int]], random: Any
+) -> None:
+    shuffled = [*claimed, *random.choices(claimed, k=3)] if claimed else []
+    random.shuffle(shuffled)
+    assert merged(shuffled) == merged(claimed)
+    half = len(claimed) // 2
+    first, second = merged(claimed[:half]), merged(claimed[half:])
+    regrouped = Cursor(log_of_four_ledgers(), first)
+    regrouped.merge_mark_delete(second.mark_delete, second.generation)
+    assert regrouped.state == merged(claimed)

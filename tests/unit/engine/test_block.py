@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import google_crc32c
+import pytest
+from engine_support import make_block
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.engine import block as blocks
+from replicator.engine.block import BlockKind, BlockView, build_block, read_header, verify_block
+from replicator.engine.errors import BlockCorrupt
+from snapshots.position import Position
+
+ORIGIN_LENGTH_AT, ENTRIES_AT, MESSAGES_AT, FIRST_ENTRY_AT, NAME_AT = 10, 12, 16, 36, 52
+
+payloads = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
+
+
+def resealed(block: bytes, change: Callable[[bytearray], None]) -> bytes:
+    """A changed block whose checksum is right: what a faulty writer would make, not a faulty disk."""
+    changed = bytearray(block)
+    change(changed)
+    changed[4:8] = struct.pack("<I", google_crc32c.value(bytes(changed[8:])))
+    return bytes(changed)
+
+
+@given(payloads, st.data())
+def test_a_block_gives_back_what_it_was_made_of(entries: list[bytes], data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 1000), min_size=len(entries), max_size=len(entries)))
+    kind = data.draw(st.sampled_from([BlockKind.MESSAGES]))
+    first = Position(data.draw(st.integers(1, 2**64 - 1)), data.draw(st.integers(0, 2**31)))
+    block = make_block(first, entries, origin="eu-west", incarnation=2**63, kind=kind, batch_sizes=sizes)
+    header = verify_block(block)
+    assert (header.kind, header.origin, header.incarnation) == (kind, "eu-west", 2**63)
+    assert (header.origin_first, header.entries, header.messages) == (first, len(entries), sum(sizes))
+    assert header.origin_last == (first.ledger, first.entry + len(entries) - 1)
+    view = BlockView(block, header)
+    assert [bytes(entry) for entry in view.entries()] == entries
+    assert [bytes(view.entry(index)) for index in range(len(view))] == entries
+    assert view.batch_sizes.tolist() == sizes
+
+
+@given(payloads, st.data())
+def test_a_slice_is_the_block_that_its_entries_would_have_made(entries: list[bytes], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(entries) - 1))
+    stop = data.draw(st.integers(start + 1, len(entries)))
+    sizes = list(range(1, len(entries) + 1))
+    view = BlockView(make_block(Position(3, 10), entries, batch_sizes=sizes))
+    expected = make_block(Position(3, 10 + start), entries[start:stop], batch_sizes=sizes[start:stop])
+    assert view.slice(start, stop) == expected
+    assert [bytes(entry) for entry in view.entries(start, stop)] == entries[start:stop]
+
+
+@given(payloads, st.data())
+def test_any_flipped_bit_is_found(entries: list[bytes], data: st.DataObject) -> None:
+    block = bytearray(make_block(Position(3, 0), entries))
+    bit = data.draw(st.integers(0, len(block) * 8 - 1))
+    block[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(BlockCorrupt):
+        verify_block(block)
+
+
+@given(payloads, st.data())
+def test_a_block_that_is_cut_or_has_a_tail_is_refused_by_its_header_alone(
+    entries: list[bytes], data: st.DataObject
+) -> None:
+    block = make_block(Position(3, 0), entries)
+    cut = data.draw(st.integers(0, len(block) - 1))
+    for wrong in (block[:cut], block + b"\0"):
+        with pytest.raises(BlockCorrupt):
+            read_header(wrong)
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(noise: bytes) -> None:
+    for wrong in (noise, blocks.MAGIC + noise):
+        with pytest.raises(BlockCorrupt):
+            verify_block(wrong)
+
+
+@pytest.mark.parametrize("origin", ["", "x" * 65, "us east", "us\0east", "../x", "ü"])
+def test_an_origin_that_no_cluster_can_have_is_refused(origin: str) -> None:
+    block = make_block(Position(3, 0), [b"entry"], origin="us-east")
+    name = origin.encode("latin-1")
+
+    def rename(changed: bytearray) -> None:
+        changed[NAME_AT : NAME_AT + len(b"us-east")] = name
+        struct.pack_into("<H", changed, ORIGIN_LENGTH_AT, len(name))
+
+    with pytest.raises(BlockCorrupt, match="origin"):
+        verify_block(resealed(block, rename))
+
+
+@pytest.mark.parametrize("first_entry", [2**32 - 1, 2**63, 2**64 - 1])
+def test_entry_ids_past_the_limit_of_a_ledger_are_refused(first_entry: int) -> None:
+    block = make_block(Position(3, 0), [b"a", b"b"])
+    with pytest.raises(BlockCorrupt, match="plausible"):
+        verify_block(resealed(block, lambda changed: struct.pack_into("<Q", changed, FIRST_ENTRY_AT, first_entry)))
+
+
+def test_entries_whose_ends_go_back_are_refused() -> None:
+    block = make_block(Position(3, 0), [b"aaaa", b"bb", b"c"])
+    ends_at = read_header(block).columns_at
+    with pytest.raises(BlockCorrupt, match="columns"):
+        verify_block(resealed(block, lambda changed: struct.pack_into("<I", changed, ends_at, 7)))
+
+
+def test_a_sum_of_messages_that_is_not_that_of_the_batches_is_refused() -> None:
+    block = make_block(Position(3, 0), [b"a", b"b"], batch_sizes=[2, 3])
+    with pytest.raises(BlockCorrupt, match="columns"):
+        verify_block(resealed(block, lambda changed: struct.pack_into("<I", changed, MESSAGES_AT, 6)))
+
+
+def test_an_entry_without_a_message_is_refused_unless_it_is_a_marker() -> None:
+    assert verify_block(make_block(Position(3, 0), [b"a"], kind=BlockKind.MARKERS)).messages == 0
+    with pytest.raises(BlockCorrupt, match="columns"):
+        verify_block(make_block(Position(3, 0), [b"a", b"b"], batch_sizes=[5, 0]))
+    with pytest.raises(BlockCorrupt, match="columns"):
+        verify_block(make_block(Position(3, 0), [b"a"], kind=BlockKind.MARKERS, batch_sizes=[1]))
+
+
+def test_invariant_11_a_block_over_the_limit_is_neither_made_nor_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = make_block(Position(3, 0), [b"x" * 600, b"y" * 600])
+    monkeypatch.setattr(blocks, "BLOCK_BYTES_MAX", 1000)
+    with pytest.raises(BlockCorrupt, match="limit"):
+        make_block(Position(3, 0), [b"x" * 600, b"y" * 600])
+    with pytest.raises(BlockCorrupt):
+        verify_block(block)
+
+
+def test_an_empty_block_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(AssertionError):
+        build_block(
+            kind=BlockKind.MESSAGES,
+            origin="a",
+            incarnation=1,
+            origin_first=Position(1, 0),
+            publish_time_ms=0,
+            entries=[],
+            batch_sizes=[],
+        )

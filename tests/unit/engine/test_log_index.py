@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.engine.log_index import LogIndex
+from snapshots.position import BEFORE_ALL, Position
+
+runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.booleans(), st.booleans()), max_size=12)
+"""Ledger ids to step over, entries, marker or not, and whether the run opens a new ledger."""
+probes = st.one_of(
+    st.just(BEFORE_ALL),
+    st.builds(Position, st.integers(0, 30), st.integers(-1, 50)),
+    st.builds(Position, st.integers(0, 2**64 - 1), st.integers(-1, 2**64 - 1)),
+)
+
+
+def build(script: list[tuple[int, int, bool, bool]]) -> tuple[LogIndex, list[Position], set[Position]]:
+    """The log of a script, and its positions and markers kept the slow way."""
+    log, members, markers = LogIndex(), list[Position](), set[Position]()
+    ledger, following = 0, 0
+    for step, entries, is_marker, new_ledger in script:
+        if new_ledger or not ledger:
+            ledger, following = ledger + step, 0
+        added = [Position(ledger, following + index) for index in range(entries)]
+        log.append(added[0], entries, marker=is_marker)
+        following += entries
+        members += added
+        markers |= set(added) if is_marker else set()
+    return log, members, markers
+
+
+@given(runs, probes)
+def test_it_answers_as_a_plain_list_of_positions_would(
+    script: list[tuple[int, int, bool, bool]], probe: Position
+) -> None:
+    log, members, markers = build(script)
+    assert log.last == (members[-1] if members else BEFORE_ALL)
+    assert log.first == (members[0] if members else None)
+    assert log.entries == len(members)
+    assert (probe in log) == (probe in members)
+    assert log.next_after(probe) == next((member for member in members if member > probe), None)
+    assert log.clamp(probe) == max((member for member in members if member <= probe), default=BEFORE_ALL)
+    assert set(log.markers) == markers
+
+
+@given(runs, probes, probes)
+def test_counting_between_is_open_below_and_closed_above(
+    script: list[tuple[int, int, bool, bool]], after: Position, upto: Position
+) -> None:
+    log, members, _ = build(script)
+    assert log.entries_between(after, upto) == sum(after < member <= upto for member in members)
+
+
+@given(runs)
+def test_stepping_from_before_all_visits_every_position_once(script: list[tuple[int, int, bool, bool]]) -> None:
+    log, members, _ = build(script)
+    visited: list[Position] = []
+    position = log.next_after(BEFORE_ALL)
+    while position is not None:
+        visited.append(position)
+        position = log.next_after(position)
+    assert visited == members
+
+
+def test_invariant_10_a_position_that_does_not_follow_is_refused() -> None:
+    log = LogIndex()
+    log.append(Position(5, 0), 3, marker=False)
+    for wrong in (Position(5, 2), Position(5, 4), Position(4, 0)):
+        with pytest.raises(AssertionError):
+            log.append(wrong, 1, marker=False)
+    assert log.last == Position(5, 2)

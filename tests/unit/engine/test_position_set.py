@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.engine.position_set import PositionSet
+from snapshots.position import BEFORE_ALL, Position
+
+positions = st.builds(Position, st.integers(1, 4), st.integers(0, 40))
+bounds = st.one_of(positions, st.just(BEFORE_ALL), st.builds(Position, st.integers(0, 5), st.just(-1)))
+position_sets = st.sets(positions, max_size=60)
+
+
+def runs_of(members: set[Position]) -> list[tuple[Position, Position]]:
+    """The runs without holes, the slow way."""
+    found: list[tuple[Position, Position]] = []
+    for position in sorted(members):
+        if found and found[-1][1] == (position.ledger, position.entry - 1):
+            found[-1] = (found[-1][0], position)
+        else:
+            found.append((position, position))
+    return found
+
+
+@given(position_sets)
+def test_it_holds_what_was_added_in_the_order_of_positions(members: set[Position]) -> None:
+    tested = PositionSet(members)
+    assert list(tested) == sorted(members)
+    assert len(tested) == len(members)
+    assert bool(tested) == bool(members)
+    assert tested.first() == min(members, default=None)
+    assert all((Position(ledger, entry) in tested) == (Position(ledger, entry) in members)
+               for ledger in range(6) for entry in range(42))  # fmt: skip
+
+
+@given(position_sets, positions)
+def test_discarding_a_position_removes_it_alone(members: set[Position], gone: Position) -> None:
+    tested = PositionSet(members)
+    tested.discard(gone)
+    assert tested == PositionSet(members - {gone})
+    assert bool(tested) == bool(members - {gone})
+
+
+@given(position_sets, bounds)
+def test_discarding_through_a_position_leaves_what_is_above_it(members: set[Position], through: Position) -> None:
+    tested = PositionSet(members)
+    tested.discard_through(through)
+    left = {position for position in members if position > through}
+    assert list(tested) == sorted(left)
+    assert tested == PositionSet(left)
+
+
+@given(position_sets, position_sets)
+def test_updating_is_union_and_leaves_the_other_alone(ours: set[Position], theirs: set[Position]) -> None:
+    tested, other = PositionSet(ours), PositionSet(theirs)
+    tested.update(other)
+    tested.add(Position(9, 9))
+    assert list(tested) == [*sorted(ours | theirs), Position(9, 9)]
+    assert list(other) == sorted(theirs)
+
+
+@given(position_sets, bounds, bounds)
+def test_counting_between_is_open_below_and_closed_above(
+    members: set[Position], after: Position, upto: Position
+) -> None:
+    expected = sum(after < position <= upto for position in members)
+    assert PositionSet(members).count_between(after, upto) == expected
+
+
+@given(position_sets)
+def test_runs_are_the_maximal_stretches_without_holes(members: set[Position]) -> None:
+    assert list(PositionSet(members).runs()) == runs_of(members)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5000), st.integers(1, 3000)), max_size=8))
+def test_the_end_of_a_run_is_found_for_long_runs_too(ranges: list[tuple[int, int, int]]) -> None:
+    tested = PositionSet()
+    members: set[Position] = set()
+    for ledger, first, length in ranges:
+        tested.add_range(ledger, first, first + length - 1)
+        members |= {Position(ledger, entry) for entry in range(first, first + length)}
+    assert list(tested.runs()) == runs_of(members)
+    for first, last in runs_of(members):
+        middle = Position(first.ledger, (first.entry + last.entry) // 2)
+        assert tested.run_end(middle) == last
+
+
+def test_an_empty_range_adds_nothing() -> None:
+    tested = PositionSet()
+    tested.add_range(1, 5, 4)
+    assert not tested
+    assert tested.first() is None
+
+
+@given(position_sets)
+def test_it_comes_back_from_its_serialized_form(members: set[Position]) -> None:
+    assert PositionSet.deserialize(PositionSet(members).serialize()) == PositionSet(members)
+
+
+@given(position_sets, positions)
+def test_a_copy_is_independent(members: set[Position], added: Position) -> None:
+    tested = PositionSet(members)
+    twin = tested.copy()
+    twin.add(added)
+    twin.discard_through(Position(2, 3))
+    assert list(tested) == sorted(members)
