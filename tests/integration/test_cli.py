@@ -1,0 +1,174 @@
+"""The command line over real processes: every mistake gives one clear error, exit status 2, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+START_SECONDS_MAX = 60
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def replicator(*arguments: str, cwd: Path, timeout: float = 90) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "replicator.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def topology(path: Path, *, data: str = "data", database: str = "embedded", port: int | None = None) -> Path:
+    file = path / "topology.yaml"
+    file.write_text(
+        "clusters:\n"
+        f"  solo: {{address: '127.0.0.1:{port or free_port()}', data: {data}, database: '{database}'}}\n"
+        "links: []\n"
+    )
+    return file
+
+
+def refused(path: Path, *, status: int = 2, expected: str) -> None:
+    before = sorted(path.rglob("*"))
+    done = replicator("worker", "--cluster", "solo", "-f", "topology.yaml", cwd=path)
+    assert done.returncode == status, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.rglob("*")) == before, "something was left behind"
+
+
+@contextmanager
+def worker(path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "replicator.cli", "worker", "--cluster", "solo", "-f", "topology.yaml"],
+        cwd=path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def test_an_unknown_key_names_file_line_and_the_key_that_was_meant(tmp_path: Path) -> None:
+    file = topology(tmp_path)
+    file.write_text(file.read_text() + "lnks: []\n")
+    refused(tmp_path, expected="topology.yaml:4: lnks: unknown key")
+
+
+def test_a_cluster_that_is_not_in_the_topology_is_refused(tmp_path: Path) -> None:
+    topology(tmp_path)
+    done = replicator("worker", "--cluster", "nowhere", "-f", "topology.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+    assert "solo" in done.stderr
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        topology(tmp_path, port=taken.getsockname()[1])
+        refused(tmp_path, expected="clusters.solo.address")
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        "postgresql://nobody:secret@127.0.0.1:9/none",
+        "postgresql://nobody:secret@host.invalid/none",
+        "mysql://nobody:secret@127.0.0.1/none",
+    ],
+)
+def test_a_wrong_database_url_is_refused_and_its_password_is_not_shown(tmp_path: Path, database: str) -> None:
+    topology(tmp_path, database=database)
+    refused(tmp_path, expected="clusters.solo.database")
+    done = replicator("worker", "--cluster", "solo", "-f", "topology.yaml", cwd=tmp_path)
+    assert "secret" not in done.stderr
+
+
+def test_a_data_directory_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    topology(tmp_path, data="file/data")
+    refused(tmp_path, expected="data directory")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    topology(tmp_path, data="locked/data")
+    refused(tmp_path, expected="cannot be written")
+
+
+def test_a_worker_runs_reports_its_status_and_stops_in_order(tmp_path: Path) -> None:
+    port = free_port()
+    topology(tmp_path, port=port)
+    with worker(tmp_path, port) as process:
+        status = replicator("status", "-f", "topology.yaml", "--output", "json", cwd=tmp_path)
+        assert status.returncode == 0, status.stderr
+        answer = json.loads(status.stdout)["solo"]
+        assert answer["cluster"] == "solo"
+        assert answer["database"]["state"] == "up"
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        assert 'replicator_database_up{cluster="solo"} 1.0' in metrics
+
+        second = topology(tmp_path, port=free_port())
+        assert second.exists()
+        done = replicator("worker", "--cluster", "solo", "-f", "topology.yaml", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "in use by another worker" in done.stderr
+        assert process.poll() is None
+    assert process.returncode == 0
+    pid_file = tmp_path / "data" / "postgres" / "postmaster.pid"
+    assert not pid_file.exists(), "the embedded server outlived its worker"
+
+
+def test_status_of_a_worker_that_is_down_gives_exit_status_3(tmp_path: Path) -> None:
+    topology(tmp_path)
+    done = replicator("status", "-f", "topology.yaml", cwd=tmp_path)
+    assert done.returncode == 3
+
+
+def test_plan_warns_of_a_cluster_without_links_and_of_a_worker_that_is_down(tmp_path: Path) -> None:
+    topology(tmp_path)
+    done = replicator("plan", "-f", "topology.yaml", "--output", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["warnings"]) == 2
+
+
+def test_help_explains_every_option_of_the_drill(tmp_path: Path) -> None:
+    done = replicator("drill", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for option in ("--messages", "--input", "--key", "--topology", "--json", "--seed", "--quiet", "--out"):
+        assert option in done.stdout
