@@ -49,6 +49,7 @@ from replicator.client.frames import (
     Unsubscribe,
 )
 from replicator.engine.engine import Engine
+from replicator.engine.entry import ENTRY_BYTES_MAX
 from replicator.engine.errors import EngineError
 from replicator.engine.subscription import EngineConsumer
 from replicator.engine.topic import Topic
@@ -67,8 +68,9 @@ REQUEST_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 OUTGOING_BYTES_MAX: Final = 16 * 1024 * 1024
 """Entries that wait for one consumer's socket."""
 OUTGOING_CONTROLS_MAX: Final = 100
-MESSAGE_BYTES_FIRST_GUESS: Final = 256 * 1024
-"""Until the first entries show how large messages are: a cautious guess, so that 5 MiB messages do no harm."""
+GRANT_MESSAGES_MIN: Final = 16
+GRANT_MESSAGES_MAX: Final = 1_000
+"""With small messages a larger grant saves the engine work; with large ones it would only fill memory."""
 
 log = structlog.get_logger(__name__)
 
@@ -100,32 +102,34 @@ async def consumer_socket(request: web.Request) -> web.StreamResponse:
 class PermitGate:
     """How many of a client's permits the engine may have. Pure.
 
-    The engine sends what it has permits for without asking how fast the socket is. So it gets permits only for as
-    many messages as fit :data:`OUTGOING_BYTES_MAX` beside what waits already, by the size that recent messages had;
-    and always enough for one entry when nothing waits, so that the largest message passes too.
+    The engine sends what it has permits for, without asking how fast the socket is. So:
+
+    1. it gets none while :data:`OUTGOING_BYTES_MAX` wait for the socket;
+    2. it gets at most as many at once as fit in that, by the largest entry of late, within
+       :data:`GRANT_MESSAGES_MIN` and :data:`GRANT_MESSAGES_MAX`; the memory of a large entry fades by half a delivery.
     """
 
-    __slots__ = ("_granted", "_message_bytes", "_queued_bytes", "_requested")
+    __slots__ = ("_entry_bytes", "_granted", "_queued_bytes", "_requested")
 
     def __init__(self) -> None:
         self._requested = 0
         self._granted = 0
         self._queued_bytes = 0
-        self._message_bytes = MESSAGE_BYTES_FIRST_GUESS
+        self._entry_bytes = ENTRY_BYTES_MAX
 
     def requested(self, permits: int) -> int:
         """The client allows more; returns what to grant the engine now. Raises :class:`InvalidFrame`."""
-        if self._requested + max(self._granted, 0) + permits > PERMITS_MAX:
+        if self._requested + permits > PERMITS_MAX:
             raise InvalidFrame(f"flow: more than {PERMITS_MAX} permits without a delivery")
         self._requested += permits
         return self._grant()
 
-    def delivered(self, messages: int, entry_bytes: int) -> None:
-        """The engine used permits; may go below zero, because it does not split batches."""
-        self._granted -= messages
-        self._queued_bytes += entry_bytes
-        # Rises at once and sinks slowly: a run of small messages must not open the gate for a large one too fast.
-        self._message_bytes = max(entry_bytes // messages, self._message_bytes // 2, 1)
+    def delivered(self, deliveries: Sequence[Delivery]) -> None:
+        """The engine used permits; what it has may go below zero, because it does not split batches."""
+        sizes = [len(delivery.entry) for delivery in deliveries]
+        self._granted -= sum(delivery.batch_size for delivery in deliveries)
+        self._queued_bytes += sum(sizes)
+        self._entry_bytes = max(self._entry_bytes // 2, *sizes, 1)
 
     def sent(self, entry_bytes: int) -> int:
         """Entries left; returns what to grant the engine now."""
@@ -134,9 +138,10 @@ class PermitGate:
         return self._grant()
 
     def _grant(self) -> int:
-        fitting = (OUTGOING_BYTES_MAX - self._queued_bytes) // self._message_bytes
-        if self._queued_bytes == 0:
-            fitting = max(fitting, 1)
+        if self._queued_bytes >= OUTGOING_BYTES_MAX:
+            return 0
+        fitting = OUTGOING_BYTES_MAX // self._entry_bytes
+        fitting = min(max(fitting, GRANT_MESSAGES_MIN), GRANT_MESSAGES_MAX)
         permits = max(0, min(self._requested, fitting - self._granted))
         self._requested -= permits
         self._granted += permits
@@ -168,8 +173,9 @@ class _Answers:
                 self._changed.clear()
                 await self._changed.wait()
             request_id, task, request_bytes = self._in_flight[0]
+            await asyncio.wait([task])  # not the task itself: its end must not hang on this session's
             try:
-                reply = await task
+                reply = task.result()
             except EngineError as error:
                 reply = Refusal(request_id, error.code, str(error))
             await _send(self._socket, reply)
@@ -199,9 +205,7 @@ class _Outgoing:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Called by the engine."""
         self._waiting.extend(deliveries)
-        self._gate.delivered(
-            sum(delivery.batch_size for delivery in deliveries), sum(len(delivery.entry) for delivery in deliveries)
-        )
+        self._gate.delivered(deliveries)
         self._changed.set()
 
     def flow(self, permits: int) -> None:

@@ -201,7 +201,7 @@ class AckGrouping:
         return [flight.request for flight in self._in_flight.values()]
 
     def acknowledged(self, position: Position) -> BitMap | bool:
-        """What of this entry is acknowledged here but perhaps not known to the cluster: all, nothing, or some indexes."""
+        """What of this entry is acknowledged here, perhaps unknown to the cluster: all, nothing, or some indexes."""
         if not self._in_flight and not self._pending():
             return False
         found = BitMap()

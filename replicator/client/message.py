@@ -233,12 +233,17 @@ def messages_of(delivery: Delivery, topic: str, partition: int, skip: BitMap | N
     """
     try:
         metadata, payload = decode_entry(delivery.entry)
+        for what, present in (
+            ("compressed", metadata.compression != 0),
+            ("encrypted", bool(metadata.encryption_keys)),
+            ("a chunk of a larger message", metadata.num_chunks_from_msg > 1),
+        ):
+            if present:
+                raise InvalidMessage(f"entry {delivery.position} of {topic} is {what}; that is not supported yet")
         entry = ReceivedEntry(topic, partition, delivery, metadata)
         if not metadata.HasField("num_messages_in_batch"):
             yield Message(entry, NO_BATCH, None, bytes(payload))
             return
-        if metadata.compression != 0:
-            raise InvalidMessage(f"entry {delivery.position} of {topic} is compressed; that is not supported yet")
         acked = _acknowledged_indexes(delivery)
         if skip is not None:
             acked = skip if acked is None else acked | skip

@@ -27,7 +27,7 @@ async def open_with_retries(attempt: Callable[[], Awaitable[T]], timeout_seconds
     healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + ((ConsumerBusy,) if again else ())
     retrying = AsyncRetrying(
         stop=stop_after_delay(timeout_seconds),
-        wait=wait_exponential_jitter(initial=PAUSE_FIRST_SECONDS, max=PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
+        wait=wait_exponential_jitter(multiplier=PAUSE_FIRST_SECONDS, max=PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
         retry=retry_if_exception_type(healed_by_time),
         reraise=True,
     )

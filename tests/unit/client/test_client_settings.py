@@ -1,0 +1,108 @@
+"""What cannot be done is refused by name, before anything is connected."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from replicator.client import (
+    Client,
+    CompressionType,
+    ConsumerType,
+    InvalidConfiguration,
+    InvalidTopicName,
+    InvalidUrl,
+    OperationNotSupported,
+    PulsarException,
+)
+from replicator.client.errors import from_code
+
+UNREACHABLE = "http://127.0.0.1:9"
+
+
+def _refusal(call: Any) -> PulsarException:
+    with pytest.raises(PulsarException) as caught:
+        asyncio.run(call())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost", "pulsar://localhost:6650", "http://", "http://a:99999", "http://a:1,http://b:1", "embedded:"],
+)
+def test_a_url_that_is_not_ours_is_refused(url: str) -> None:
+    with pytest.raises(InvalidUrl):
+        Client(url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "named"),
+    [
+        ({"compression_type": CompressionType.ZSTD}, OperationNotSupported, "ZSTD"),
+        ({"chunking_enabled": True}, OperationNotSupported, "chunking_enabled"),
+        ({"schema": object()}, OperationNotSupported, "schema"),
+        ({"max_pending_messages": 0}, InvalidConfiguration, "max_pending_messages"),
+        ({"batching_max_messages": True}, InvalidConfiguration, "batching_max_messages"),
+        ({"producer_name": ""}, InvalidConfiguration, "producer_name"),
+        ({"properties": {"a": 1}}, InvalidConfiguration, "property 'a'"),
+        ({"topic": "persistent://a/../c"}, InvalidTopicName, "'..'"),
+        ({"topic": "x" * 500}, InvalidTopicName, "longer than 400"),
+    ],
+)
+def test_a_producer_that_cannot_be_made_says_which_argument(
+    arguments: dict[str, Any], kind: type[PulsarException], named: str
+) -> None:
+    async def create() -> None:
+        await Client(UNREACHABLE).create_producer(**{"topic": "t", **arguments})
+
+    error = _refusal(create)
+    assert type(error) is kind
+    assert named in str(error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "named"),
+    [
+        ({"consumer_type": ConsumerType.KeyShared}, OperationNotSupported, "KeyShared"),
+        ({"consumer_type": "Shared"}, InvalidConfiguration, "consumer_type"),
+        ({"topic": ["a", "b"]}, OperationNotSupported, "list of topics"),
+        ({"is_pattern_topic": True}, OperationNotSupported, "is_pattern_topic"),
+        ({"dead_letter_policy": object()}, OperationNotSupported, "dead_letter_policy"),
+        ({"receiver_queue_size": 0}, InvalidConfiguration, "receiver_queue_size"),
+        ({"subscription_name": "../x"}, InvalidConfiguration, "subscription name"),
+    ],
+)
+def test_a_consumer_that_cannot_be_made_says_which_argument(
+    arguments: dict[str, Any], kind: type[PulsarException], named: str
+) -> None:
+    async def subscribe() -> None:
+        await Client(UNREACHABLE).subscribe(**{"topic": "t", "subscription_name": "s", **arguments})
+
+    error = _refusal(subscribe)
+    assert type(error) is kind
+    assert named in str(error)
+
+
+def test_an_argument_that_nobody_knows_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        asyncio.run(Client(UNREACHABLE).create_producer("t", colour="red"))
+
+
+def test_upstream_arguments_with_the_value_that_means_off_are_accepted() -> None:
+    async def create() -> None:
+        client = Client(UNREACHABLE, reconnect=False)
+        try:
+            await client.create_producer("t", schema=None, chunking_enabled=False)
+        finally:
+            await client.close()
+
+    assert _refusal(create).error() == "ConnectError"
+
+
+def test_a_code_that_the_client_does_not_know_is_reported_with_its_name() -> None:
+    error = from_code("QuantumFlux", "why")
+    assert (error.error(), str(error)) == ("UnknownError", "QuantumFlux: why")
+    assert from_code("MessageTooLarge", "why").error() == "MessageTooBig"
+    assert from_code("InvalidFrame", "why").error() == "InvalidMessage"
