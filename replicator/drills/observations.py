@@ -1,0 +1,219 @@
+"""What producers and consumers saw during a drill, as compact columns.
+
+Owns the record and nothing that is derived from it (:mod:`replicator.drills.measures` does that). One drill
+records about ten events a message, so each kind of event is a table of typed arrays, and names (clusters,
+subscriptions, consumers) are small codes.
+
+Every message has an id, 0, 1, 2, … in the order in which it is published; it travels in the message property
+:data:`DRILL_ID_PROPERTY`. Times are seconds of one clock for the whole drill, such as ``time.monotonic()``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from replicator.engine.types import SubscriptionType
+from snapshots.position import Position
+
+DRILL_ID_PROPERTY: Final = "drill-id"
+
+Column = npt.NDArray[Any]
+_NUMPY_OF: Final = {"q": np.int64, "Q": np.uint64, "i": np.int32, "d": np.float64}
+
+
+class ForeignMessage(Exception):
+    """A message without a valid drill id: something else publishes into the drill's topic."""
+
+
+def drill_id_property(message_id: int) -> dict[str, str]:
+    """The property to publish a message with."""
+    return {DRILL_ID_PROPERTY: str(message_id)}
+
+
+def drill_id_of(properties: Mapping[str, str]) -> int:
+    """The id in a received message's properties; raises :class:`ForeignMessage`."""
+    text = properties.get(DRILL_ID_PROPERTY, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise ForeignMessage(f"a message without a valid property {DRILL_ID_PROPERTY!r} ({text[:40]!r})")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class DrillSubscription:
+    """A subscription under test."""
+
+    name: str
+    type: SubscriptionType
+    cumulative: bool
+    """Its consumers acknowledge cumulatively."""
+
+    @property
+    def ordered(self) -> bool:
+        """One consumer gets everything, so what arrives is in order by key."""
+        return self.type is SubscriptionType.EXCLUSIVE
+
+
+class Table:
+    """One kind of event: equally long typed columns, appended to row by row."""
+
+    __slots__ = ("_columns", "_names")
+
+    def __init__(self, **types: str) -> None:
+        self._names = tuple(types)
+        self._columns: tuple[array[Any], ...] = tuple(array(typecode) for typecode in types.values())
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def append(self, *row: float) -> None:
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def column(self, name: str) -> Column:
+        """A copy of a column, so that recording can go on."""
+        column = self._columns[self._names.index(name)]
+        return np.array(column, dtype=_NUMPY_OF[column.typecode])
+
+
+class Names:
+    """Codes 0, 1, 2, … for names, in the order in which they first appear."""
+
+    __slots__ = ("_codes",)
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        return self._codes.setdefault(name, len(self._codes))
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._codes)
+
+
+_POSITION: Final = {"ledger": "Q", "entry": "q"}
+_ORIGIN_POSITION: Final = {"origin_ledger": "Q", "origin_entry": "q", "batch_index": "i"}
+
+
+class Observations:
+    """The record of one drill. One thread or asyncio loop appends; columns are read when it is over."""
+
+    def __init__(self, subscriptions: tuple[DrillSubscription, ...]) -> None:
+        """All subscriptions under test, so that one that received nothing is missed."""
+        assert len({subscription.name for subscription in subscriptions}) == len(subscriptions)
+        self.subscriptions = subscriptions
+        self._subscription_codes = {each.name: code for code, each in enumerate(subscriptions)}
+        self.clusters = Names()
+        self.keys = Names()
+        self.consumers = Names()
+        self.messages = Table(key="q")
+        self.sends = Table(id="q", time_s="d")
+        self.confirms = Table(id="q", cluster="i", **_POSITION, batch_index="i", time_s="d")
+        self.receipts = Table(
+            subscription="i",
+            consumer="i",
+            cluster="i",
+            id="q",
+            origin="i",
+            **_ORIGIN_POSITION,
+            redelivery_count="q",
+            time_s="d",
+        )
+        self.acks = Table(subscription="i", cluster="i", id="q", time_s="d")
+        self.copies = Table(cluster="i", id="q", **_POSITION, time_s="d")
+        self.mark_deletes = Table(subscription="i", cluster="i", **_POSITION, time_s="d")
+        self.kills = Table(cluster="i", time_s="d")
+        self.restarts = Table(cluster="i", time_s="d")
+        self.high_waters = Table(kill="i", cluster="i", **_POSITION)
+        self._confirmed = bytearray()
+
+    def add_message(self, key: str) -> int:
+        """Take the next message of the input; its id."""
+        self.messages.append(self.keys.code(key))
+        self._confirmed.append(0)
+        return len(self._confirmed) - 1
+
+    def sent(self, message_id: int, time_s: float) -> None:
+        """A producer hands the message over; once more if it sends it again elsewhere."""
+        self._check(message_id)
+        self.sends.append(message_id, time_s)
+
+    def confirmed(self, message_id: int, cluster: str, position: Position, batch_index: int, time_s: float) -> None:
+        """A producer's send was confirmed at ``position`` of ``cluster``. At most once a message."""
+        self._check(message_id)
+        assert not self._confirmed[message_id], f"message {message_id} is confirmed a second time"
+        self._confirmed[message_id] = 1
+        self.confirms.append(message_id, self.clusters.code(cluster), *position, batch_index, time_s)
+
+    def is_confirmed(self, message_id: int) -> bool:
+        """Whether a producer still has to send this message."""
+        return bool(self._confirmed[message_id])
+
+    def received(
+        self,
+        subscription: str,
+        consumer: str,
+        cluster: str,
+        message_id: int,
+        origin: str,
+        origin_position: Position,
+        batch_index: int,
+        redelivery_count: int,
+        time_s: float,
+    ) -> None:
+        """A consumer of ``subscription``, connected to ``cluster``, was handed the message."""
+        self._check(message_id)
+        code = self.clusters.code
+        self.receipts.append(
+            self._subscription_codes[subscription],
+            self.consumers.code(consumer),
+            code(cluster),
+            message_id,
+            code(origin),
+            *origin_position,
+            batch_index,
+            redelivery_count,
+            time_s,
+        )
+
+    def acked(self, subscription: str, cluster: str, message_id: int, time_s: float) -> None:
+        """A consumer acknowledged the message and the worker took it. A cumulative one is recorded for each
+        message that it covers and that was not acknowledged before."""
+        self._check(message_id)
+        self.acks.append(self._subscription_codes[subscription], self.clusters.code(cluster), message_id, time_s)
+
+    def observed(self, cluster: str, message_id: int, position: Position, time_s: float) -> None:
+        """A reader at the tail of the topic saw the message at ``position`` of ``cluster``."""
+        self._check(message_id)
+        self.copies.append(self.clusters.code(cluster), message_id, *position, time_s)
+
+    def mark_delete(self, subscription: str, cluster: str, position: Position, time_s: float) -> None:
+        """A poll of ``cluster`` found the subscription's mark-delete position there."""
+        self.mark_deletes.append(self._subscription_codes[subscription], self.clusters.code(cluster), *position, time_s)
+
+    def killed(self, cluster: str, time_s: float) -> int:
+        """The worker of ``cluster`` was killed; the kill's number, for :meth:`high_water`."""
+        assert not len(self.kills) or time_s >= self.kills.column("time_s")[-1], "kills are recorded in order"
+        self.kills.append(self.clusters.code(cluster), time_s)
+        return len(self.kills) - 1
+
+    def restarted(self, cluster: str, time_s: float) -> None:
+        """The worker of ``cluster`` takes traffic again."""
+        self.restarts.append(self.clusters.code(cluster), time_s)
+
+    def high_water(self, kill: int, cluster: str, position: Position) -> None:
+        """After that kill, the survivor ``cluster`` had the killed cluster's messages up to ``position``."""
+        assert 0 <= kill < len(self.kills), f"there was no kill {kill}"
+        self.high_waters.append(kill, self.clusters.code(cluster), *position)
+
+    def _check(self, message_id: int) -> None:
+        if not 0 <= message_id < len(self._confirmed):
+            raise ForeignMessage(f"message {message_id} is not one of the {len(self._confirmed)} of this drill")
