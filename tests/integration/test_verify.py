@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from wire_worker import ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
+from wire_worker import PUBLISHED_AT_MS, ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
 
 from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.entry import encode_entry
+from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
 from replicator.pipeline.verify import VerifyReport, verify
@@ -178,6 +180,16 @@ def test_a_key_a_property_or_a_payload_that_differs_is_other_content(
     spark: Any, clusters: Clusters, other: bytes
 ) -> None:
     changed = ScriptedTopic("eu-west").publish(other, single_entry(b"e1"))
+    clusters.us.blocks[1] = (Position(3, 3), 2, changed)
+    assert faults(clusters.verify(spark)) == {"corrupted": 1}
+
+
+def test_a_tombstone_is_told_from_a_message_whose_payload_is_its_key(spark: Any, clusters: Clusters) -> None:
+    """Both hash one text and one null; which of the two it is must count."""
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=PUBLISHED_AT_MS, partition_key="e0", null_value=True
+    )
+    changed = ScriptedTopic("eu-west").publish(encode_entry(metadata, b""), single_entry(b"e1"))
     clusters.us.blocks[1] = (Position(3, 3), 2, changed)
     assert faults(clusters.verify(spark)) == {"corrupted": 1}
 

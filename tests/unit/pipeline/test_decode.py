@@ -107,16 +107,20 @@ def test_compressed_batches_are_unpacked(codec: int) -> None:
         ({"compression": ZLIB, "uncompressed_size": 3}, b"not zlib"),
         ({"compression": ZSTD, "uncompressed_size": 3}, b"not zstd"),
         ({"compression": LZ4, "uncompressed_size": 10}, pa.Codec("lz4_raw").compress(b"x" * 500, asbytes=True)),
-        ({"compression": ZSTD, "uncompressed_size": 2**32 - 1}, b"bomb"),
         ({"num_messages_in_batch": 3}, b"\0\0"),
     ],
 )
-def test_an_entry_whose_payload_is_not_what_it_says_is_named_and_nothing_large_is_allocated(
-    fields: dict[str, int], payload: bytes
-) -> None:
+def test_an_entry_whose_payload_is_not_what_it_says_is_named(fields: dict[str, int], payload: bytes) -> None:
     with pytest.raises(EntryUnreadable, match=r"eu t entry 3:0: ") as caught:
         rows_of(entry_with(payload, **fields))
     assert isinstance(caught.value.__cause__, EntryCorrupt)
+
+
+def test_an_entry_that_says_it_unpacks_to_more_than_the_limit_is_refused_before_it_is_unpacked() -> None:
+    plain = bytes(decode.UNCOMPRESSED_BYTES_MAX + 1)
+    bomb = entry_with(zlib.compress(plain), compression=ZLIB, uncompressed_size=len(plain))
+    with pytest.raises(EntryUnreadable, match="more than the limit"):
+        rows_of(bomb)
 
 
 def test_a_block_with_a_flipped_bit_is_refused() -> None:
