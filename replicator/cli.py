@@ -143,7 +143,7 @@ def db_upgrade(
         topology = load_topology(file)
         chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
         for each in chosen:
-            database = Database(each.database, each.data, known_good=False)
+            database = Database(each.database, each.data, cluster=each.name, known_good=False)
             try:
                 await database.start()
                 out.print(f"{each.name}: the database is at revision {await database.revision()}")

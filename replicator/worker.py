@@ -74,7 +74,7 @@ class Worker:
         self._socket = _bind(cluster)
         data = cluster.data
         known_good = await self._open_store_if_there(data)
-        self._database = Database(cluster.database, data, known_good=known_good)
+        self._database = Database(cluster.database, data, cluster=cluster.name, known_good=known_good)
         try:
             await self._database.start()
         except DatabaseUnavailable as error:
@@ -82,7 +82,7 @@ class Worker:
         await self._open_store(data)
         assert self._engine is not None
         if self._database.state == "up":
-            await self._engine.remember("database_reached", self._database.fingerprint)
+            await self._engine.remember("database_reached", Database.fingerprint_of(cluster.database))
         await self._start_parts(self._engine, self._database)
         log.info("worker ready", cluster=cluster.name, address=cluster.address, pid=os.getpid())
 

@@ -68,7 +68,9 @@ class SnapshotRepository:
     async def mappings(self, topic: str, peer: str | None = None) -> list[SnapshotMapping]:
         """The mappings of a topic, by peer, oldest first."""
         row = SnapshotMappingRow
-        query = select(row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry)
+        query = select(
+            row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry
+        )
         query = query.where(row.cluster == self._cluster, row.topic == topic)
         if peer is not None:
             query = query.where(row.peer == peer)
@@ -142,9 +144,11 @@ class SnapshotRepository:
             for of, name, generation, ledger, entry, replicated in found
         ]
 
-    async def _upsert(self, table: type[SnapshotMappingRow] | type[SubscriptionStateRow], rows: list[dict[str, Any]]) -> None:
+    async def _upsert(
+        self, table: type[SnapshotMappingRow] | type[SubscriptionStateRow], rows: list[dict[str, Any]]
+    ) -> None:
         """Insert or overwrite ``rows``, which have different keys, all or none."""
-        keys = [column.name for column in table.__table__.primary_key]  # type: ignore[attr-defined]
+        keys = [column.name for column in table.__table__.primary_key]
         async with self._connection() as connection:
             for batch in _batches(rows):
                 statement = insert(table).values(batch)
@@ -162,7 +166,7 @@ class SnapshotRepository:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a database error: SQLAlchemy appends statement and parameters, which are of no use to people."""
+    """The first line of a database error; SQLAlchemy appends statement and parameters, which help nobody."""
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip() or type(cause).__name__).splitlines()[0]
 

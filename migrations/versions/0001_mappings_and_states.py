@@ -27,9 +27,7 @@ def upgrade() -> None:
         sa.Column("remote_entry", sa.BigInteger(), nullable=False),
         sa.Column("snapshot_id", sa.String(128), nullable=False),
         sa.Column("recorded_at", sa.DateTime(timezone=True), server_default=sa.func.now(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "cluster", "topic", "peer", "local_ledger", "local_entry", name="pk_snapshot_mappings"
-        ),
+        sa.PrimaryKeyConstraint("cluster", "topic", "peer", "local_ledger", "local_entry", name="pk_snapshot_mappings"),
     )
     op.create_table(
         "subscription_states",
