@@ -54,8 +54,12 @@ class Engine:
         """
         settings = settings or EngineSettings()
         engine = cls(Store(path, cluster=cluster, size_max=settings.store_bytes_max), settings)
-        for record in engine.store.topics():
-            engine._add(Topic(record, engine.store, engine.writer, engine._cache, engine._listeners))
+        try:
+            for record in engine.store.topics():
+                engine._add(Topic(record, engine.store, engine.writer, engine._cache, engine._listeners))
+        except BaseException:
+            await engine.close()
+            raise
         return engine
 
     async def close(self) -> None:

@@ -34,7 +34,7 @@ from typing import IO, Any, Final
 import lmdb
 import numpy as np
 
-from replicator.engine.block import BlockHeader, BlockKind, read_header, verify_block
+from replicator.engine.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, read_header, verify_block
 from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from snapshots.position import Position
 
@@ -101,9 +101,13 @@ class Store:
         self._lock = _lock_directory(path)
         try:
             self.env, self.tables = _open_environment(path, size_max)
-            self._check_meta(cluster)
         except BaseException:
             self._lock.close()
+            raise
+        try:
+            self._check_meta(cluster)
+        except BaseException:
+            self.close()
             raise
 
     def close(self) -> None:
@@ -270,11 +274,13 @@ class Store:
         without reading their bodies. The second value is where to go on: pass it as ``after`` for the next page.
         Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served.
         """
+        if after >= upto:
+            return [], after
         found: list[StoredBlock] = []
         taken, reached = 0, after
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            more = _seek_block(cursor, topic_id, Position(after.ledger, max(after.entry + 1, 0)))
+            more = _seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
             while more:
                 key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
                 if key_topic != topic_id or Position(ledger, first) > upto:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from replicator.engine.cursor import Cursor, CursorState, encode_cursor
 from replicator.engine.dispatcher import Assignment, Candidate, Dispatcher
-from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError
+from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
 from replicator.engine.store import TOPIC_KEY
 from replicator.engine.types import Ack, Delivery, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -45,7 +45,7 @@ class EngineConsumer:
         self.closed = False
 
     def flow(self, permits: int) -> None:
-        """Allow ``permits`` more messages; raises :class:`InvalidAck` for a number that makes no sense."""
+        """Allow ``permits`` more messages; raises :class:`NotAllowedError` for a number that makes no sense."""
         if not 0 < permits <= PERMITS_MAX:
             raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
         self._check_open()
@@ -88,17 +88,20 @@ class EngineConsumer:
 class Subscription:
     """One subscription of one topic. All methods run on the engine's event loop."""
 
-    def __init__(self, topic: Topic, name: str, state: CursorState) -> None:
+    def __init__(self, topic: Topic, name: str, state: CursorState, *, durable: bool = False) -> None:
         self.topic = topic
         self.name = name
         self.cursor = Cursor(topic.log, state)
         self.consumers: dict[int, EngineConsumer] = {}
+        self.durable = durable
+        """Whether the store knows of it. Not so for a moment after it was made."""
         self.locally_active = False
         """Whether the newest change came from a consumer here, not from another cluster: only then others are told."""
         self._dispatcher = Dispatcher(SubscriptionType.EXCLUSIVE, self.cursor.mark_delete)
         self._pump_scheduled = False
         self._waiting_for_save: list[asyncio.Future[None]] = []
         self._saver: asyncio.Task[None] | None = None
+        self._deleting = False
         self._consumed_messages: int | None = None
         self.error: str | None = None
         """Why dispatch stands still, such as a block that cannot be read."""
@@ -116,6 +119,8 @@ class Subscription:
 
     def add(self, subscription_type: SubscriptionType, name: str, deliver: Deliver) -> EngineConsumer:
         """Connect a consumer; raises :class:`ConsumerBusy`."""
+        if self._deleting:
+            raise self._being_deleted()
         if len(self.consumers) >= CONSUMERS_MAX:
             raise NotAllowedError(f"subscription {self.name!r} has {CONSUMERS_MAX} consumers, the limit")
         consumer = EngineConsumer(self, name, deliver)
@@ -173,6 +178,7 @@ class Subscription:
         self._consumed_messages = None
         if self.cursor.generation != generation_before:
             self._dispatcher.restart(self.cursor.mark_delete)
+            self._schedule_pump()
         else:
             self._dispatcher.acknowledged_through(self.cursor.mark_delete)
         self._changed(before, local=False)
@@ -182,17 +188,18 @@ class Subscription:
         """The batch size of each; raises before anything is changed if one of them is wrong."""
         sizes: list[int] = []
         for ack in acks:
-            if ack.position <= self.cursor.mark_delete and ack.position in self.topic.log:
-                sizes.append(1)
-                continue
             if ack.position not in self.topic.log or ack.position in self.topic.log.markers:
                 raise InvalidAck(
                     f"position {ack.position} is not a message of {self.topic.name} "
                     f"(its last entry is {self.topic.log.last})"
                 )
+            if ack.position <= self.cursor.mark_delete:
+                sizes.append(1)  # late: it changes nothing, so its block need not be read
+                continue
             size = self.topic.batch_size(ack.position)
-            if ack.batch_indexes is not None and not all(0 <= index < size for index in ack.batch_indexes):
-                raise InvalidAck(f"{ack.position} has {size} messages, not index {max(ack.batch_indexes)}")
+            wrong = [index for index in ack.batch_indexes or () if not 0 <= index < size]
+            if wrong:
+                raise InvalidAck(f"{ack.position} has {size} messages, not index {wrong[0]}")
             sizes.append(size)
         return sizes
 
@@ -246,7 +253,9 @@ class Subscription:
             entry = entries[assignment.candidate]
             deliveries.setdefault(assignment.consumer_id, []).append(self._delivery(entry, assignment))
         for consumer_id, batch in deliveries.items():
-            self.consumers[consumer_id].deliver(batch)
+            consumer = self.consumers.get(consumer_id)
+            if consumer is not None:  # not closed by a consumer that was served before it
+                consumer.deliver(batch)
         self._schedule_pump()
 
     def _delivery(self, entry: LoggedEntry, assignment: Assignment) -> Delivery:
@@ -275,12 +284,15 @@ class Subscription:
         while self._waiting_for_save:
             waiting, self._waiting_for_save = self._waiting_for_save, []
             try:
+                if self._deleting:
+                    raise self._being_deleted()
                 await self.topic.writer.put("cursors", self._key(), encode_cursor(self.cursor.state))
             except EngineError as error:
                 for future in waiting:
                     if not future.done():
                         future.set_exception(error)
                 continue
+            self.durable = True
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
@@ -290,10 +302,20 @@ class Subscription:
         """Delete the subscription and its state; raises :class:`NotAllowedError` while others consume it."""
         if [consumer for consumer in self.consumers.values() if consumer is not by]:
             raise NotAllowedError(f"subscription {self.name!r} has other consumers: disconnect them first")
-        await self.topic.writer.put("cursors", self._key(), None)
+        if self._deleting:
+            raise self._being_deleted()
+        self._deleting = True  # what is saved from here on would bring it back
+        try:
+            await self.topic.writer.put("cursors", self._key(), None)
+        except BaseException:
+            self._deleting = False
+            raise
         if by is not None:
             by.close()
         self.topic.forget(self)
+
+    def _being_deleted(self) -> SubscriptionNotFound:
+        return SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} is being deleted")
 
     def _key(self) -> bytes:
         return TOPIC_KEY.pack(self.topic.topic_id) + self.name.encode()

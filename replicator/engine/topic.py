@@ -17,6 +17,7 @@ from replicator.engine.errors import (
     BlockCorrupt,
     EntryCorrupt,
     InvalidAck,
+    MessageTooLarge,
     NotAllowedError,
     SubscriptionNotFound,
 )
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 SUBSCRIPTIONS_MAX = 10_000
 PUBLISH_ENTRIES_MAX = 10_000
 """Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
+PUBLISH_BYTES_MAX = 32 * 1024 * 1024
+"""One call's entries become one block; this leaves room below the largest."""
 
 
 class LoggedEntry(NamedTuple):
@@ -97,7 +100,7 @@ class Topic:
         self._message_vector = self._store.message_vector(self.topic_id, high_waters)
         self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
         for name, stored in self._store.cursors(self.topic_id).items():
-            self.subscriptions[name] = Subscription(self, name, decode_cursor(stored))
+            self.subscriptions[name] = Subscription(self, name, decode_cursor(stored), durable=True)
 
     # What is here.
 
@@ -139,6 +142,8 @@ class Topic:
             if metadata.HasField("marker_type"):
                 raise EntryCorrupt("a producer sent a marker; only workers write markers")
             sizes.append(metadata.num_messages_in_batch)
+        if (size_bytes := sum(map(len, entries))) > PUBLISH_BYTES_MAX:
+            raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
         return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, sizes)
 
     async def write_marker(self, entry: bytes, *, local: bool = False) -> Position:
@@ -259,7 +264,7 @@ class Topic:
     ) -> EngineConsumer:
         """Connect a consumer; makes the subscription, durably, if there is none. Raises :class:`ConsumerBusy`."""
         existing = self.subscriptions.get(subscription)
-        if existing is None:
+        if existing is None or not existing.durable:
             start = BEFORE_ALL if initial is InitialPosition.EARLIEST else self.log.last
             existing = await self.create_subscription(subscription, start, replicated=replicated, properties=properties)
         elif replicated and not existing.replicated:
@@ -280,6 +285,8 @@ class Topic:
         check_subscription_name(name)
         existing = self.subscriptions.get(name)
         if existing is not None:
+            if not existing.durable:
+                await existing.saved()
             return existing
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")

@@ -10,7 +10,8 @@ How a group is committed:
 1. Take what is queued, up to a limit.
 2. Give each request its positions. Neighbouring publishes of one topic become one block.
 3. Commit. If that fails nothing of the group was written: each request gets the error, the positions are taken
-   back. After a failed sync the writer confirms nothing more (what reached the disk is unknown).
+   back. If the store is full the group is tried in halves, so that only what does not fit is refused. After a failed
+   sync the writer confirms nothing more (what reached the disk is unknown).
 4. Tell the event loop, once a group.
 
 A copied request is checked as a whole before any of it is written, so a refused one leaves nothing.
@@ -56,6 +57,8 @@ GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 GROUP_REQUESTS_MAX: Final = 4096
 BLOCK_BYTES_TARGET: Final = 1024 * 1024
 """Publishes are merged into blocks of about this size: large enough to copy fast, small enough to read one entry."""
+BLOCK_ENTRIES_TARGET: Final = 10_000
+"""And of about so many entries, so that their messages, however large the batches, fit the block's 32-bit count."""
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
 
@@ -150,6 +153,13 @@ class Committed:
     appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
     bytes: int = 0
 
+    def extend(self, later: Committed) -> None:
+        """Add what was committed after this."""
+        self.results += later.results
+        for topic_id, blocks in later.appended.items():
+            self.appended.setdefault(topic_id, []).extend(blocks)
+        self.bytes += later.bytes
+
 
 class Writer:
     """Queues requests from the event loop and commits them on a thread of its own.
@@ -172,6 +182,7 @@ class Writer:
         self._queued_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
+        self._entrance = asyncio.Lock()
         self._last_id = int(store.meta("last_id") or 0)
         self.failed: str | None = None
         """Why no request is taken any more."""
@@ -213,13 +224,14 @@ class Writer:
         return record
 
     async def _submit(self, request: _Request) -> Any:
-        while self._queued_bytes > QUEUE_BYTES_MAX:
-            self._room.clear()
-            await self._room.wait()
-        if self.failed is not None:
-            raise StoreFailed(self.failed)
-        self._queued_bytes += request.bytes
-        self._queue.put(request)
+        async with self._entrance:  # first come, first served: a publish must not overtake one that waits for room
+            while self._queued_bytes > QUEUE_BYTES_MAX:
+                self._room.clear()
+                await self._room.wait()
+            if self.failed is not None:
+                raise StoreFailed(self.failed)
+            self._queued_bytes += request.bytes
+            self._queue.put(request)
         return await request.future
 
     # From here on: the writer thread.
@@ -257,6 +269,11 @@ class Writer:
                 batch.write(txn, group)
         except lmdb.MapFullError:
             batch.roll_back()
+            if len(group) > 1:
+                half = len(group) // 2
+                committed = self._commit(group[:half])
+                committed.extend(self._commit(group[half:]))
+                return committed
             limit = self._store.env.info()["map_size"]
             return self._refuse(group, StoreFull(f"the store has reached its limit of {limit} bytes (store.size_max)"))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever or be confirmed
@@ -279,14 +296,16 @@ class Writer:
         self._queued_bytes -= committed.bytes
         if self._queued_bytes <= QUEUE_BYTES_MAX:
             self._room.set()
-        self._on_committed(committed)
-        for future, result in committed.results:
-            if future.done():
-                continue
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+        try:
+            self._on_committed(committed)
+        finally:  # a listener that fails is a bug; it must not leave those waiting whose writes are durable
+            for future, result in committed.results:
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
 
 
 class _Group:
@@ -299,6 +318,7 @@ class _Group:
         self._undo: dict[int, tuple[Tail, Tail]] = {}
         self._run: list[_Publish] = []
         self._run_bytes = 0
+        self._run_entries = 0
         self.last_id = last_id
         self._first_id = last_id
         self.committed = Committed()
@@ -360,15 +380,17 @@ class _Group:
             run[0].tail is not request.tail
             or run[0].kind is not request.kind
             or self._run_bytes + request.bytes > BLOCK_BYTES_TARGET
+            or self._run_entries + len(request.entries) > BLOCK_ENTRIES_TARGET
         ):
             self._end_run(txn)
         self._run.append(request)
         self._run_bytes += request.bytes
+        self._run_entries += len(request.entries)
 
     def _end_run(self, txn: lmdb.Transaction) -> None:
         if not self._run:
             return
-        run, self._run, self._run_bytes = self._run, [], 0
+        run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
         tail, kind = run[0].tail, run[0].kind
         entries = [entry for request in run for entry in request.entries]
         sizes = [size for request in run for size in request.batch_sizes]

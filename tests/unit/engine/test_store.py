@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
+
+from replicator.engine.block import BlockKind
+from replicator.engine.engine import Engine
+from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.store import BLOCK_KEY, LOCAL_PREFIX, Store
+from replicator.engine.types import Ack
+from replicator.engine.writer import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+
+def corrupt(engine: Engine, topic_id: int, block_index: int, change: Callable[[bytearray], None]) -> Position:
+    """Change the stored bytes of one block of a topic behind the engine's back; returns the block's position."""
+    with engine.store.env.begin(write=True, db=engine.store.tables["blocks"]) as txn:
+        keys = [key for key, _ in txn.cursor() if BLOCK_KEY.unpack(key)[0] == topic_id]
+        key = keys[block_index]
+        value = bytearray(txn.get(key))
+        change(value)
+        txn.put(key, bytes(value))
+        _, ledger, first = BLOCK_KEY.unpack(key)
+        return Position(ledger, first)
+
+
+def flip_last_byte(value: bytearray) -> None:
+    value[-1] ^= 0x40
+
+
+def flip_magic(value: bytearray) -> None:
+    value[LOCAL_PREFIX.size] ^= 0x40
+
+
+# Opening.
+
+
+async def closed(path: Path, cluster: str = "us-east") -> None:
+    async with opened(path, cluster) as engine:
+        await (await engine.topic(TOPIC)).publish([message(b"kept")])
+
+
+def rewrite_head(path: Path, **changes: object) -> None:
+    store = Store(path, cluster="us-east", size_max=2**30)
+    with store.env.begin(write=True, db=store.tables["meta"]) as txn:
+        head = json.loads(txn.get(b"store"))
+        txn.put(b"store", json.dumps(head | changes).encode())
+    store.close()
+
+
+def test_a_second_worker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom replicator.engine.engine import Engine\n"
+        "from replicator.engine.errors import StoreUnusable\n"
+        "try:\n    asyncio.run(Engine.open(Path(sys.argv[1]), cluster='us-east'))\n"
+        "except StoreUnusable as error:\n    print(error)\n"
+    )
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            with pytest.raises(StoreUnusable, match="in use"):
+                await Engine.open(tmp_path, cluster="us-east")
+            second = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", script, str(tmp_path)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert "in use by another worker" in second.stdout, second.stderr
+            await (await engine.topic(TOPIC)).publish([message()])
+
+    asyncio.run(main())
+
+
+def test_the_directory_of_another_cluster_is_refused_and_not_changed(tmp_path: Path) -> None:
+    async def main() -> None:
+        await closed(tmp_path)
+        for _ in range(2):
+            with pytest.raises(StoreUnusable, match="belongs to cluster 'us-east', not 'eu-west'"):
+                await Engine.open(tmp_path, cluster="eu-west")
+        async with opened(tmp_path) as engine:
+            assert entries_of(await engine.topic(TOPIC), "us-east") == [message(b"kept")]
+
+    asyncio.run(main())
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        await closed(tmp_path)
+        rewrite_head(tmp_path, format=2)
+        with pytest.raises(StoreUnusable, match="format 2, this version reads 1"):
+            await Engine.open(tmp_path, cluster="us-east")
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_cannot_be_loaded_leaves_the_directory_free_for_the_next_try(tmp_path: Path) -> None:
+    """A cursor of a newer version is met only after the store is open and its writer runs."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await subscribed(topic)
+            with engine.store.env.begin(write=True, db=engine.store.tables["cursors"]) as txn:
+                ((key, stored),) = list(txn.cursor())
+                txn.put(key, stored.replace(b'"format":1', b'"format":7'))
+        for _ in range(2):
+            with pytest.raises(StoreUnusable, match="format 7"):
+                await Engine.open(tmp_path, cluster="us-east")
+
+    asyncio.run(main())
+
+
+def test_a_directory_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    places = [tmp_path / "file", tmp_path / "file" / "below", Path("/proc/replicator-test")]
+    if os.geteuid() != 0:  # root may write anywhere
+        (tmp_path / "locked").mkdir(mode=0o500)
+        places.append(tmp_path / "locked")
+    for place in places:
+        with pytest.raises(StoreUnusable, match="cannot be used") as caught:
+            asyncio.run(Engine.open(place, cluster="us-east"))
+        assert str(place) in str(caught.value)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_log_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "data.mdb").write_bytes(b"not LMDB" * 4096)
+    with pytest.raises(StoreUnusable, match="cannot be opened"):
+        asyncio.run(Engine.open(tmp_path, cluster="us-east"))
+
+
+def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message(b"a"), message(b"b", batch_size=7), message(b"c")])
+            await topic.write_marker(marker())
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
+            consumer, inbox = await subscribed(topic)
+            await inbox.holds(4)
+            await consumer.acknowledge([Ack(inbox.positions[1], (1, 3)), Ack(inbox.positions[2])])
+            consumer.close()
+            await engine.topic("another")
+            await engine.remember("database", {"reached": True})
+            before = {topic.name: topic.status() for topic in engine.topics()}
+            state = topic.subscriptions["sub"].cursor.state
+        async with opened(tmp_path) as engine:
+            assert {topic.name: topic.status() for topic in engine.topics()} == before
+            assert (await engine.topic(TOPIC)).subscriptions["sub"].cursor.state == state
+            assert engine.store.meta("database") == {"reached": True}
+
+    asyncio.run(main())
+
+
+# Reading.
+
+
+def test_reading_pages_through_a_topic_without_repeating_or_skipping(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic, other = await engine.topic(TOPIC), await engine.topic("other")
+            for number in range(20):
+                await topic.publish([message(b"%d.%d" % (number, index)) for index in range(number % 4 + 1)])
+                await other.publish([message(b"other")])
+            everything, end = topic.read_blocks(BEFORE_ALL, bytes_max=10**9)
+            assert end == topic.last_add_confirmed
+            assert sum(block.header.entries for block in everything) == topic.log.entries
+            for bytes_max in (1, 300, 1000):
+                paged, after = [], BEFORE_ALL
+                while after < topic.last_add_confirmed:
+                    page, reached = topic.read_blocks(after, bytes_max=bytes_max)
+                    assert page
+                    assert len(page) == 1 or sum(len(block.block) for block in page) <= bytes_max
+                    assert reached == page[-1].last > after
+                    paged += page
+                    after = reached
+                assert paged == everything
+
+    asyncio.run(main())
+
+
+def test_a_range_inside_one_block_gives_that_block_and_an_empty_range_gives_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message(b"%d" % number) for number in range(10)])
+            (block,), reached = topic.read_blocks(positions[3], positions[5], bytes_max=1)
+            assert (block.position, block.header.entries, reached) == (positions[0], 10, positions[5])
+            for after, upto in [(5, 5), (6, 3), (9, 9)]:
+                assert topic.read_blocks(positions[after], positions[upto], bytes_max=1) == ([], positions[after])
+            beyond = Position(positions[0].ledger + 1, 0)
+            assert topic.read_blocks(beyond, bytes_max=1) == ([], beyond)
+            largest = Position(2**64 - 1, 2**64 - 1)
+            assert topic.read_blocks(largest, bytes_max=1) == ([], largest)
+            assert topic.read_blocks(Position(positions[0].ledger, 2**64 - 1), bytes_max=1)[0] == []
+
+    asyncio.run(main())
+
+
+def test_a_link_reads_only_what_its_source_originated_and_no_local_markers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message(b"own")])
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
+            await topic.write_marker(marker(b"shared"))
+            await topic.write_marker(marker(b"local"), local=True)
+            blocks, reached = topic.read_blocks(BEFORE_ALL, bytes_max=10**6, origin="us-east")
+            assert [block.header.kind for block in blocks] == [BlockKind.MESSAGES, BlockKind.MARKERS]
+            assert reached == topic.last_add_confirmed
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("change", [flip_last_byte, flip_magic])
+def test_a_rotten_block_is_never_served_nor_handed_to_a_link(tmp_path: Path, change: Callable[..., None]) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic, other = await engine.topic(TOPIC), await engine.topic("other")
+            for number in range(3):
+                await topic.publish([message(b"%d" % number)])
+                await other.publish([message(b"%d" % number)])
+            bad = corrupt(engine, topic.topic_id, 1, change)
+            for origin in (None, "us-east"):
+                with pytest.raises(BlockCorrupt):
+                    topic.read_blocks(BEFORE_ALL, bytes_max=10**6, origin=origin)
+            with pytest.raises(BlockCorrupt):
+                topic.read_entries(Position(bad.ledger, bad.entry - 1), None, 10, 10**6)
+            assert len(topic.read_entries(BEFORE_ALL, Position(bad.ledger, bad.entry - 1), 10, 10**6)) == 1
+            assert len(topic.read_blocks(bad, bytes_max=10**6)[0]) == 1 if change is flip_last_byte else True
+            assert len(logged(other)) == 3
+
+    asyncio.run(main())
+
+
+def test_a_subscription_stands_still_at_a_rotten_block_and_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            for number in range(3):
+                await topic.publish([message(b"%d" % number)])
+            corrupt(engine, topic.topic_id, 1, flip_last_byte)
+            _, inbox = await subscribed(topic)
+            await eventually(lambda: topic.subscriptions["sub"].error)
+            assert "checksum" in str(topic.subscriptions["sub"].status()["error"])
+            assert len(inbox.deliveries) <= 1
+
+    asyncio.run(main())

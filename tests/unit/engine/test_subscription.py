@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import TOPIC, Inbox, batch, eventually, make_block, marker, message, opened, subscribed
+from pyroaring import BitMap
+
+from replicator.engine.errors import (
+    ConsumerBusy,
+    InvalidAck,
+    InvalidSubscriptionName,
+    NotAllowedError,
+    StoreFailed,
+    SubscriptionNotFound,
+)
+from replicator.engine.subscription import PERMITS_MAX, EngineConsumer
+from replicator.engine.types import Ack, Delivery, InitialPosition, SubscriptionType
+from replicator.engine.writer import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
+
+
+def numbered(count: int) -> list[bytes]:
+    return [message(b"%d" % number) for number in range(count)]
+
+
+def test_a_delivery_says_where_the_entry_comes_from(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            own, copied = batch([b"a", b"b"]), message(b"copied")
+            (position,) = await topic.publish([own])
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 5), [copied], origin="eu-west"))])
+            _, inbox = await subscribed(topic)
+            await inbox.holds(2)
+            assert inbox.deliveries == [
+                Delivery(position, 0, 2, None, own, "us-east", position),
+                Delivery(topic.last_add_confirmed, 0, 1, None, copied, "eu-west", Position(3, 5)),
+            ]
+
+    asyncio.run(main())
+
+
+def test_invariant_7_markers_are_not_delivered_not_counted_and_not_in_the_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic)
+            await topic.write_marker(marker())
+            await topic.publish(numbered(1))
+            await topic.write_marker(marker(), local=True)
+            await topic.publish(numbered(1))
+            await topic.write_marker(marker())
+            await inbox.holds(2)
+            subscription = topic.subscriptions["sub"]
+            assert (subscription.cursor.backlog_entries(), subscription.backlog_messages()) == (2, 2)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions])
+            assert subscription.cursor.mark_delete == topic.last_add_confirmed
+            await topic.write_marker(marker())
+            assert subscription.cursor.mark_delete == topic.last_add_confirmed
+            assert subscription.status()["individually_deleted_entries"] == 0
+            assert topic.messages == 2
+
+    asyncio.run(main())
+
+
+def test_a_subscription_starts_where_it_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish(numbered(3))
+            _, early = await subscribed(topic, "early")
+            _, late = await subscribed(topic, "late", initial=InitialPosition.LATEST)
+            (position,) = await topic.publish([message(b"new")])
+            await early.holds(4)
+            await late.holds(1)
+            assert late.positions == [position]
+
+    asyncio.run(main())
+
+
+def test_an_ack_that_was_confirmed_is_there_after_reopening(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish(numbered(5))
+            consumer, _ = await subscribed(topic, "shared")
+            await consumer.acknowledge([Ack(positions[1]), Ack(positions[3])])
+            ordered, _ = await subscribed(topic, "ordered", EXCLUSIVE)
+            await ordered.acknowledge_cumulative(positions[2])
+            stored = engine.store.cursors(topic.topic_id)
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            assert engine.store.cursors(topic.topic_id) == stored
+            _, inbox = await subscribed(topic, "shared")
+            _, rest = await subscribed(topic, "ordered", EXCLUSIVE)
+            await inbox.holds(3)
+            await rest.holds(2)
+            assert inbox.positions == [positions[0], positions[2], positions[4]]
+            assert rest.positions == positions[3:]
+
+    asyncio.run(main())
+
+
+def test_a_partly_acknowledged_batch_is_sent_again_with_what_is_acknowledged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            (position,) = await topic.publish([batch([b"a", b"b", b"c"])])
+            consumer, inbox = await subscribed(topic)
+            await inbox.holds(1)
+            await consumer.acknowledge([Ack(position, (0, 2))])
+            consumer.redeliver()
+            await inbox.holds(2)
+            again = inbox.deliveries[1]
+            assert (again.redelivery_count, again.batch_size) == (1, 3)
+            assert again.acked is not None
+            assert set(BitMap.deserialize(again.acked)) == {0, 2}
+            await consumer.acknowledge([Ack(position, (1,))])
+            assert topic.subscriptions["sub"].backlog_messages() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+def test_of_refused_acks_none_counts(tmp_path: Path, kind: SubscriptionType) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            past_marker = await topic.write_marker(marker())
+            positions = await topic.publish([*numbered(3), batch([b"a", b"b"])])
+            ahead_marker = await topic.write_marker(marker())
+            consumer, _ = await subscribed(topic, "sub", kind, permits=0)
+            await consumer.acknowledge([Ack(positions[0])])
+            subscription = topic.subscriptions["sub"]
+            before = (engine.store.cursors(topic.topic_id), subscription.status())
+            wrong: list[Ack] = [
+                Ack(past_marker),
+                Ack(ahead_marker),
+                Ack(Position(positions[0].ledger, 99)),
+                Ack(Position(positions[0].ledger, -1)),
+                Ack(BEFORE_ALL),
+                Ack(Position(2**64 - 1, 2**64 - 1)),
+                Ack(positions[3], (0, 2)),
+                Ack(positions[3], (-1,)),
+            ]
+            for ack in wrong:
+                with pytest.raises(InvalidAck):
+                    await consumer.acknowledge([Ack(positions[2]), ack])
+                assert subscription.status() == before[1], ack
+            for position, index in [(ahead_marker, None), (BEFORE_ALL, None), (positions[3], 2), (positions[3], -1)]:
+                if kind is EXCLUSIVE:
+                    with pytest.raises(InvalidAck):
+                        await consumer.acknowledge_cumulative(position, index)
+            assert (engine.store.cursors(topic.topic_id), subscription.status()) == before
+
+    asyncio.run(main())
+
+
+def test_shared_has_no_cumulative_ack(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish(numbered(2))
+            consumer, _ = await subscribed(topic)
+            with pytest.raises(NotAllowedError, match="Shared"):
+                await consumer.acknowledge_cumulative(positions[1])
+            assert topic.subscriptions["sub"].cursor.mark_delete == BEFORE_ALL
+
+    asyncio.run(main())
+
+
+def test_a_busy_subscription_refuses_and_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", EXCLUSIVE)
+            for kind in (EXCLUSIVE, SHARED):
+                with pytest.raises(ConsumerBusy):
+                    await subscribed(topic, "sub", kind)
+            await topic.publish(numbered(2))
+            await inbox.holds(2)
+            subscription = topic.subscriptions["sub"]
+            assert list(subscription.consumers) == [consumer.id]
+            assert subscription.type is EXCLUSIVE
+            consumer.close()
+            assert subscription.type is None
+            await subscribed(topic, "sub", SHARED)
+
+    asyncio.run(main())
+
+
+def test_what_a_closed_consumer_held_goes_to_the_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            first, first_inbox = await subscribed(topic, permits=2)
+            second, second_inbox = await subscribed(topic, permits=2)
+            positions = await topic.publish(numbered(4))
+            await first_inbox.holds(2)
+            await second_inbox.holds(2)
+            assert sorted(first_inbox.positions + second_inbox.positions) == positions
+            await first.acknowledge([Ack(first_inbox.positions[0])])
+            left = first_inbox.positions[1]
+            first.close()
+            second.flow(5)
+            await second_inbox.holds(3)
+            assert second_inbox.positions[2] == left
+            for use in (lambda: first.flow(1), lambda: first.redeliver()):
+                with pytest.raises(NotAllowedError, match="closed"):
+                    use()
+            with pytest.raises(NotAllowedError, match="closed"):
+                await first.acknowledge([Ack(left)])
+
+    asyncio.run(main())
+
+
+def test_an_exclusive_consumer_sees_positions_in_order_again_after_redelivery(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", EXCLUSIVE)
+            positions = await topic.publish(numbered(6))
+            await inbox.holds(6)
+            await consumer.acknowledge_cumulative(positions[1])
+            await consumer.acknowledge([Ack(positions[3])])
+            consumer.redeliver([positions[5]])
+            await topic.publish(numbered(1))
+            await inbox.holds(10)
+            assert inbox.positions[6:] == [positions[2], positions[4], positions[5], topic.last_add_confirmed]
+
+    asyncio.run(main())
+
+
+def test_permits_bound_what_is_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([batch([b"x"] * 5) for _ in range(10)])
+            consumer, inbox = await subscribed(topic, permits=7)
+            _, witness = await subscribed(topic, "witness")
+            await witness.holds(10)
+            assert len(inbox.deliveries) == 2
+            consumer.flow(4)
+            await inbox.holds(3)
+            for wrong in (0, -1, PERMITS_MAX + 1):
+                with pytest.raises(NotAllowedError):
+                    consumer.flow(wrong)
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_closes_another_while_it_is_served_loses_no_entry(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            others: list[EngineConsumer] = []
+            inboxes = [Inbox(), Inbox()]
+
+            def served(nth: int, deliveries: Sequence[Delivery]) -> None:
+                inboxes[nth](deliveries)
+                if others:
+                    others.pop(1 - nth).close()
+                    others.clear()
+
+            for nth in range(2):
+                consumer = await topic.subscribe(
+                    "sub", SHARED, f"c{nth}", lambda deliveries, nth=nth: served(nth, deliveries)
+                )
+                consumer.flow(1000)
+                others.append(consumer)
+            positions = await topic.publish(numbered(300))
+            await eventually(lambda: len({p for inbox in inboxes for p in inbox.positions}) == len(positions))
+
+    asyncio.run(main())
+
+
+# Deleting.
+
+
+def test_an_ack_in_flight_does_not_bring_a_deleted_subscription_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish(numbered(30))
+            consumer, _ = await subscribed(topic)
+            acks: list[asyncio.Future[Any]] = []
+            for position in positions[:20]:
+                acks.append(asyncio.ensure_future(consumer.acknowledge([Ack(position)])))
+                await asyncio.sleep(0)
+            acks.append(asyncio.ensure_future(consumer.acknowledge([Ack(positions[25])])))
+            await consumer.unsubscribe()
+            outcomes = await asyncio.gather(*acks, return_exceptions=True)
+            assert all(outcome is None or isinstance(outcome, SubscriptionNotFound) for outcome in outcomes)
+            assert topic.subscriptions == {}
+            assert engine.store.cursors(topic.topic_id) == {}
+        async with opened(tmp_path) as engine:
+            assert (await engine.topic(TOPIC)).subscriptions == {}
+
+    asyncio.run(main())
+
+
+def test_a_consumer_does_not_join_a_subscription_that_is_being_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish(numbered(2))
+            consumer, _ = await subscribed(topic)
+            deleting = asyncio.ensure_future(consumer.unsubscribe())
+            await asyncio.sleep(0)
+            with pytest.raises(SubscriptionNotFound, match="deleted"):
+                await subscribed(topic)
+            await deleting
+            _, inbox = await subscribed(topic)
+            await inbox.holds(2)
+            with pytest.raises(SubscriptionNotFound):
+                await topic.delete_subscription("none")
+
+    asyncio.run(main())
+
+
+def test_a_subscription_with_other_consumers_is_not_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            first, _ = await subscribed(topic)
+            second, inbox = await subscribed(topic)
+            with pytest.raises(NotAllowedError, match="other consumers"):
+                await first.unsubscribe()
+            with pytest.raises(NotAllowedError):
+                await topic.delete_subscription("sub")
+            first.close()
+            await topic.publish(numbered(1))
+            await inbox.holds(1)
+            await second.unsubscribe()
+            assert topic.subscriptions == {}
+
+    asyncio.run(main())
+
+
+def test_a_bad_name_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            for name in ("", "..", "a/b", "x" * 300):
+                with pytest.raises(InvalidSubscriptionName):
+                    await subscribed(topic, name)
+            assert topic.subscriptions == {}
+
+    asyncio.run(main())
+
+
+def test_an_ack_that_cannot_be_saved_is_not_confirmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish(numbered(1))
+            consumer, _ = await subscribed(topic)
+            engine.writer.failed = "as the test says"
+            with pytest.raises(StoreFailed):
+                await consumer.acknowledge([Ack(positions[0])])
+
+    asyncio.run(main())
+
+
+def test_several_who_make_a_subscription_at_once_get_it_when_it_is_durable(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+
+            async def join() -> bool:
+                await subscribed(topic)
+                return bool(engine.store.cursors(topic.topic_id))
+
+            assert await asyncio.gather(*(join() for _ in range(3))) == [True] * 3
+
+    asyncio.run(main())
+
+
+# What other clusters say.
+
+
+def test_invariant_6_a_merged_position_takes_entries_away_and_a_newer_generation_gives_them_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish(numbered(6))
+            consumer, inbox = await subscribed(topic, permits=2)
+            await inbox.holds(2)
+            subscription = topic.subscriptions["sub"]
+            assert subscription.merge_mark_delete(positions[3], 1)
+            assert not subscription.merge_mark_delete(positions[3], 1)
+            assert subscription.backlog_messages() == 2
+            consumer.redeliver()
+            consumer.flow(10)
+            await inbox.holds(4)
+            assert inbox.positions[2:] == positions[4:]
+            assert subscription.merge_mark_delete(positions[0], 2)
+            await inbox.holds(9)
+            assert inbox.positions[4:] == positions[1:]
+            assert not subscription.merge_mark_delete(positions[5], 1)
+
+    asyncio.run(main())
+
+
+def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    class Listener:
+        def on_appended(self, topic: Any, blocks: Any) -> None:
+            heard.append(("appended", topic.last_add_confirmed))
+
+        def on_subscription(self, topic: Any, subscription: Any) -> None:
+            heard.append(("subscription", subscription.name))
+
+        def on_subscription_deleted(self, topic: Any, name: str) -> None:
+            heard.append(("deleted", name))
+
+        def on_mark_delete(self, topic: Any, subscription: Any, *, local: bool) -> None:
+            heard.append(("local" if local else "merged", subscription.cursor.mark_delete))
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            engine.add_listener(Listener())
+            positions = await topic.publish(numbered(5))
+            consumer, _ = await subscribed(topic)
+            await consumer.acknowledge([Ack(positions[1])])
+            await consumer.acknowledge([Ack(positions[0])])
+            topic.subscriptions["sub"].merge_mark_delete(positions[3], 1)
+            await consumer.unsubscribe()
+            assert heard == [
+                ("appended", positions[4]),
+                ("subscription", "sub"),
+                ("local", positions[1]),
+                ("merged", positions[3]),
+                ("deleted", "sub"),
+            ]
+
+    asyncio.run(main())
