@@ -20,6 +20,7 @@ from replicator.engine.arrow import BLOCK_SCHEMA
 from replicator.engine.block import BLOCK_BYTES_MAX
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from snapshots.errors import InvalidPosition
+from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
 TIMEOUT_S: Final = 60
@@ -57,16 +58,6 @@ class SubscriptionState:
     mark_delete: Position
     individually_deleted: tuple[tuple[Position, Position], ...]
     batch_acks: dict[Position, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """A snapshot mapping: all of ``peer`` up to ``remote`` is in this cluster's log up to ``local``."""
-
-    snapshot_id: str
-    local: Position
-    peer: str
-    remote: Position
 
 
 class FetchedBlock(NamedTuple):
@@ -136,12 +127,12 @@ class DataPlane:
                 for state in answer["subscriptions"]
             ]
 
-    def mappings(self, topic: str) -> list[Mapping]:
+    def mappings(self, topic: str) -> list[SnapshotMapping]:
         """The snapshot mappings of a topic."""
         answer = self._json("mappings", topic=topic)
         with _promised(self.url, "mappings"):
             return [
-                Mapping(
+                SnapshotMapping(
                     snapshot_id=str(row["snapshot_id"]),
                     local=Position.parse(row["local"]),
                     peer=str(row["peer"]),

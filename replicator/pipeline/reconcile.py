@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from replicator.pipeline.acks import AckedSets
-from replicator.pipeline.data_plane import Mapping as SnapshotMapping
+from snapshots.mapping import SnapshotMapping
 
 IDENTITY: Final = (
     "topic",

@@ -21,7 +21,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from replicator.engine.topic_name import parse_topic
 from replicator.pipeline.acks import acked_sets
 from replicator.pipeline.data_plane import DataPlane, SubscriptionState
-from replicator.pipeline.data_plane import Mapping as SnapshotMapping
 from replicator.pipeline.errors import BadOption, UnexpectedAnswer
 from replicator.pipeline.reconcile import READ_COLUMNS, Scope, identities, ordered, row_faults
 from replicator.pipeline.report import (
@@ -34,6 +33,7 @@ from replicator.pipeline.report import (
     marker_name,
 )
 from replicator.pipeline.source import FORMAT_NAME
+from snapshots.mapping import SnapshotMapping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from wire_worker import PUBLISHED_AT_MS, ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
 
+from replicator.api.app import make_app
 from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.engine import Engine
 from replicator.engine.entry import encode_entry
 from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack, InitialPosition, SubscriptionType
+from replicator.engine.writer import CopiedBlock
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
 from replicator.pipeline.verify import VerifyReport, verify
+from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
 FLIGHTS = "persistent://public/default/flights"
@@ -302,3 +311,79 @@ def test_what_cannot_be_verified_is_one_clear_error(spark: Any, clusters: Cluste
     a.refuse["mappings"] = 503
     with pytest.raises(PeerUnavailable, match="cannot answer mappings now"):
         clusters.verify(spark)
+
+
+def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: Path) -> None:
+    """No scripted worker here: what is stored, copied, acknowledged and served is the service's own work."""
+
+    class Mappings:
+        def __init__(self, *rows: SnapshotMapping) -> None:
+            self.rows = rows
+
+        def status(self) -> dict[str, Any]:
+            return {}
+
+        def ready(self) -> None:
+            return None
+
+        async def mappings(self, topic: str) -> tuple[SnapshotMapping, ...]:
+            return self.rows
+
+    async def copy(source: Topic, destination: Topic) -> None:
+        blocks, _ = source.read_blocks(BEFORE_ALL, bytes_max=2**20, origin=source_name)
+        previous = [BEFORE_ALL, *(stored.header.origin_last for stored in blocks)]
+        await destination.append_blocks(
+            [CopiedBlock(before, stored.block) for before, stored in zip(previous, blocks, strict=False)]
+        )
+
+    async def acknowledge(topic: Topic, consumer_name: str, *acks: Ack) -> None:
+        consumer = await topic.subscribe(
+            "s",
+            SubscriptionType.SHARED,
+            consumer_name,
+            lambda _: None,
+            initial=InitialPosition.EARLIEST,
+            replicated=True,
+        )
+        await consumer.acknowledge(acks)
+
+    source_name = "us-east"
+
+    async def main() -> None:
+        us = await Engine.open(tmp_path / "us", cluster=source_name)
+        eu = await Engine.open(tmp_path / "eu", cluster="eu-west")
+        source, destination = await us.topic(FLIGHTS), await eu.topic(FLIGHTS)
+        published: list[Position] = []
+        for first in range(0, 30, 10):
+            published += await source.publish([batch_entry([b"%d" % first, b"+1"]) for _ in range(10)])
+        await copy(source, destination)
+        copied = [
+            Position(stored.position.ledger, stored.position.entry + index)
+            for stored in destination.read_blocks(BEFORE_ALL, bytes_max=2**20)[0]
+            for index in range(stored.header.entries)
+        ]
+        for topic, places in ((source, published), (destination, copied)):
+            await acknowledge(topic, "c", Ack(places[0]), Ack(places[4]), Ack(places[7], (1,)))
+        mapping = SnapshotMapping("s1", published[9], "eu-west", copied[9])
+        runners, urls = [], {}
+        for engine, source_of_status in ((us, Mappings(mapping)), (eu, Mappings())):
+            runner = web.AppRunner(make_app(engine, source_of_status, []))
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            runners.append(runner)
+            urls[engine.cluster] = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            clean = await asyncio.to_thread(verify, spark, urls, BOTH_WAYS)
+            assert faults(clean) == {}
+            assert (clean.messages, clean.mappings, clean.subscriptions) == (60, 1, 1)
+            await source.publish([single_entry(b"not copied")])
+            await acknowledge(source, "d", Ack(published[20]))
+            late = await asyncio.to_thread(verify, spark, urls, BOTH_WAYS)
+            assert faults(late) == {"missing": 1, "ack_mismatch": 2}
+        finally:
+            for runner in runners:
+                await runner.cleanup()
+            await us.close()
+            await eu.close()
+
+    asyncio.run(main())
