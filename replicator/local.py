@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replicator.processes import WorkerFailed, WorkerProcess
+from replicator.processes import WorkerFailed, WorkerProcess, stop_embedded_postgres
 from replicator.topology import Topology
 
 
@@ -55,6 +55,8 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
         stopping.set()
         await asyncio.gather(*(worker.stop() for worker in workers), return_exceptions=True)
         await asyncio.gather(*watchers, return_exceptions=True)
+        for cluster in topology.clusters:
+            stop_embedded_postgres(cluster.data)
     return 1 if died else 0
 
 

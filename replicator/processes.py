@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from pathlib import Path
 from typing import Final
 
 import aiohttp
+import psutil
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
 
 START_SECONDS_MAX: Final = 60.0
@@ -122,8 +122,11 @@ class WorkerProcess:
 
 def stop_embedded_postgres(data: Path) -> None:
     """End the Postgres server that a killed worker left behind in its data directory, by the server's own pid."""
+    directory = data.absolute() / "postgres"
     try:
-        pid = int((data / "postgres" / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGINT)
-    except (OSError, ValueError, IndexError):
+        server = psutil.Process(int((directory / "postmaster.pid").read_text().split()[0]))
+        if str(directory) in server.cmdline():  # else the file is stale and the pid is somebody else's
+            server.send_signal(signal.SIGINT)  # Postgres' fast shutdown
+            server.wait(STOP_SECONDS_MAX)
+    except (OSError, ValueError, IndexError, psutil.Error):
         return

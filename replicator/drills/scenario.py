@@ -41,6 +41,8 @@ SETTLE_POLL_SECONDS: Final = 0.2
 HIGH_WATER_PAUSE_SECONDS: Final = 0.1
 """Frames that left before the kill are still being read; the mark is taken when it no longer moves."""
 HIGH_WATER_TRIES: Final = 20
+SECOND_KILL_AFTER_SECONDS: Final = (1.5, 3.5)
+"""A random moment after the other cluster has caught up; by then a coarse update has followed the messages."""
 DOWN_SHARE: Final = 0.2
 """A killed worker stays away for this share of the messages, so that both sides take new ones alone."""
 
@@ -195,15 +197,18 @@ class Run:
         """Stop every worker, and what a killed one left running."""
         await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
         for cluster in self._topology.clusters:
-            if cluster.database == "embedded":
-                stop_embedded_postgres(cluster.data)
+            stop_embedded_postgres(cluster.data)
 
     # The operator.
 
     async def _carry_out_plans(self) -> None:
         self._phase = f"traffic at {self._primary}"
-        for plan in self._plans:
+        for number, plan in enumerate(self._plans):
             await self._published(plan.at)
+            if number > 0:
+                # Nobody fails over to a cluster that is only just coming back; one waits until it has caught up.
+                await self._caught_up(self._plans[number - 1].cluster, behind=plan.cluster)
+                await asyncio.sleep(self._random.uniform(*SECOND_KILL_AFTER_SECONDS))
             await self._kill(plan.cluster)
             await self._published(plan.again_at)
             await self._start_again(plan.cluster)
@@ -216,7 +221,7 @@ class Run:
         kill = self._drill.observations.killed(name, killed_s)
         await self._drill.active.move(survivor)
         self._phase = f"{name} killed, traffic at {survivor}"
-        high_water = await self._high_water(survivor, origin=name)
+        high_water = await self._last_high_water(survivor, origin=name)
         self._drill.observations.high_water(kill, survivor, high_water)
 
     async def _start_again(self, name: str) -> None:
@@ -238,28 +243,39 @@ class Run:
     async def _published(self, count: int) -> None:
         await self._publisher.wait_until_confirmed(min(count, self._count))
 
-    async def _high_water(self, name: str, *, origin: str) -> Position:
-        """What ``name`` has of ``origin``, once that no longer moves."""
-        before: Position | None = None
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+    async def _caught_up(self, name: str, *, behind: str) -> None:
+        """Wait until ``name`` has all that ``behind`` originated up to now."""
+        async with _session() as session:
+            target = await self._high_water(session, behind, origin=behind)
+            while True:
+                if await self._high_water(session, name, origin=behind) >= target:
+                    return
+                await asyncio.sleep(SETTLE_POLL_SECONDS)
+
+    async def _last_high_water(self, name: str, *, origin: str) -> Position:
+        """What ``name`` has of ``origin``, which is down, once that no longer moves."""
+        async with _session() as session:
+            before = await self._high_water(session, name, origin=origin)
             for _ in range(HIGH_WATER_TRIES):
-                url = f"{self._urls[name]}/replication/v1/high-water"
-                async with session.get(url, params={"origin": origin}) as response:
-                    row = (await response.json())["topics"].get(self._drill.topic)
-                now = Position.parse(row["position"]) if row else BEFORE_ALL
+                await asyncio.sleep(HIGH_WATER_PAUSE_SECONDS)
+                now = await self._high_water(session, name, origin=origin)
                 if now == before:
                     break
                 before = now
-                await asyncio.sleep(HIGH_WATER_PAUSE_SECONDS)
-        assert before is not None
         return before
+
+    async def _high_water(self, session: aiohttp.ClientSession, name: str, *, origin: str) -> Position:
+        url = f"{self._urls[name]}/replication/v1/high-water"
+        async with session.get(url, params={"origin": origin}) as response:
+            row = (await response.json())["topics"].get(self._drill.topic)
+        return Position.parse(row["position"]) if row else BEFORE_ALL
 
     # The end.
 
     async def _settle(self) -> str | None:
         """Wait until nothing is left to do anywhere; returns what was left when the time was over."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with _session() as session:
             while (left := await self._left_to_do(session)) is not None:
                 if time.monotonic() > deadline:
                     return left
@@ -304,3 +320,7 @@ class Run:
             len(self._seen[EXCLUSIVE.name]),
             len(self._seen[SHARED.name]),
         )
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
