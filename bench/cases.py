@@ -1,0 +1,48 @@
+"""What is measured: message sizes, in producer batches and one by one, and how much of each a run takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+RUNS: Final = 3
+"""The median of three is not moved by one run that something else on the machine disturbed."""
+PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A producer keeps at most this much unconfirmed: what one group commit of a worker takes."""
+PENDING_MESSAGES_MAX: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Messages of ``size_bytes``; ``batched`` in producer batches of the client's default limits, else one an entry."""
+
+    size_name: str
+    size_bytes: int
+    batched: bool
+    messages: int
+    """The backlog that is copied; it is published in :data:`RUNS` equal parts."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.size_name}/{'batched' if self.batched else 'single'}"
+
+    @property
+    def topic(self) -> str:
+        return f"persistent://bench/default/{self.name.replace('/', '-')}"
+
+    @property
+    def pending_messages_max(self) -> int:
+        return max(16, min(PENDING_MESSAGES_MAX, PENDING_BYTES_MAX // self.size_bytes))
+
+    @property
+    def unit(self) -> str:
+        """Small messages are counted, large ones weighed (10**6 bytes of payload)."""
+        return "msg/s" if self.size_bytes < 10_000 else "MB/s"
+
+    def rate(self, messages: int, seconds: float) -> float:
+        """``messages`` in ``seconds``, in :attr:`unit`."""
+        return messages / seconds if self.unit == "msg/s" else messages * self.size_bytes / 1e6 / seconds
+
+
+_SIZES: Final = (("100B", 100, 600_000), ("1kB", 1_000, 180_000), ("100kB", 100_000, 3_000))
+CASES: Final = tuple(Case(name, size, batched, count) for name, size, count in _SIZES for batched in (True, False))

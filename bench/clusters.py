@@ -1,0 +1,96 @@
+"""Two clusters on this machine for a benchmark: temporary data, free ports, real worker processes.
+
+``us-east`` is where messages are published, ``eu-west`` where they are copied to. The links go both ways, as in the
+default topology, so that snapshots are taken too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+
+from replicator.processes import WorkerProcess, stop_embedded_postgres
+from replicator.topology import default_topology, dump
+
+SOURCE: Final = "us-east"
+DESTINATION: Final = "eu-west"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """How far the source's link is: its ``state``, and the entries that it has not read."""
+
+    state: str
+    backlog_entries: int
+
+
+class TwoClusters:
+    """An async context manager; on leaving it the workers are stopped. ``directory`` belongs to the caller."""
+
+    def __init__(self, directory: Path) -> None:
+        self._topology = default_topology(directory, free_ports(2))
+        file = directory / "topology.yaml"
+        file.write_text(dump(self._topology))
+        self._workers = {
+            cluster.name: WorkerProcess(cluster.name, cluster.address, file, log_file=directory / f"{cluster.name}.log")
+            for cluster in self._topology.clusters
+        }
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+        await asyncio.gather(*(self.stop(cluster.name) for cluster in self._topology.clusters))
+
+    def url(self, cluster: str) -> str:
+        return f"http://{self._topology.cluster(cluster).address}"
+
+    def pid(self, cluster: str) -> int | None:
+        return self._workers[cluster].pid
+
+    async def start(self, *clusters: str) -> None:
+        """Start workers that do not run, and wait until they take traffic. Raises :class:`WorkerFailed`."""
+        starting = [self._workers[name] for name in clusters if not self._workers[name].running]
+        for worker in starting:
+            await worker.start()
+        await asyncio.gather(*(worker.ready() for worker in starting))
+
+    async def stop(self, cluster: str) -> None:
+        worker = self._workers[cluster]
+        if worker.running:
+            await worker.stop()
+        stop_embedded_postgres(self._topology.cluster(cluster).data)
+
+    async def empty(self, cluster: str) -> None:
+        """Stop a worker and remove its log. Its database stays: making a new one takes longer than a run."""
+        await self.stop(cluster)
+        shutil.rmtree(self._topology.cluster(cluster).data / "log", ignore_errors=True)
+
+    async def messages(self, cluster: str, topic: str) -> int:
+        """How many messages the cluster has of a topic, confirmed."""
+        async with self._session.get(f"{self.url(cluster)}/replication/v1/topics") as response:
+            response.raise_for_status()
+            answer = await response.json()
+        return next((int(row["messages"]) for row in answer["topics"] if row["name"] == topic), 0)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on at this moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

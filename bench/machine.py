@@ -1,0 +1,47 @@
+"""What machine this is, in one line: figures without it mean little."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import replicator
+
+
+def machine_line(data: Path) -> str:
+    """CPU, cores, memory, the file system of ``data``, Python, our version, and how busy the machine is already."""
+    load, _, _ = os.getloadavg()
+    return (
+        f"{_cpu()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB, {_file_system(data)} under {data}, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"replicator {replicator.__version__}, load {load:.1f}"
+    )
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3)
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that ``path`` is on: a sync costs nothing on tmpfs, which must be seen."""
+    best, kind = "", "unknown file system"
+    try:
+        mounts = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return kind
+    for mount in mounts:
+        _, where, its_kind, *_ = mount.split()
+        if path.resolve().is_relative_to(where) and len(where) >= len(best):
+            best, kind = where, its_kind
+    return kind

@@ -1,0 +1,106 @@
+"""Groups ``publish``, ``copy`` and ``consume``: one backlog for each case, over the network, between two workers.
+
+1. The source's worker runs alone; its link finds no destination. The backlog is published there by the client, in
+   parts: each is a run of ``publish``. A message counts when it is confirmed, so synced.
+2. For each run of ``copy`` an empty destination is started; the link connects, and the backlog is on its way.
+3. For each run of ``consume`` a new subscription reads from the source's first message, and acknowledges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from bench.arrival import seconds_to_arrive
+from bench.cases import RUNS, Case
+from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from replicator.client import Client, ConsumerType, InitialPosition, Producer, ProducerQueueIsFull
+
+ENQUEUED_AT_ONCE: Final = 256
+"""Between two looks of the event loop at its sockets: enough to keep it busy, too few to let the connection idle."""
+CONSUMED_MESSAGES_MAX: Final = 200_000
+"""Of a backlog, in one run: a second or two."""
+RECEIVE_QUEUE_MESSAGES: Final = 20_000
+RECEIVE_MANY_MESSAGES: Final = 1_000
+
+
+async def measure_case(case: Case, groups: Collection[str], directory: Path) -> dict[str, list[float]]:
+    """The runs of each of ``groups`` that this module has, by group."""
+    measured: dict[str, list[float]] = {}
+    async with TwoClusters(directory) as clusters:
+        await clusters.start(SOURCE)
+        measured["publish"] = await publish_rates(clusters.url(SOURCE), case)
+        if "copy" in groups:
+            measured["copy"] = await copy_rates(clusters, case)
+        if "consume" in groups:
+            measured["consume"] = await consume_rates(clusters.url(SOURCE), case)
+    return {group: runs for group, runs in measured.items() if group in groups}
+
+
+async def publish_rates(url: str, case: Case) -> list[float]:
+    """Publish the whole backlog of ``case``; the rate of each part."""
+    rates = []
+    payload = bytes(case.size_bytes)
+    async with Client(url) as client:
+        producer = await client.create_producer(
+            case.topic, batching_enabled=case.batched, max_pending_messages=case.pending_messages_max
+        )
+        for _ in range(RUNS):
+            count = case.messages // RUNS
+            began = time.monotonic()
+            await publish(producer, payload, count)
+            rates.append(case.rate(count, time.monotonic() - began))
+    return rates
+
+
+async def publish(producer: Producer, payload: bytes, count: int) -> None:
+    """Publish ``count`` messages one behind the other; returns when all are confirmed."""
+    for index in range(count):
+        try:
+            producer.enqueue(payload)
+        except ProducerQueueIsFull:
+            await producer.wait_for_room()
+            producer.enqueue(payload)
+        if index % ENQUEUED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    await producer.flush()
+
+
+async def copy_rates(clusters: TwoClusters, case: Case) -> list[float]:
+    """Copy the whole backlog into an empty destination, again and again; the rate of each run."""
+    rates = []
+    for _ in range(RUNS):
+        await clusters.empty(DESTINATION)
+        await clusters.start(DESTINATION)
+        seconds = await seconds_to_arrive(lambda: clusters.messages(DESTINATION, case.topic), case.messages)
+        rates.append(case.rate(case.messages, seconds))
+    await clusters.stop(DESTINATION)
+    return rates
+
+
+async def consume_rates(url: str, case: Case) -> list[float]:
+    """Consume from the first message on, each run with a subscription of its own; the rate of each run."""
+    rates = []
+    wanted = min(case.messages, CONSUMED_MESSAGES_MAX)
+    queue = min(RECEIVE_QUEUE_MESSAGES, case.pending_messages_max)
+    async with Client(url) as client:
+        for run in range(RUNS):
+            consumer = await client.subscribe(
+                case.topic,
+                f"run-{run}",
+                ConsumerType.Exclusive,
+                initial_position=InitialPosition.Earliest,
+                receiver_queue_size=queue,
+            )
+            began = time.monotonic()
+            consumed = 0
+            while consumed < wanted:
+                messages = await consumer.receive_many(RECEIVE_MANY_MESSAGES)
+                consumed += len(messages)
+                await consumer.acknowledge_cumulative(messages[-1])
+            rates.append(case.rate(consumed, time.monotonic() - began))
+            await consumer.close()
+    return rates
