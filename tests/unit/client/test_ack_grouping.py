@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap
 
 from replicator.client.ack_grouping import (
@@ -71,6 +71,13 @@ def test_when_all_indexes_of_a_batch_are_acknowledged_the_whole_entry_is() -> No
     for index in (2, 0, 1):
         tracker.acknowledge(_at(1), index, 3)
     assert _acks(tracker.flush()) == (Ack(_at(1)),)
+
+
+def test_a_batch_with_one_index_missing_is_not_the_whole_entry() -> None:
+    tracker = AckGrouping()
+    for index in range(7):
+        tracker.acknowledge(_at(1), index, 8)
+    assert _acks(tracker.flush()) == (Ack(_at(1), tuple(range(7))),)
 
 
 def test_acknowledging_the_whole_entry_replaces_its_indexes() -> None:
@@ -194,8 +201,8 @@ def test_a_cumulative_acknowledgement_counts_for_everything_below_it() -> None:
 class AcksAgainstAModel(RuleBasedStateMachine):
     """A cluster that applies what it is sent, loses connections, and must end up with exactly what was acknowledged."""
 
-    BATCH = 4
-    ENTRIES = 6
+    BATCH = 3
+    ENTRIES = 4
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,6 +212,8 @@ class AcksAgainstAModel(RuleBasedStateMachine):
         self.wire: list[Request] = []
         self.by_ticket: list[set[tuple[int, int]]] = [set()]
         self.settled = 0
+
+        self.cumulative = False
 
     def _do(self, actions: Sequence[Action]) -> None:
         self.wire += _requests(actions)
@@ -217,11 +226,22 @@ class AcksAgainstAModel(RuleBasedStateMachine):
         self.acknowledged |= messages
         self.by_ticket.append(set(self.acknowledged))
 
-    @rule(entry=st.integers(0, ENTRIES - 1), index=st.integers(-1, BATCH - 1))
-    def acknowledge(self, entry: int, index: int) -> None:
-        self._acked({(entry, i) for i in range(self.BATCH) if index in (-1, i)})
-        self._do(self.tracker.acknowledge(_at(entry), index, self.BATCH))
+    @rule(entry=st.integers(0, ENTRIES - 1), indexes=st.sets(st.integers(0, BATCH - 1)))
+    def acknowledge_messages(self, entry: int, indexes: set[int]) -> None:
+        for index in indexes:
+            self._acked({(entry, index)})
+            self._do(self.tracker.acknowledge(_at(entry), index, self.BATCH))
 
+    @rule(entry=st.integers(0, ENTRIES - 1))
+    def acknowledge_entry(self, entry: int) -> None:
+        self._acked({(entry, index) for index in range(self.BATCH)})
+        self._do(self.tracker.acknowledge(_at(entry)))
+
+    @initialize(cumulative=st.booleans())
+    def choose_the_type(self, cumulative: bool) -> None:
+        self.cumulative = cumulative
+
+    @precondition(lambda self: self.cumulative)
     @rule(entry=st.integers(0, ENTRIES - 1), index=st.integers(-1, BATCH - 1))
     def acknowledge_cumulative(self, entry: int, index: int) -> None:
         last = self.BATCH - 1 if index == -1 else index
