@@ -1,0 +1,92 @@
+"""Invariant 1 against a real kill -9: whatever was confirmed is there afterwards, to the byte."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import crash_child
+import pytest
+from engine_support import logged, opened
+
+from replicator.engine.engine import Engine
+from replicator.engine.types import SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+
+@dataclass
+class Confirmed:
+    """All that the child ever said was durable."""
+
+    published: dict[tuple[str, Position], int] = field(default_factory=dict)
+    acked: set[Position] = field(default_factory=set)
+    acked_through: Position = BEFORE_ALL
+
+    def note(self, line: str) -> None:
+        what, *values = line.split()
+        if what == "P":
+            name, position, number = values
+            key = (name, Position.parse(position))
+            assert key not in self.published, f"invariant 10: {key} was used twice"
+            self.published[key] = int(number)
+        elif what == "A":
+            self.acked.add(Position.parse(values[0]))
+        else:
+            self.acked_through = max(self.acked_through, Position.parse(values[0]))
+
+
+def run_and_kill(directory: Path, seed: int, confirmed: Confirmed) -> None:
+    """Let the child work, and kill it after a random number of confirmations."""
+    lines_wanted = random.Random(seed).randrange(20, 900)
+    child = subprocess.Popen(
+        [sys.executable, crash_child.__file__, str(directory), str(seed)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    with child:
+        for _ in range(lines_wanted):
+            line = child.stdout.readline()
+            assert line, "the child ended by itself"
+            confirmed.note(line)
+        child.kill()
+        for line in child.stdout:  # what it said before the kill took effect
+            if line.endswith("\n"):
+                confirmed.note(line)
+
+
+async def check(engine: Engine, confirmed: Confirmed) -> None:
+    for name in crash_child.TOPICS:
+        topic = await engine.topic(name)
+        found = {position: entry for _, position, entry in logged(topic)}
+        expected = {position: number for (at, position), number in confirmed.published.items() if at == name}
+        missing = expected.keys() - found.keys()
+        assert not missing, f"{len(missing)} confirmed publishes are gone"
+        for position, number in expected.items():
+            assert found[position] == crash_child.entry_of(number)
+        assert sorted(found) == list(found), "entries are not in the order of positions"
+    shared, exclusive = (
+        engine.find("one").subscriptions[kind.value].cursor  # type: ignore[union-attr]
+        for kind in (SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE)
+    )
+    forgotten = [position for position in confirmed.acked if not shared.is_consumed(position)]
+    assert not forgotten, f"{len(forgotten)} confirmed acks are gone"
+    assert exclusive.mark_delete >= confirmed.acked_through
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_invariant_1_what_was_confirmed_survives_kill_9_at_any_moment(tmp_path: Path, seed: int) -> None:
+    confirmed = Confirmed()
+
+    async def reopen() -> None:
+        async with opened(tmp_path) as engine:
+            await check(engine, confirmed)
+
+    for kill in range(3):
+        run_and_kill(tmp_path, seed * 100 + kill, confirmed)
+        asyncio.run(reopen())
+    assert confirmed.published
+    assert confirmed.acked
+    assert confirmed.acked_through > BEFORE_ALL
