@@ -89,6 +89,11 @@ class Dispatcher:
         assert permits > 0
         self.consumers[consumer_id].permits += permits
 
+    @property
+    def permits(self) -> int:
+        """Messages that may be sent now, to all consumers together."""
+        return sum(state.permits for state in self.consumers.values() if state.permits > 0)
+
     def next_read(self) -> ReadPlan | None:
         """What to read next; None while no consumer has a permit."""
         if not any(state.permits > 0 for state in self.consumers.values()):

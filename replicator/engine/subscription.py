@@ -233,7 +233,9 @@ class Subscription:
         if plan is None:
             return
         try:
-            entries = self.topic.read_entries(plan.after, plan.upto, DISPATCH_ENTRIES_MAX, DISPATCH_BYTES_MAX)
+            # An entry has at least one message: more entries than permits could not be sent.
+            entries_max = min(self._dispatcher.permits, DISPATCH_ENTRIES_MAX)
+            entries = self.topic.read_entries(plan.after, plan.upto, entries_max, DISPATCH_BYTES_MAX)
         except EngineError as error:
             self.error = str(error)
             return
