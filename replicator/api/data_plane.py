@@ -19,7 +19,7 @@ from replicator.engine.arrow import decode_append, encode_read
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError
 from replicator.engine.topic import Topic
-from replicator.engine.writer import CopiedBlock, Extent
+from replicator.engine.writer import CopiedBlock, Extent, select_new
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)
@@ -35,6 +35,7 @@ PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 SILENCE_SECONDS_MAX: Final = 60.0
 """A link that sends nothing, not even a sign of life, for this long is gone."""
+DIGITS_MAX: Final = 20
 _LENGTH_BYTES: Final = 4
 
 
@@ -70,7 +71,10 @@ async def read_blocks(request: web.Request) -> web.Response:
     after = _position(request, "after", BEFORE_ALL)
     upto = min(_position(request, "upto", topic.last_add_confirmed), topic.last_add_confirmed)
     bytes_max = _number(request, "max_bytes", PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX)
-    blocks, reached = topic.read_blocks(after, upto, bytes_max=bytes_max)
+    try:
+        blocks, reached = topic.read_blocks(after, upto, bytes_max=bytes_max)
+    except BlockCorrupt as error:
+        return error_response(error.code, str(error), 500)  # the fault is here, not in the request
     return web.Response(
         body=memoryview(encode_read(blocks)).tobytes(),
         content_type="application/vnd.apache.arrow.stream",
@@ -123,17 +127,18 @@ async def append(request: web.Request) -> web.StreamResponse:
 
 async def _serve_frames(request: web.Request, response: web.StreamResponse, first: _Results) -> None:
     """Read and submit frames, and answer each in order as it becomes durable."""
-    pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue(FRAMES_PENDING_MAX)
+    pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue()
+    room = asyncio.Semaphore(FRAMES_PENDING_MAX)
     pending.put_nowait(first)
 
     async def read() -> None:
         try:
-            while (frame := await _read_frame(request)) is not None:
-                await pending.put(await _submit(request.app[ENGINE], frame))
+            while await room.acquire() and (frame := await _read_frame(request)) is not None:
+                pending.put_nowait(await _submit(request.app[ENGINE], frame))
         except EngineError as error:
-            await pending.put(error)
+            pending.put_nowait(error)
         finally:
-            await pending.put(None)
+            pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
 
     reader = asyncio.ensure_future(read())
     try:
@@ -142,6 +147,7 @@ async def _serve_frames(request: web.Request, response: web.StreamResponse, firs
                 await _answer(response, {"error": results.code, "message": str(results)})
                 break
             await _answer(response, await _outcome(results))
+            room.release()
         await response.write_eof()
     except ConnectionError:
         return  # the link has gone; it will ask for the high-water mark when it is back
@@ -161,6 +167,8 @@ async def _submit(engine: Engine, frame: bytes) -> _Results:
     results: _Results = {}
     for name, blocks in decode_append(frame).items():
         try:
+            if engine.find(name) is None:
+                select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
             topic = await engine.topic(name)
         except EngineError as error:
             results[name] = error
@@ -244,6 +252,6 @@ def _position(request: web.Request, name: str, default: Position) -> Position:
 
 def _number(request: web.Request, name: str, default: int, largest: int) -> int:
     value = request.query.get(name, str(default))
-    if not value.isdecimal() or not 0 < int(value) <= largest:
+    if not value.isdecimal() or len(value) > DIGITS_MAX or not 0 < int(value) <= largest:
         raise BadRequest(f"parameter {name}: {value[:30]!r} is not a number from 1 to {largest}")
     return int(value)

@@ -24,7 +24,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -308,6 +308,39 @@ class Writer:
                     future.set_result(result)
 
 
+def select_new(
+    blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
+) -> list[tuple[BlockHeader, Buffer]]:
+    """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
+
+    Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
+    of them cannot be taken.
+    """
+    selected: list[tuple[BlockHeader, Buffer]] = []
+    reached = dict(high_water)
+    for copied in blocks:
+        header, block = verify_block(copied.block), copied.block
+        if header.origin == cluster:
+            raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
+        if header.kind is BlockKind.LOCAL_MARKERS:
+            raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
+        have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
+        where = f"topic {topic!r}, origin {header.origin!r}"
+        if have.incarnation != header.incarnation:
+            raise IncarnationMismatch(f"{where}: incarnation {header.incarnation} was sent, {have.incarnation} is here")
+        if copied.previous > have.position:
+            raise CopyGap(f"{where}: {copied.previous} was sent before {header.origin_first}, here is {have.position}")
+        if header.origin_last <= have.position:
+            continue
+        if header.origin_first <= have.position:
+            keep_from = have.position.entry - header.origin_first.entry + 1
+            block = BlockView(block, header).slice(keep_from, header.entries)
+            header = verify_block(block)
+        reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+        selected.append((header, block))
+    return selected
+
+
 class _Group:
     """One transaction in the making: gives positions, writes rows, and can take the positions back."""
 
@@ -421,8 +454,8 @@ class _Group:
     # Copying.
 
     def _copy(self, txn: lmdb.Transaction, request: _Copy) -> list[Extent]:
-        accepted = self._accept(request)
         tail = request.tail
+        accepted = select_new(request.blocks, cluster=self._store.cluster, topic=tail.name, high_water=tail.high_water)
         extents: list[Extent] = []
         for header, block in accepted:
             local_first = self._next_position(tail)
@@ -431,36 +464,6 @@ class _Group:
             extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
             self._put_extent(txn, tail, header, extents[-1])
         return extents
-
-    def _accept(self, request: _Copy) -> list[tuple[BlockHeader, Buffer]]:
-        """What of the request is new here. Raises before anything is written if one block cannot be taken."""
-        accepted: list[tuple[BlockHeader, Buffer]] = []
-        reached = dict(request.tail.high_water)
-        for copied in request.blocks:
-            header, block = verify_block(copied.block), copied.block
-            if header.origin == self._store.cluster:
-                raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
-            if header.kind is BlockKind.LOCAL_MARKERS:
-                raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
-            have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
-            where = f"topic {request.tail.name!r}, origin {header.origin!r}"
-            if have.incarnation != header.incarnation:
-                raise IncarnationMismatch(
-                    f"{where}: incarnation {header.incarnation} was sent, {have.incarnation} is here"
-                )
-            if copied.previous > have.position:
-                raise CopyGap(
-                    f"{where}: {copied.previous} was sent before {header.origin_first}, here is {have.position}"
-                )
-            if header.origin_last <= have.position:
-                continue
-            if header.origin_first <= have.position:
-                keep_from = have.position.entry - header.origin_first.entry + 1
-                block = BlockView(block, header).slice(keep_from, header.entries)
-                header = verify_block(block)
-            reached[header.origin] = HighWater(header.incarnation, header.origin_last)
-            accepted.append((header, block))
-        return accepted
 
     def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
         """Write the extent, or lengthen the one before it where both sides go on without a gap."""

@@ -1,0 +1,454 @@
+"""The data plane over real HTTP: reading pages, appending frames, and what bad requests get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pytest
+from engine_support import (
+    TOPIC,
+    DataPlaneServer,
+    batch,
+    entries_of,
+    eventually,
+    logged,
+    make_block,
+    marker,
+    message,
+    opened,
+    serving,
+    subscribed,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicator.api import data_plane
+from replicator.engine.arrow import BLOCK_SCHEMA, Outgoing, encode_append
+from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.engine import Engine
+from replicator.engine.types import Ack
+from snapshots.position import BEFORE_ALL, Position
+
+ONE, TWO, THREE = message(b"1"), message(b"2"), message(b"3")
+FIRST: Outgoing = (TOPIC, BEFORE_ALL, make_block(Position(9, 0), [ONE, TWO]))
+SECOND: Outgoing = (TOPIC, Position(9, 1), make_block(Position(9, 2), [THREE]))
+
+Body = Callable[[Engine, DataPlaneServer, aiohttp.ClientSession], Awaitable[None]]
+
+
+def with_server(path: Path, body: Body) -> None:
+    """Run ``body`` against the data plane of eu-west, which has a link from us-east."""
+
+    async def main() -> None:
+        async with (
+            opened(path, "eu-west") as engine,
+            serving(engine, {"us-east"}) as server,
+            aiohttp.ClientSession() as session,
+        ):
+            async with asyncio.timeout(60):
+                await body(engine, server, session)
+
+    asyncio.run(main())
+
+
+def framed(*frames: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(frame)) + frame for frame in frames)
+
+
+def frame_of(*blocks: Outgoing) -> bytes:
+    return encode_append(blocks).to_pybytes()
+
+
+async def answers(response: aiohttp.ClientResponse) -> list[dict[str, Any]]:
+    found = []
+    while head := await response.content.read(4):
+        head += await response.content.readexactly(4 - len(head)) if len(head) < 4 else b""
+        found.append(json.loads(await response.content.readexactly(int.from_bytes(head, "big"))))
+    return found
+
+
+async def post(
+    server: DataPlaneServer, session: aiohttp.ClientSession, body: Any, **params: str
+) -> tuple[int, list[dict[str, Any]]]:
+    """Status and answers; an error's answer is its JSON."""
+    params = {"from": "us-east", "protocol": "1"} | params
+    async with session.post(f"{server.url}/append", params=params, data=body) as response:
+        if response.status != 200:
+            return response.status, [await response.json()]
+        return response.status, await answers(response)
+
+
+# Reading.
+
+
+async def page(session: aiohttp.ClientSession, server: DataPlaneServer, **params: str) -> tuple[pa.Table, str, bool]:
+    async with session.get(f"{server.url}/blocks", params={"topic": TOPIC, **params}) as response:
+        assert response.status == 200, await response.text()
+        table = pa.ipc.open_stream(await response.read()).read_all()
+        assert table.schema == BLOCK_SCHEMA
+        return table, response.headers["X-Replicator-Next"], response.headers["X-Replicator-End"] == "true"
+
+
+@pytest.mark.parametrize("max_bytes", ["1", "500", "8388608"])
+def test_a_topic_is_read_page_by_page(tmp_path: Path, max_bytes: str) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        topic = await engine.topic(TOPIC)
+        entries = []
+        for number in range(10):
+            entries += [message(b"%d.%d" % (number, index)) for index in range(number + 1)]
+            await topic.publish(entries[-number - 1 :])
+        found, after, ended = [], str(BEFORE_ALL), False
+        while not ended:
+            table, following, ended = await page(session, server, after=after, max_bytes=max_bytes)
+            for row in table.to_pylist():
+                found += [bytes(entry) for entry in BlockView(row["block"]).entries()]
+                assert Position(row["ledger"], row["first"]) > Position.parse(after)
+            after = following
+        assert found == entries
+        assert after == str(topic.last_add_confirmed)
+
+    with_server(tmp_path, body)
+
+
+def test_an_empty_topic_and_an_empty_range_are_empty_pages(tmp_path: Path) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        topic = await engine.topic(TOPIC)
+        assert (await page(session, server))[0].num_rows == 0
+        positions = await topic.publish([ONE, TWO, THREE])
+        for after, upto in [(positions[1], positions[1]), (positions[2], positions[0]), (positions[2], positions[2])]:
+            table, _, ended = await page(session, server, after=str(after), upto=str(upto))
+            assert (table.num_rows, ended) == (0, True)
+        far = f"{2**64 - 1}:{2**64 - 1}"
+        assert (await page(session, server, after=far))[2]
+        assert (await page(session, server, after=f"{positions[0].ledger}:{2**64 - 1}"))[0].num_rows == 0
+        table, following, ended = await page(session, server, after=str(positions[0]), upto=far)
+        assert (table.num_rows, following, ended) == (1, str(positions[2]), True)
+
+    with_server(tmp_path, body)
+
+
+def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        topic = await engine.topic(TOPIC)
+        positions = await topic.publish([ONE, batch([b"a", b"b", b"c"]), TWO, THREE])
+        await topic.write_marker(marker())
+        consumer, _ = await subscribed(topic)
+        await consumer.acknowledge([Ack(positions[0]), Ack(positions[1], (0, 2)), Ack(positions[2])])
+        await post(server, session, framed(frame_of(FIRST)))
+
+        async def get(path: str) -> Any:
+            async with session.get(f"{server.url}/{path}") as response:
+                assert response.status == 200
+                return await response.json()
+
+        assert await get("topics") == {
+            "cluster": "eu-west",
+            "topics": [
+                {
+                    "name": TOPIC,
+                    "incarnation": topic.incarnation,
+                    "first": str(positions[0]),
+                    "lac": str(topic.last_add_confirmed),
+                    "entries": 7,
+                    "messages": 8,
+                }
+            ],
+        }
+        (state,) = (await get("subscriptions?topic=orders"))["subscriptions"]
+        assert state == {
+            "name": "sub",
+            "type": "Shared",
+            "replicated": False,
+            "generation": 1,
+            "mark_delete": str(positions[0]),
+            "individually_deleted": [[str(positions[2]), str(positions[2])]],
+            "batch_acks": {str(positions[1]): [0, 2]},
+        }
+        row = {"incarnation": 7, "position": "9:1"}
+        assert await get("high-water?origin=us-east") == {"cluster": "eu-west", "topics": {TOPIC: row}}
+        assert (await get("high-water?origin=nobody"))["topics"] == {}
+
+    with_server(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("blocks", 400, "BadRequest"),
+        ("blocks?topic=none", 404, "TopicNotFound"),
+        ("blocks?topic=..%2F..%2Fetc", 400, "InvalidTopicName"),
+        ("blocks?topic=persistent://a/../b", 400, "InvalidTopicName"),
+        ("blocks?topic=" + "x" * 500, 400, "InvalidTopicName"),
+        ("blocks?topic=a%00b", 400, "InvalidTopicName"),
+        ("blocks?topic=orders&after=soon", 400, "InvalidPosition"),
+        ("blocks?topic=orders&after=1:18446744073709551616", 400, "InvalidPosition"),
+        ("blocks?topic=orders&upto=-1:0", 400, "InvalidPosition"),
+        ("blocks?topic=orders&max_bytes=0", 400, "BadRequest"),
+        ("blocks?topic=orders&max_bytes=99999999999999", 400, "BadRequest"),
+        ("blocks?topic=orders&max_bytes=many", 400, "BadRequest"),
+        ("blocks?topic=orders&max_bytes=%C2%B2", 400, "BadRequest"),
+        ("blocks?topic=orders&max_bytes=" + "9" * 5000, 400, "BadRequest"),
+        ("subscriptions?topic=none", 404, "TopicNotFound"),
+        ("subscriptions", 400, "BadRequest"),
+        ("high-water", 400, "BadRequest"),
+        ("nothing", 404, "NotFound"),
+        ("append", 405, "MethodNotAllowed"),
+    ],
+)
+def test_a_bad_request_gets_one_clear_error(tmp_path: Path, path: str, status: int, code: str) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        await (await engine.topic(TOPIC)).publish([ONE])
+        async with session.get(f"{server.url}/{path}") as response:
+            answer = await response.json()
+        assert (response.status, answer["error"]) == (status, code), answer
+        assert set(answer) == {"error", "message"}
+        assert answer["message"]
+        assert len(engine.topics()) == 1
+
+    with_server(tmp_path, body)
+
+
+def test_a_rotten_block_is_an_error_of_the_server_and_is_not_served(tmp_path: Path) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        topic = await engine.topic(TOPIC)
+        await topic.publish([ONE])
+        with engine.store.env.begin(write=True, db=engine.store.tables["blocks"]) as txn:
+            ((key, value),) = list(txn.cursor())
+            txn.put(key, value[:-1] + b"!")
+        async with session.get(f"{server.url}/blocks", params={"topic": TOPIC}) as response:
+            assert response.status == 500
+            answer = await response.json()
+        assert answer["error"] == "BlockCorrupt"
+        assert "checksum" in answer["message"]
+
+    with_server(tmp_path, body)
+
+
+# Appending.
+
+
+def test_frames_are_answered_in_order_when_they_are_durable(tmp_path: Path) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        again = frame_of(FIRST, SECOND)
+        status, found = await post(server, session, framed(frame_of(FIRST), frame_of(), frame_of(SECOND), again))
+        assert status == 200
+        assert found == [{"extents": n, "refused": {}} for n in (1, 0, 1, 0)]
+        assert entries_of(await engine.topic(TOPIC), "us-east") == [ONE, TWO, THREE]
+
+    with_server(tmp_path, body)
+
+
+def test_a_refusal_concerns_its_topic_alone(tmp_path: Path) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        await post(server, session, framed(frame_of(FIRST)))
+        refused: dict[str, tuple[str, Outgoing]] = {
+            TOPIC: ("IncarnationMismatch", (TOPIC, BEFORE_ALL, make_block(Position(9, 2), [ONE], incarnation=8))),
+            "gap": ("CopyGap", ("gap", Position(4, 4), FIRST[2])),
+            "own": ("NotAllowedError", ("own", BEFORE_ALL, make_block(Position(9, 0), [ONE], origin="eu-west"))),
+            "rotten": ("BlockCorrupt", ("rotten", BEFORE_ALL, FIRST[2][:-1] + b"!")),
+            "../up": ("InvalidTopicName", ("../up", BEFORE_ALL, FIRST[2])),
+            "x" * 500: ("InvalidTopicName", ("x" * 500, BEFORE_ALL, FIRST[2])),
+            "local": (
+                "NotAllowedError",
+                ("local", BEFORE_ALL, make_block(Position(9, 0), [marker()], kind=BlockKind.LOCAL_MARKERS)),
+            ),
+        }
+        good: Outgoing = ("good", BEFORE_ALL, FIRST[2])
+        status, (answer,) = await post(
+            server, session, framed(frame_of(*(block for _, block in refused.values()), good))
+        )
+        assert (status, answer["extents"]) == (200, 1)
+        assert {topic: row["code"] for topic, row in answer["refused"].items()} == {
+            topic: code for topic, (code, _) in refused.items()
+        }
+        assert all(row["message"] for row in answer["refused"].values())
+        assert entries_of(await engine.topic(TOPIC), "us-east") == [ONE, TWO]
+        assert entries_of(await engine.topic("good"), "us-east") == [ONE, TWO]
+        assert {topic.name.rsplit("/", 1)[1] for topic in engine.topics()} == {"orders", "good"}, (
+            "a refused block made a topic"
+        )
+
+    with_server(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"", 400, "BadRequest"),
+        (b"\0\0", 400, "BlockCorrupt"),
+        (framed(frame_of(FIRST))[:-20], 400, "BlockCorrupt"),
+        (framed(frame_of(FIRST)[:-200]), 400, "BlockCorrupt"),
+        (framed(b"noise"), 400, "BlockCorrupt"),
+        (framed(b""), 400, "BlockCorrupt"),
+        (struct.pack(">I", data_plane.FRAME_BYTES_MAX + 1) + b"x" * 100, 413, "FrameTooLarge"),
+        (struct.pack(">I", 2**32 - 1), 413, "FrameTooLarge"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_and_nothing_appended(
+    tmp_path: Path, sent: bytes, status: int, code: str
+) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        got, (answer,) = await post(server, session, sent)
+        assert (got, answer["error"]) == (status, code), answer
+        assert set(answer) == {"error", "message"}
+        assert engine.topics() == []
+
+    with_server(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (framed(b"noise"), "BlockCorrupt"),
+        (b"\0", "BlockCorrupt"),
+        (framed(frame_of(SECOND))[:-20], "BlockCorrupt"),
+        (struct.pack(">I", 2**32 - 1), "FrameTooLarge"),
+    ],
+)
+def test_a_later_frame_that_cannot_be_read_ends_the_stream_with_an_error(
+    tmp_path: Path, sent: bytes, code: str
+) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        status, found = await post(server, session, framed(frame_of(FIRST)) + sent)
+        assert status == 200
+        assert found[0] == {"extents": 1, "refused": {}}
+        assert found[1]["error"] == code
+        assert len(found) == 2
+        assert entries_of(await engine.topic(TOPIC), "us-east") == [ONE, TWO]
+
+    with_server(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "code"),
+    [
+        ({"from": "ap-south"}, 409, "NotAllowedError"),
+        ({"from": ""}, 400, "BadRequest"),
+        ({"protocol": "2"}, 400, "BadRequest"),
+        ({"protocol": "x"}, 400, "BadRequest"),
+    ],
+)
+def test_only_linked_sources_that_speak_the_protocol_may_append(
+    tmp_path: Path, params: dict[str, str], status: int, code: str
+) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        got, (answer,) = await post(server, session, framed(frame_of(FIRST)), **params)
+        assert (got, answer["error"]) == (status, code)
+        assert engine.topics() == []
+
+    with_server(tmp_path, body)
+
+
+def test_invariant_11_frames_that_are_not_answered_yet_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While commits stand still, the worker stops reading the body after a few frames."""
+    monkeypatch.setattr(data_plane, "FRAMES_PENDING_MAX", 3)
+
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        release, submitted = asyncio.Event(), 0
+        commit = engine.writer.copy
+
+        async def slow_copy(*arguments: Any) -> Any:
+            nonlocal submitted
+            submitted += 1
+            await release.wait()
+            return await commit(*arguments)
+
+        monkeypatch.setattr(engine.writer, "copy", slow_copy)
+        sent = 0
+
+        async def frames() -> AsyncIterator[bytes]:
+            nonlocal sent
+            yield framed(frame_of((TOPIC, BEFORE_ALL, make_block(Position(9, 0), [b"x" * 200_000]))))
+            for number in range(1, 60):
+                block = make_block(Position(9, number), [b"x" * 200_000])
+                yield framed(frame_of((TOPIC, Position(9, number - 1), block)))
+                sent = number
+
+        posting = asyncio.ensure_future(post(server, session, frames()))
+        await eventually(lambda: submitted >= 4)
+        for _ in range(50):  # other requests are served; this one is not read on
+            async with session.get(f"{server.url}/topics") as response:
+                assert response.status == 200
+        assert submitted <= 5
+        assert sent < 59
+        release.set()
+        status, found = await posting
+        assert (status, len(found)) == (200, 60)
+
+    with_server(tmp_path, body)
+
+
+def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_plane, "FRAMES_PENDING_MAX", 2)
+
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        before = len(asyncio.all_tasks())
+        release, submitted = asyncio.Event(), 0
+        commit = engine.writer.copy
+
+        async def slow_copy(*arguments: Any) -> Any:
+            nonlocal submitted
+            submitted += 1
+            await release.wait()
+            return await commit(*arguments)
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /replication/v1/append?from=us-east&protocol=1 HTTP/1.1\r\nHost: x\r\n")
+        writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(frame_of(FIRST)))
+        await reader.readuntil(b"\r\n\r\n")
+        monkeypatch.setattr(engine.writer, "copy", slow_copy)
+        for number in range(20):
+            writer.write(framed(frame_of((TOPIC, Position(9, 1 + number), make_block(Position(9, 2 + number), [ONE])))))
+        await eventually(lambda: submitted >= 2)
+        writer.transport.abort()
+        await reader.read()
+        release.set()
+        await eventually(lambda: len(asyncio.all_tasks()) <= before, "the handler has ended")
+
+    with_server(tmp_path, body)
+
+
+frames_of_noise = st.one_of(
+    st.binary(max_size=300),
+    st.builds(
+        lambda at, value: (lambda f: f[: at % len(f)] + bytes([value]) + f[at % len(f) + 1 :])(frame_of(FIRST, SECOND)),
+        st.integers(0, 10**6),
+        st.integers(0, 255),
+    ),
+    st.builds(lambda cut: frame_of(FIRST, SECOND)[: cut % 600], st.integers(0, 10**6)),
+)
+
+
+@given(st.lists(frames_of_noise, min_size=1, max_size=3), st.booleans())
+@settings(max_examples=60)
+def test_whatever_a_link_sends_the_worker_answers_and_stores_nothing_but_whole_blocks(
+    noise: list[bytes], lie: bool
+) -> None:
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        sent = framed(*noise)
+        status, found = await post(server, session, sent[:-1] if lie else sent)
+        assert status in (200, 400, 413)
+        for answer in found:
+            assert set(answer) in ({"extents", "refused"}, {"error", "message"})
+            assert "InternalError" not in answer.values()
+        for topic in engine.topics():
+            entries = [entry for _, _, entry in logged(topic)]
+            assert entries in ([], [ONE, TWO], [ONE, TWO, THREE])
+        # And the link can go on.
+        status, found = await post(server, session, framed(frame_of(("after", BEFORE_ALL, FIRST[2]))))
+        assert (status, found) == (200, [{"extents": 1, "refused": {}}])
+
+    with tempfile.TemporaryDirectory() as directory:
+        with_server(Path(directory), body)
