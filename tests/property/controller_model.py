@@ -218,8 +218,13 @@ class ModelCluster:
             self.handled = max(0, self.handled - handled_again)
         else:
             self.handled = 0
-        if self.messages():
-            self.controller.on_append(self.log[-1].position, origin=None, messages=True, now_ms=self.model.now_ms)
+        if not self.messages():
+            return
+        # An engine that reports moves over markers as local may give its LAC; others say where the last message is.
+        moves_over_markers = self.model.moves is MarkerMoves.AS_LOCAL
+        last = (self.log if moves_over_markers else self.messages())[-1].position
+        self.controller.on_append(last, origin=None, messages=True, now_ms=self.model.now_ms)
+        self.controller.on_append(self.log[-1].position, origin=None, messages=False, now_ms=self.model.now_ms)
 
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:

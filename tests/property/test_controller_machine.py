@@ -37,6 +37,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def start(self, data: st.DataObject, moves: MarkerMoves) -> None:
         links = data.draw(st.sampled_from(self.topologies), label="links")
         self.model = Model(NAMES[: self.cluster_count], links, moves)
+        self.model.alive[0].create("orders")
 
     def some_alive(self, choice: int) -> ModelCluster:
         alive = self.model.alive
@@ -90,20 +91,24 @@ class ControllerMachine(RuleBasedStateMachine):
         if self.cluster_count == 3 and not self.model.dead:
             self.model.dead.add(self.some_alive(choice).name)
 
-    @rule(stalled=stalls)
-    def settle(self, stalled: set[tuple[str, str]]) -> None:
-        self.model.settle(stalled)
-
     @rule(
         choice=some,
         publisher=some,
         bursts=st.integers(0, 2),
+        rounds=st.integers(0, 3),
         stalled=stalls,
         then_cut=st.booleans(),
         early=st.booleans(),
     )
     def drain(
-        self, choice: int, publisher: int, bursts: int, stalled: set[tuple[str, str]], then_cut: bool, early: bool
+        self,
+        choice: int,
+        publisher: int,
+        bursts: int,
+        rounds: int,
+        stalled: set[tuple[str, str]],
+        then_cut: bool,
+        early: bool,
     ) -> None:
         """All is consumed in one cluster, before or after the snapshots are made: every other must come to know.
 
@@ -114,8 +119,11 @@ class ControllerMachine(RuleBasedStateMachine):
         source = self.some_alive(publisher)
         for _ in range(bursts):
             source.append(Kind.MESSAGE, [None])
-            model.run_round(stalled, asleep=() if not early else [cluster.name])
-        if not early:
+            for _ in range(rounds):
+                model.run_round(stalled)
+        if early:
+            model.run_round(stalled, asleep=NAMES)
+        else:
             model.settle(stalled)
         consumed = dict.fromkeys(cluster.subscriptions, 0)
         for name in consumed:
@@ -142,7 +150,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "model"):
             for choice in range(len(self.model.alive)):
-                self.drain(choice, choice, 1, set(), False, False)
+                self.drain(choice, choice + 1, 1, 0, set(), then_cut=False, early=choice % 2 == 0)
 
 
 class TwoClusters(ControllerMachine):
@@ -156,6 +164,6 @@ class ThreeClusters(ControllerMachine):
 
 
 TestTwoClusters = TwoClusters.TestCase
-TestTwoClusters.settings = settings(settings.default, stateful_step_count=40)
+TestTwoClusters.settings = settings(settings.default, max_examples=2 * settings.default.max_examples)
 TestThreeClusters = ThreeClusters.TestCase
-TestThreeClusters.settings = settings(settings.default, stateful_step_count=60)
+TestThreeClusters.settings = settings(settings.default, max_examples=4 * settings.default.max_examples)
