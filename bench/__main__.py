@@ -1,0 +1,128 @@
+"""``python -m bench [NAME ...]``: measures the groups of figures that are named, or all of them.
+
+Prints a table, and writes ``bench/results.json``. The machine, and what is being measured, go to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.cases import CASES, Case
+from bench.in_process import measure_commits, measure_engine
+from bench.jetstream import PEER, JetStreamPair, find_server
+from bench.lag import measure_lag
+from bench.machine import machine_line
+from bench.measurement import Measurement, results_json
+from bench.network import measure_case
+
+GROUPS: Final = ("publish", "copy", "consume", "engine", "lag")
+_NETWORK: Final = frozenset({"publish", "copy", "consume"})
+TABLE_CHARS: Final = 120
+"""Where the output goes to a file, whose width rich would guess too low."""
+RESULTS: Final = Path(__file__).parent / "results.json"
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help=f"Groups to measure: {', '.join(GROUPS)}.")
+    ] = None,
+) -> None:
+    """Measure, print a table, and write bench/results.json. Without names: everything."""
+    groups = set(names or GROUPS)
+    if unknown := sorted(groups.difference(GROUPS)):
+        raise typer.BadParameter(f"there is no {', '.join(unknown)}; there are: {', '.join(GROUPS)}")
+    err.print(machine_line(Path(tempfile.gettempdir())))
+    measurements = uvloop.run(_measure(groups))
+    out = Console() if sys.stdout.isatty() else Console(width=TABLE_CHARS)
+    out.print(_table(measurements))
+    RESULTS.write_text(results_json(measurements))
+    typer.echo(RESULTS)
+
+
+async def _measure(groups: Collection[str]) -> list[Measurement]:
+    peer_runs = await _peer_runs() if "copy" in groups else {}
+    measured: list[Measurement] = []
+    for case in CASES if not _NETWORK.isdisjoint(groups) else ():
+        with _directory(f"{case.name}: {', '.join(sorted(_NETWORK.intersection(groups)))}") as directory:
+            runs = await measure_case(case, groups, directory)
+        for group, values in runs.items():
+            peer = tuple(peer_runs.get(case.size_bytes, ())) if group == "copy" else ()
+            measured.append(Measurement(f"{group}/{case.name}", case.unit, tuple(values), PEER if peer else None, peer))
+    if "engine" in groups:
+        for case in CASES:
+            with _directory(f"{case.name}: engine in process") as directory:
+                measured += await measure_engine(case, directory)
+        with _directory("synced commits") as directory:
+            measured.append(await measure_commits(directory))
+    if "lag" in groups:
+        with _directory("copy lag at half load") as directory:
+            measured += await measure_lag(directory)
+    return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
+
+
+async def _peer_runs() -> dict[int, list[float]]:
+    """The peer's rates by message size; empty where it is not installed."""
+    server = find_server()
+    if server is None:
+        err.print("nats-server is not on this machine: figures come without a peer")
+        return {}
+    rates: dict[int, list[float]] = {}
+    with _directory(f"{PEER} ({server})") as directory:
+        async with JetStreamPair(server, directory) as pair:
+            for size_bytes, case in _one_a_size().items():
+                rates[size_bytes] = await pair.mirror_rates(case)
+    return rates
+
+
+def _one_a_size() -> dict[int, Case]:
+    return {case.size_bytes: case for case in CASES}
+
+
+@contextmanager
+def _directory(step: str) -> Iterator[Path]:
+    """Say what comes, and give it a temporary directory."""
+    err.print(step)
+    with tempfile.TemporaryDirectory(prefix="replicator-bench-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+def _table(measurements: Collection[Measurement]) -> Table:
+    table = Table()
+    table.add_column("figure", no_wrap=True)
+    for heading in ("median", "runs from", "to", "unit", "peer", "ratio"):
+        table.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
+    group = ""
+    for each in measurements:
+        if group not in ("", each.group):
+            table.add_section()
+        group = each.group
+        table.add_row(
+            each.name,
+            _number(each.value),
+            _number(min(each.runs)),
+            _number(max(each.runs)),
+            each.unit,
+            "" if each.peer_value is None else _number(each.peer_value),
+            "" if each.ratio is None else f"{each.ratio:.2f} ×",
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

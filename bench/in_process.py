@@ -1,0 +1,142 @@
+"""Group ``engine``: the engine in this process, without a network: what the wire and the client cost is the difference.
+
+* ``publish``: entries made beforehand, :data:`PUBLISHES_IN_FLIGHT` calls at a time; confirmed, so synced.
+* ``dispatch``: from the log to a consumer's callback, with permits for everything; nothing is acknowledged.
+* ``commits``: one small entry published, and the next when it is confirmed: the synced commits of this disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bench.cases import RUNS, Case
+from bench.measurement import Measurement
+from replicator.engine.engine import Engine
+from replicator.engine.entry import append_to_batch, encode_entry
+from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.topic import Topic
+from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
+
+BATCH_BYTES_MAX: Final = 128 * 1024
+BATCH_MESSAGES_MAX: Final = 1_000
+PUBLISH_BYTES: Final = 256 * 1024
+"""Entries in one call: as much as the client puts into a frame."""
+PUBLISHES_IN_FLIGHT: Final = 64
+SHARED_CONSUMERS: Final = 10
+SINGLE_SHARE: Final = 4
+"""Of a backlog of single messages only this part is taken: each costs Python work here, and the rate is the same."""
+COMMITS: Final = 500
+
+
+async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
+    """Publish the case's backlog in parts, then dispatch it to one Exclusive and to ten Shared consumers."""
+    if not case.batched:
+        case = replace(case, messages=case.messages // SINGLE_SHARE)
+    engine = await Engine.open(directory / "engine", cluster="bench")
+    try:
+        topic = await engine.topic(case.topic)
+        published = await _publish_rates(topic, case)
+        return [
+            Measurement(f"engine/{case.name}/publish", case.unit, published),
+            *[
+                Measurement(f"engine/{case.name}/dispatch-{kind.value.lower()}", case.unit, rates)
+                for kind, rates in (
+                    (SubscriptionType.EXCLUSIVE, await _dispatch_rates(topic, case, SubscriptionType.EXCLUSIVE, 1)),
+                    (
+                        SubscriptionType.SHARED,
+                        await _dispatch_rates(topic, case, SubscriptionType.SHARED, SHARED_CONSUMERS),
+                    ),
+                )
+            ],
+        ]
+    finally:
+        await engine.close()
+
+
+async def measure_commits(directory: Path) -> Measurement:
+    """Synced commits a second, one at a time."""
+    engine = await Engine.open(directory / "commits", cluster="bench")
+    try:
+        topic = await engine.topic("persistent://bench/default/commits")
+        entry, _ = make_entry(100, messages=1, batched=False)
+        rates = []
+        for _ in range(RUNS):
+            began = time.monotonic()
+            for _ in range(COMMITS):
+                await topic.publish([entry])
+            rates.append(COMMITS / (time.monotonic() - began))
+        return Measurement("engine/100B/commits", "commits/s", tuple(rates))
+    finally:
+        await engine.close()
+
+
+def make_entry(size_bytes: int, *, messages: int, batched: bool) -> tuple[bytes, int]:
+    """An entry of up to ``messages`` messages, as the client's default limits would make it, and how many it has."""
+    metadata = MessageMetadata(producer_name="bench", sequence_id=0, publish_time=1)
+    payload = bytes(size_bytes)
+    if not batched:
+        return encode_entry(metadata, payload), 1
+    count = max(1, min(messages, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX // (size_bytes + 16)))
+    batch = bytearray()
+    for index in range(count):
+        append_to_batch(batch, SingleMessageMetadata(sequence_id=index), payload)
+    metadata.num_messages_in_batch = count
+    return encode_entry(metadata, batch), count
+
+
+async def _publish_rates(topic: Topic, case: Case) -> tuple[float, ...]:
+    entry, messages_each = make_entry(case.size_bytes, messages=BATCH_MESSAGES_MAX, batched=case.batched)
+    entries_each = max(1, PUBLISH_BYTES // len(entry))
+    calls = max(1, case.messages // RUNS // (entries_each * messages_each))
+    rates = []
+    for _ in range(RUNS):
+        left = iter(range(calls))
+        began = time.monotonic()
+        await asyncio.gather(*(_publish(topic, [entry] * entries_each, left) for _ in range(PUBLISHES_IN_FLIGHT)))
+        rates.append(case.rate(calls * entries_each * messages_each, time.monotonic() - began))
+    return tuple(rates)
+
+
+async def _publish(topic: Topic, entries: Sequence[bytes], left: Iterator[int]) -> None:
+    for _ in left:
+        await topic.publish(entries)
+
+
+async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, consumers: int) -> tuple[float, ...]:
+    """Each run has a subscription of its own, from the topic's first message to its last."""
+    rates = []
+    for run in range(RUNS):
+        sink = _Sink(topic.messages)
+        connected = [
+            await topic.subscribe(
+                f"{kind.value}-{run}", kind, f"consumer-{index}", sink.deliver, initial=InitialPosition.EARLIEST
+            )
+            for index in range(consumers)
+        ]
+        began = time.monotonic()
+        for consumer in connected:
+            consumer.flow(topic.messages)
+        await sink.full.wait()
+        rates.append(case.rate(sink.messages, time.monotonic() - began))
+        for consumer in connected:
+            consumer.close()
+    return tuple(rates)
+
+
+class _Sink:
+    """Counts what consumers get."""
+
+    def __init__(self, wanted: int) -> None:
+        self.messages = 0
+        self.full = asyncio.Event()
+        self._wanted = wanted
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        self.messages += sum(delivery.batch_size for delivery in deliveries)
+        if self.messages >= self._wanted:
+            self.full.set()

@@ -1,0 +1,101 @@
+"""Group ``lag``: from a message's confirmation at the source to its arrival at a consumer of the destination.
+
+Producer and consumer are in this process, so one clock serves both. Each message carries its number.
+
+1. Find what the path sustains: publish as fast as is confirmed, and see at what rate it arrives.
+2. Publish at half of that rate, evenly, and measure each message.
+
+Both workers, the producer and the consumer share this machine's cores, so the sustained rate is lower than that of
+``copy`` or ``publish`` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.measurement import Measurement, percentile
+from bench.network import publish
+from replicator.client import Client, Consumer, InitialPosition, Message, MessageId, Producer
+
+MESSAGE_BYTES: Final = 100
+PROBE_MESSAGES: Final = 150_000
+HALF_LOAD_SECONDS: Final = 3.0
+RUNS: Final = 3
+TICK_SECONDS: Final = 0.002
+"""Messages are published in groups at this distance: the finest that the event loop keeps reliably."""
+TOPIC: Final = "persistent://bench/default/lag"
+ARRIVAL_SECONDS_MAX: Final = 60.0
+_NUMBER_BYTES: Final = 8
+
+
+async def measure_lag(directory: Path) -> list[Measurement]:
+    """The sustained rate, and p50 and p99 of the lag at half of it, of 100 B messages in producer batches."""
+    async with TwoClusters(directory) as clusters:
+        await clusters.start(SOURCE, DESTINATION)
+        async with Client(clusters.url(SOURCE)) as source, Client(clusters.url(DESTINATION)) as destination:
+            producer = await source.create_producer(TOPIC, max_pending_messages=20_000, batching_max_publish_delay_ms=1)
+            consumer = await destination.subscribe(
+                TOPIC, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=20_000
+            )
+            rate = await _sustained_rate(producer, consumer)
+            lags = [await _lags_ms(producer, consumer, rate / 2) for _ in range(RUNS)]
+    name = "lag/100B/batched"
+    return [
+        Measurement(f"{name}/sustained", "msg/s", (rate,)),
+        Measurement(f"{name}/p50", "ms", tuple(percentile(run, 50) for run in lags)),
+        Measurement(f"{name}/p99", "ms", tuple(percentile(run, 99) for run in lags)),
+    ]
+
+
+async def _sustained_rate(producer: Producer, consumer: Consumer) -> float:
+    began = time.monotonic()
+    consuming = asyncio.create_task(_consume(consumer, PROBE_MESSAGES, lambda message: None))
+    await publish(producer, bytes(MESSAGE_BYTES), PROBE_MESSAGES)
+    async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
+        await consuming
+    return PROBE_MESSAGES / (time.monotonic() - began)
+
+
+async def _lags_ms(producer: Producer, consumer: Consumer, rate: float) -> list[float]:
+    """Publish at ``rate``; the lag of every message."""
+    count = int(rate * HALF_LOAD_SECONDS)
+    confirmed = [0.0] * count
+    arrived = [0.0] * count
+
+    def on_confirmed(number: int, _: asyncio.Future[MessageId]) -> None:
+        confirmed[number] = time.monotonic()
+
+    def on_arrived(message: Message) -> None:
+        arrived[int.from_bytes(message.data()[:_NUMBER_BYTES], "big")] = time.monotonic()
+
+    consuming = asyncio.create_task(_consume(consumer, count, on_arrived))
+    filling = bytes(MESSAGE_BYTES - _NUMBER_BYTES)
+    began = time.monotonic()
+    number = 0
+    while number < count:
+        due = min(count, int((time.monotonic() - began) * rate))
+        while number < due:
+            confirmation = producer.enqueue(number.to_bytes(_NUMBER_BYTES, "big") + filling)
+            confirmation.add_done_callback(partial(on_confirmed, number))
+            number += 1
+        await asyncio.sleep(TICK_SECONDS)
+    await producer.flush()
+    async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
+        await consuming
+    return [(there - here) * 1000 for here, there in zip(confirmed, arrived, strict=True)]
+
+
+async def _consume(consumer: Consumer, count: int, on_message: Callable[[Message], None]) -> None:
+    consumed = 0
+    while consumed < count:
+        messages = await consumer.receive_many()
+        for message in messages:
+            on_message(message)
+        consumed += len(messages)
+        await consumer.acknowledge_cumulative(messages[-1])
