@@ -38,12 +38,12 @@ def test_the_readmes_topology_commands_and_client_example_work(tmp_path: Path) -
 
     (yaml,) = blocks("yaml")
     (python,) = blocks("python")
-    commands = [line.split("#")[0].split() for block in blocks("") for line in block.splitlines()]
+    commands = [line.split("#")[0].split() for block in blocks("console") for line in block.splitlines()]
     (tmp_path / "topology.yaml").write_text(here(yaml))
     (tmp_path / "example.py").write_text(here(python))
 
     up = subprocess.Popen(
-        [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"], cwd=tmp_path, stderr=(tmp_path / "up.log").open("wb")
+        [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"], cwd=tmp_path, stderr=subprocess.DEVNULL
     )
     try:
         deadline = time.monotonic() + START_SECONDS_MAX
