@@ -255,7 +255,7 @@ class CuttingProxy:
     @staticmethod
     async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowance: list[int]) -> None:
         """Pass bytes on until the allowance of the connection is used up; the last piece is cut short."""
-        while (piece := await reader.read(64 * 1024)) and allowance[0] > 0:
+        while allowance[0] > 0 and (piece := await reader.read(64 * 1024)):
             piece = piece[: allowance[0]]
             allowance[0] -= len(piece)
             writer.write(piece)

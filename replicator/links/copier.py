@@ -23,7 +23,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
 """Large enough that the cost of a frame is small, small enough that one commit of it is short."""
-WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024
+WINDOW_BYTES_MAX: Final = 96 * 1024 * 1024
 """Sent and not yet acknowledged; at 100 ms of round trip this allows 320 MB/s."""
 
 
@@ -131,8 +131,8 @@ class Copier:
         self._in_flight_bytes -= self._in_flight.popleft().size_bytes
 
     def on_halted(self, topic: str, reason: str) -> None:
-        """``topic`` cannot go on until someone acts; other topics do."""
-        self.topics[topic].halted = reason
+        """``topic`` cannot go on until someone acts; other topics do. It may have nothing to copy yet."""
+        self.topics.setdefault(topic, TopicCopy(BEFORE_ALL)).halted = reason
 
     def _queue_if_behind(self, topic: str, state: TopicCopy) -> None:
         if self.connected and state.halted is None and state.read < state.last and topic not in self._queued:

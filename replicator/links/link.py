@@ -29,6 +29,7 @@ from snapshots.position import BEFORE_ALL, Position
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 3.0
 SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
+CANCEL_AGAIN_SECONDS: Final = 0.1
 
 _RETRY_WHOLE: Final = frozenset({"CopyGap", "StoreFull", "StoreFailed", "TooBusy"})
 """Refusals that a new connection may heal: it asks again for the high-water mark. Others halt their topic."""
@@ -76,9 +77,14 @@ class Link:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self.to}")
 
     async def stop(self) -> None:
-        if self._task is not None:
+        """Stop copying; returns when the link's task has ended.
+
+        A task group in which a child has just failed drops a cancellation of its own task (Python before 3.13), and the
+        link would reconnect: so it is cancelled until it ends.
+        """
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task], timeout=CANCEL_AGAIN_SECONDS)
 
     # What the engine tells.
 
@@ -149,6 +155,7 @@ class Link:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send(transport))
                 group.create_task(self._receive(transport))
+                group.create_task(self._notice_end(transport))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -176,10 +183,15 @@ class Link:
 
     async def _receive(self, transport: HttpTransport) -> None:
         while True:
-            while not self._copier.in_flight:
+            while not self._copier.in_flight and not transport.at_end:
                 self._sent.clear()
                 await self._sent.wait()
             self._settle(await transport.receive())
+
+    async def _notice_end(self, transport: HttpTransport) -> None:
+        """Wake the receiver when the destination ends the connection, so that an idle link learns of it at once."""
+        await transport.ended()
+        self._sent.set()
 
     def _settle(self, reply: Reply) -> None:
         self._copier.on_acknowledged()

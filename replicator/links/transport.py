@@ -10,6 +10,7 @@ answer each other within :data:`SILENCE_SECONDS_MAX`, or the connection counts a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._outgoing: asyncio.Queue[pa.Buffer | None] = asyncio.Queue(maxsize=1)
         self._response: aiohttp.ClientResponse | None = None
+        self.at_end = False
+        """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
     async def __aenter__(self) -> HttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX)
@@ -130,6 +133,13 @@ class HttpTransport:
             raise PeerRefused(answer["error"], answer["message"])
         refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
         return Reply(answer["extents"], refused)
+
+    async def ended(self) -> None:
+        """Returns when no more can be received than what is here already; :attr:`at_end` is set then."""
+        assert self._response is not None
+        with contextlib.suppress(aiohttp.ClientError, OSError):  # for receive() to report
+            await self._response.content.wait_eof()
+        self.at_end = True
 
     async def _body(self) -> AsyncIterator[bytes | memoryview]:
         while (frame := await self._outgoing.get()) is not None:

@@ -93,6 +93,14 @@ def test_a_halted_topic_does_not_stop_the_others_and_is_tried_again_on_the_next_
     assert copier.next_read() == Read("a", BEFORE_ALL, FRAME_BYTES_TARGET)
 
 
+def test_a_topic_can_be_halted_before_it_has_anything_to_copy() -> None:
+    copier = connected("b")
+    copier.on_halted("a", "another incarnation")
+    copier.topic_moved("a", at(3))
+    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET)
+    assert copier.next_read() is None
+
+
 def test_a_disconnect_forgets_what_was_in_flight() -> None:
     copier = connected("a")
     copier.on_block("a", at(9))
