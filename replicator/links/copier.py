@@ -23,7 +23,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
 """Large enough that the cost of a frame is small, small enough that one commit of it is short."""
-WINDOW_BYTES_MAX: Final = 96 * 1024 * 1024
+WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024
 """Sent and not yet acknowledged; at 100 ms of round trip this allows 320 MB/s."""
 
 
