@@ -19,7 +19,7 @@ def test_the_value_is_the_median_so_one_disturbed_run_does_not_move_it() -> None
     assert Measurement("copy/100B/single", "msg/s", (100.0, 3.0, 101.0)).value == 100.0
 
 
-def test_the_ratio_is_of_the_medians_and_not_of_rounded_figures() -> None:
+def test_the_ratio_is_of_the_medians() -> None:
     measurement = Measurement("copy/1kB/single", "msg/s", (20_006.0,), "peer", (5_000.0, 10_004.0, 90_000.0))
     assert (measurement.peer_value, measurement.ratio) == (10_000.0, 2.0)
 
