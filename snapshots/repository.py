@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import delete, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from snapshots.errors import SnapshotsError
@@ -27,7 +28,11 @@ T = TypeVar("T")
 
 
 class RepositoryUnavailable(SnapshotsError):
-    """The database did not take a statement: it is away, or refused it. Nothing of the batch was kept."""
+    """The database did not take a statement, and may take it later. Nothing of the batch was kept."""
+
+
+class RowsRefused(SnapshotsError):
+    """The database will never take these rows, such as text with a NUL. Nothing of the batch was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,10 @@ class SubscriptionState:
 
 
 class SnapshotRepository:
-    """Reads and writes the rows of ``cluster``. Every method raises :class:`RepositoryUnavailable`."""
+    """Reads and writes the rows of ``cluster``.
+
+    Every method raises :class:`RepositoryUnavailable`; those that write raise :class:`RowsRefused`.
+    """
 
     def __init__(self, engine: AsyncEngine, cluster: str) -> None:
         self._engine = engine
@@ -60,6 +68,7 @@ class SnapshotRepository:
                 "remote_ledger": mapping.remote.ledger,
                 "remote_entry": mapping.remote.entry,
                 "snapshot_id": mapping.snapshot_id,
+                "recorded_at": func.now(),
             }
             for topic, mapping in mappings
         }
@@ -144,6 +153,25 @@ class SnapshotRepository:
             for of, name, generation, ledger, entry, replicated in found
         ]
 
+    async def now(self) -> datetime:
+        """The database's clock, by which rows are dated."""
+        async with self._connection() as connection:
+            now = (await connection.execute(select(func.now()))).scalar_one()
+        assert isinstance(now, datetime)
+        return now
+
+    async def prune_not_written_since(self, moment: datetime) -> int:
+        """Remove the rows that were not written, for the first time or again, at ``moment`` or later; how many."""
+        mapping, state = SnapshotMappingRow, SubscriptionStateRow
+        async with self._connection() as connection:
+            mappings = await connection.execute(
+                delete(mapping).where(mapping.cluster == self._cluster, mapping.recorded_at < moment)
+            )
+            states = await connection.execute(
+                delete(state).where(state.cluster == self._cluster, state.updated_at < moment)
+            )
+        return int(mappings.rowcount) + int(states.rowcount)
+
     async def _upsert(
         self, table: type[SnapshotMappingRow] | type[SubscriptionStateRow], rows: list[dict[str, Any]]
     ) -> None:
@@ -157,12 +185,15 @@ class SnapshotRepository:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction; database errors become :class:`RepositoryUnavailable`."""
+        """A connection in a transaction; the driver's errors become this module's."""
         try:
             async with self._engine.begin() as connection:
                 yield connection
+        except (DataError, IntegrityError) as error:
+            raise RowsRefused(first_line(error)) from None
         except (SQLAlchemyError, OSError) as error:
-            raise RepositoryUnavailable(first_line(error)) from error
+            # Not the chain: SQLAlchemy's text has the statement and its values.
+            raise RepositoryUnavailable(first_line(error)) from None
 
 
 def first_line(error: BaseException) -> str:

