@@ -61,11 +61,15 @@ class CopierMachine(RuleBasedStateMachine):
         self.in_flight: deque[tuple[list[Sent], int]] = deque()
         self.halted: set[str] = set()
 
-    @rule(topic=st.sampled_from(TOPICS), entries=st.integers(1, 3), size=st.integers(1, 30), own=st.booleans())
-    def publish(self, topic: str, entries: int, size: int, own: bool) -> None:
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        blocks=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.booleans()), min_size=1, max_size=8),
+    )
+    def publish(self, topic: str, blocks: list[tuple[int, int, bool]]) -> None:
         source = self.sources[topic]
-        source.following += entries
-        source.log.append(Block(Position(source.ledger, source.following - 1), size, own))
+        for entries, size_bytes, copied_here in blocks:
+            source.following += entries
+            source.log.append(Block(Position(source.ledger, source.following - 1), size_bytes, not copied_here))
         self.copier.topic_moved(topic, source.log[-1].last)
 
     @rule(topic=st.sampled_from(TOPICS))

@@ -48,11 +48,17 @@ class Model:
 
 
 class DispatcherMachine(RuleBasedStateMachine):
-    @initialize(kind=kinds)
-    def start(self, kind: SubscriptionType) -> None:
+    @initialize(kind=kinds, sizes=st.lists(st.integers(0, 5), min_size=3, max_size=15), permits=st.integers(0, 20))
+    def start(self, kind: SubscriptionType, sizes: list[int], permits: int) -> None:
+        """In the middle of things: a consumer is here and has got something. Single rules rarely lead there."""
         self.model = Model(kind=kind)
         self.dispatcher = Dispatcher(kind)
         self.ledger, self.following, self.next_consumer = 1, 0, 0
+        self.append(sizes, False)
+        if permits:
+            self.connect(kind)
+            self._flow(0, permits)
+            self._pump(len(sizes))
 
     @rule(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), new_ledger=st.booleans())
     def append(self, sizes: list[int], new_ledger: bool) -> None:
@@ -85,9 +91,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         del self.model.permits[consumer_id]
 
     @precondition(lambda self: self.model.permits)
-    @rule(data=st.data(), permits=st.integers(1, 12))
+    @rule(data=st.data(), permits=st.integers(1, 20))
     def flow(self, data: Any, permits: int) -> None:
-        consumer_id = self._consumer(data)
+        self._flow(self._consumer(data), permits)
+
+    def _flow(self, consumer_id: int, permits: int) -> None:
         self.dispatcher.flow(consumer_id, permits)
         self.model.permits[consumer_id] += permits
 
@@ -125,15 +133,17 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(entry.messages for entry in self.model.log.values()))
     @rule(data=st.data())
     def acknowledge(self, data: Any) -> None:
-        """Of an entry that somebody holds, or that nobody holds any more, or not yet."""
-        position = data.draw(st.sampled_from([p for p, entry in self.model.log.items() if entry.messages]))
+        """Mostly of an entry that somebody holds; also of one that nobody holds any more, or not yet."""
+        held = [p for p, entry in self.model.log.items() if entry.holder is not None]
+        anything = [p for p, entry in self.model.log.items() if entry.messages]
+        position = data.draw(st.sampled_from(held * 3 + anything))
         self.dispatcher.acknowledged(position)
         self._consume(position)
 
     @precondition(lambda self: self.model.log)
     @rule(data=st.data())
     def acknowledge_through(self, data: Any) -> None:
-        through = data.draw(st.sampled_from(list(self.model.log)))
+        through = data.draw(st.sampled_from(list(self.model.log)[: len(self.model.log) // 2 + 1]))
         self.dispatcher.acknowledged_through(through)
         for position in self.model.log:
             if position <= through:
@@ -157,8 +167,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.model.take_back(held)
 
     @precondition(lambda self: self.model.log)
-    @rule(data=st.data())
-    def seek(self, data: Any) -> None:
+    @rule(data=st.data(), really=st.sampled_from([True, False, False, False]))
+    def seek(self, data: Any, really: bool) -> None:
+        if not really:  # it undoes what the other rules have made, so it is to be rare
+            return
         start = data.draw(st.sampled_from([BEFORE_ALL, *self.model.log]))
         self.dispatcher.restart(start)
         for position, entry in self.model.log.items():

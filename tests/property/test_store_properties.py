@@ -39,10 +39,13 @@ source_logs = st.lists(
 )
 """Blocks of so many entries; gaps are what a source's local markers leave in its positions."""
 sends = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(1, 10), st.integers(0, 4), st.sampled_from(["send", "send", "publish"])),
+    st.tuples(
+        st.integers(-4, 1), st.integers(1, 3), st.integers(0, 4), st.sampled_from(["send", "head", "tail", "publish"])
+    ),
     max_size=14,
 )
-"""A run of blocks from somewhere on, of which the first entries may be cut off, or a publish in between."""
+"""A run of blocks from before, at or past what is here on, of which the ``head`` or ``tail`` may be cut off; or a
+publish in between."""
 
 
 @dataclass(frozen=True)
@@ -97,30 +100,36 @@ async def copy_anyhow(
     expected = entries_in(source)
     have = BEFORE_ALL
     published = 0
-    for part in (sent[:reopen_at], [*sent[reopen_at:], (0, len(source), 0, "send")]):
+    for part in (sent[:reopen_at], [*sent[reopen_at:], (-len(source), len(source), 0, "send")]):
         async with opened(path, "eu-west") as engine:
             topic = await engine.topic(TOPIC)
-            for start, length, cut, what in part:
+            for offset, length, cut, what in part:
                 if what == "publish" or not source:
                     await topic.publish([message(b"local %d" % published)])
                     published += 1
                     continue
-                run = source[start % len(source) :][:length]
+                here = sum(block.last <= have for block in source)
+                run = source[max(0, min(here + offset, len(source) - 1)) :][:length]
                 copied = [CopiedBlock(block.previous, block.block) for block in run]
-                view = BlockView(run[0].block)
-                if 0 < cut < len(view):  # from the middle of a block on: what was before it was sent, says the link
-                    first = view.header.origin_first
-                    copied[0] = CopiedBlock(Position(first.ledger, first.entry + cut - 1), view.slice(cut, len(view)))
+                upto = run[-1].last
+                edge = BlockView(run[0 if what == "head" else -1].block)
+                first = edge.header.origin_first
+                middle = Position(first.ledger, first.entry + cut - 1)
+                if what == "head" and 0 < cut < len(edge):  # what was before it was sent, says the link
+                    copied[0] = CopiedBlock(middle, edge.slice(cut, len(edge)))
+                elif what == "tail" and 0 < cut < len(edge):
+                    copied[-1] = CopiedBlock(run[-1].previous, edge.slice(0, cut))
+                    upto = middle
                 if copied[0].previous > have:
                     with pytest.raises(CopyGap):
                         await topic.append_blocks(copied)
                 else:
                     extents = await topic.append_blocks(copied)
-                    new = [position for position, _ in expected if have < position <= run[-1].last]
+                    new = [position for position, _ in expected if have < position <= upto]
                     assert sum(extent.entries for extent in extents) == len(new)
                     for extent in extents:
                         assert topic.log.clamp(extent.local_first) == extent.local_first
-                    have = max(have, run[-1].last)
+                    have = max(have, upto)
                 in_order = [(position, entry) for position, entry in expected if position <= have]
                 assert everything(topic, "us-east") == in_order
             if source:
