@@ -198,6 +198,16 @@ def test_messages_of_a_third_cluster_after_the_last_answer_are_followed_up_once(
     assert core.on_tick(29_000, log) == []
 
 
+def test_after_a_restart_every_peer_is_followed_up_where_a_third_cluster_is() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    core.on_append(at(3), origin=None, messages=True, now_ms=0)
+    core.on_tick(0, log_state(3, b=3))
+    follow_ups = core.on_tick(1_000, log_state(3, b=3))
+    assert {a.marker.requested_by for a in follow_ups if isinstance(a, WriteResponse)} == {B, C}
+    assert core.on_tick(20_000, log_state(3, b=3)) == []
+
+
 def test_two_clusters_need_no_follow_up() -> None:
     core = controller()
     subscribed(core)
