@@ -1,0 +1,269 @@
+"""The drill's report as one HTML page that needs nothing else: no script, font, image or style from outside.
+
+Owns the page's structure and style; charts are drawn by :mod:`replicator.drills.svg_chart`. All text of the report is
+escaped here, whatever its origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+from replicator import __version__
+from replicator.drills.series import Series
+from replicator.drills.svg_chart import Chart, Line, Outage, format_number, render_chart
+
+_STYLE: Final = files("replicator.drills").joinpath("report_style.html").read_text(encoding="utf-8")
+"""A ``<style>`` element, in a file of its own so that editors know its language."""
+
+_TILES: Final = (
+    ("lost", "Lost", "confirmed messages that never reached a subscription"),
+    ("out_of_order", "Out of order", "by key, within one origin"),
+    ("repeated_acked_over_1s_before_kill", "Repeated though settled", "acknowledged > 1 s before the kill, cumulative"),
+    ("rpo_messages", "RPO", "messages stranded at the killed cluster until it was back"),
+    ("rto_seconds", "RTO", "seconds from the kill until all traffic flowed elsewhere"),
+    ("repeated", "Repeated", "deliveries beyond the first"),
+)  # fmt: skip
+_BAD_UNLESS_ZERO: Final = frozenset({"lost", "out_of_order", "repeated_acked_over_1s_before_kill"})
+
+_FIGURES: Final = (
+    ("published", "messages that a producer sent"),
+    ("confirmed", "messages that a worker confirmed as durable"),
+    ("consumed_unique", "messages that every subscription received"),
+    ("lost", "confirmed messages that a subscription never received, over all subscriptions"),
+    ("repeated", "deliveries beyond a message's first, over all subscriptions"),
+    ("repeated_acked_over_1s_before_kill",
+     "repeats after a kill of what a cumulative subscription had acknowledged more than 1 s before it"),
+    ("out_of_order", "first deliveries behind a later one of the same key and origin, in ordered subscriptions"),
+    ("late", "stranded messages that came after a newer one of their key; unavoidable in an unplanned cut"),
+    ("rpo_messages", "messages confirmed at a killed cluster that no other had at that moment"),
+    ("rto_seconds", "from a kill to the first confirm and each subscription's first delivery elsewhere"),
+    ("copy_lag_ms", "from confirmation to being seen in the other cluster"),
+    ("sync_lag_ms", "from an acknowledgement to the mark-delete covering it in the other cluster"),
+    ("snapshot_mappings", "coarse mappings between the clusters' positions"),
+    ("subscription_updates", "update markers carried between the clusters"),
+    ("wall_seconds", "the whole drill, verify included"),
+)  # fmt: skip
+
+
+def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | None = None) -> str:
+    """The page. ``made_at`` is the time that it shows, now by default."""
+    verdict = "passed" if report["passed"] else "failed"
+    made_at = made_at or datetime.now(UTC)
+    charts = list(_charts(report, series))
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            # Whatever a message key or a cluster's name may hold: nothing is loaded and no script runs.
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>Failover drill {escape(report['scenario'])}: {verdict}</title>",
+            _STYLE,
+            "</head><body><main>",
+            _header(report, verdict, made_at),
+            _failures(report),
+            _tiles(report),
+            '<section aria-labelledby="over-time"><h2 id="over-time">Over time</h2>',
+            "<p>Point at a chart for the figures of a second.</p>",
+            *(render_chart(chart) for chart in charts),
+            _seconds_table(charts),
+            "</section>",
+            _subscriptions(report),
+            _kills(report),
+            _verify(report),
+            _figures(report),
+            _settings(report),
+            f"</main><footer>replicator {escape(__version__)}. What each figure means: docs/drills.md.</footer>",
+            "</body></html>\n",
+        ]
+    )
+
+
+def _header(report: Mapping[str, Any], verdict: str, made_at: datetime) -> str:
+    about = [
+        f"engine {report['engine']}",
+        f"seed {report['seed']}",
+        f"{format_number(report['published'])} messages",
+        f"{format_number(report['wall_seconds'])} s",
+        f"{made_at:%Y-%m-%d %H:%M} UTC",
+    ]
+    return (
+        f'<header><h1>Failover drill <span class="scenario">{escape(report["scenario"])}</span> '
+        f'<span class="badge {verdict}">{verdict}</span></h1>'
+        f"<p>{escape(' · '.join(about))}</p></header>"
+    )
+
+
+def _failures(report: Mapping[str, Any]) -> str:
+    if not report["failures"]:
+        return ""
+    items = "".join(f"<li>{escape(each)}</li>" for each in report["failures"])
+    return f'<section class="failures"><h2>Why it failed</h2><ul>{items}</ul></section>'
+
+
+def _tiles(report: Mapping[str, Any]) -> str:
+    tiles = []
+    for name, label, meaning in _TILES:
+        state = ""
+        if name in _BAD_UNLESS_ZERO:
+            state = " bad" if report[name] else " good"
+        tiles.append(
+            f'<div class="tile{state}"><dt>{escape(label)}</dt><dd><strong>{_value(report[name])}</strong>'
+            f"<small>{escape(meaning)}</small></dd></div>"
+        )
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _charts(report: Mapping[str, Any], series: Series) -> Iterator[Chart]:
+    outages = [Outage(kill["cluster"], kill["at_seconds"], kill["restarted_at_seconds"]) for kill in report["kills"]]
+    width = series.bucket_seconds
+
+    def rate(counts: Sequence[int]) -> list[float | None]:
+        return [count / width for count in counts]
+
+    def chart(chart_id: str, title: str, unit: str, lines: Sequence[Line], **more: Any) -> Chart:
+        return Chart(chart_id, title, unit, _describe(unit, lines, outages), width, lines, outages, **more)
+
+    yield chart(
+        "published",
+        "Published and copied",
+        "messages/s",
+        [Line("published", rate(series.published), 0), Line("copied to the other cluster", rate(series.copied), 1)],
+    )
+    consumed = []
+    for style, name in enumerate(series.consumed):
+        consumed.append(Line(f"{name}: consumed", rate(series.consumed[name]), style))
+        consumed.append(Line(f"{name}: acknowledged", rate(series.acknowledged[name]), style, dashed=True))
+    yield chart("consumed", "Consumed and acknowledged", "messages/s", consumed)
+    yield chart(
+        "lag",
+        "Copy lag",
+        "ms",
+        [Line("p50", series.copy_lag_ms_p50, 0), Line("p99", series.copy_lag_ms_p99, 1)],
+        may_be_log=True,
+    )
+    repeats = [Line(name, rate(counts), style) for style, (name, counts) in enumerate(series.repeated.items())]
+    yield chart("repeats", "Repeated deliveries", "messages/s", repeats, bars=True)
+
+
+def _describe(unit: str, lines: Sequence[Line], outages: Sequence[Outage]) -> str:
+    """The chart in words, for those who cannot see it."""
+    sentences = []
+    for line in lines:
+        values = [value for value in line.values if value is not None]
+        highest = f"at most {format_number(max(values))} {unit}" if values else "no values"
+        sentences.append(f"{line.label}: {highest}.")
+    for outage in outages:
+        back = "" if outage.end_seconds is None else f", back at {format_number(round(outage.end_seconds, 1))} s"
+        sentences.append(f"{outage.cluster} killed at {format_number(round(outage.start_seconds, 1))} s{back}.")
+    return " ".join(sentences)
+
+
+def _seconds_table(charts: Sequence[Chart]) -> str:
+    """All that the charts show, as figures."""
+    head = "".join(
+        f'<th scope="col">{escape(chart.title)}: {escape(line.label)} <small>{escape(chart.unit)}</small></th>'
+        for chart in charts
+        for line in chart.lines
+    )
+    width = charts[0].bucket_seconds
+    rows = []
+    for index in range(charts[0].buckets):
+        cells = "".join(f"<td>{_value(line.values[index])}</td>" for chart in charts for line in chart.lines)
+        rows.append(f'<tr><th scope="row">{index * width}</th>{cells}</tr>')
+    return (
+        "<details><summary>The charts as figures</summary>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="The charts as figures"><table>'
+        f'<thead><tr><th scope="col">second</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        "</table></div></details>"
+    )
+
+
+def _subscriptions(report: Mapping[str, Any]) -> str:
+    headings = (
+        "subscription", "type", "acknowledges", "received", "acknowledged", "lost", "repeated",
+        "repeated, acked > 1 s before kill", "out of order", "overtaken", "late", "sync lag p50 / p99 ms",
+    )  # fmt: skip
+    rows = [
+        [
+            each["name"], each["type"], "cumulatively" if each["cumulative"] else "individually",
+            each["consumed_unique"], each["acknowledged"], each["lost"], each["repeated"],
+            each["repeated_acked_over_1s_before_kill"], each["out_of_order"], each["overtaken"], each["late"],
+            each["sync_lag_ms"],
+        ]
+        for each in report["subscriptions"]
+    ]  # fmt: skip
+    return _table("Subscriptions", headings, rows)
+
+
+def _kills(report: Mapping[str, Any]) -> str:
+    if not report["kills"]:
+        return ""
+    names = [each["name"] for each in report["subscriptions"]]
+    headings = (
+        "cluster", "killed at s", "back at s", "RPO messages", "RTO s", "first confirm elsewhere after s",
+        *(f"first delivery of {name} elsewhere after s" for name in names),
+    )  # fmt: skip
+    rows = [
+        [
+            kill["cluster"], kill["at_seconds"], kill["restarted_at_seconds"], kill["rpo_messages"],
+            kill["rto_seconds"], kill["first_confirm_seconds"],
+            *(kill["first_delivery_seconds"].get(name) for name in names),
+        ]
+        for kill in report["kills"]
+    ]  # fmt: skip
+    return _table("Kills", headings, rows)
+
+
+def _verify(report: Mapping[str, Any]) -> str:
+    rows = [[fault, count] for fault, count in report["verify"].items()]
+    return _table("Verify", ("fault, by comparing the clusters message by message", "found"), rows)
+
+
+def _figures(report: Mapping[str, Any]) -> str:
+    rows = [[name, report[name], meaning] for name, meaning in _FIGURES]
+    return _table("All figures", ("figure", "value", "meaning"), rows)
+
+
+def _settings(report: Mapping[str, Any]) -> str:
+    known = {name for name, _meaning in _FIGURES}
+    rows = [
+        [name, value] for name, value in report.items() if name not in known and isinstance(value, str | int | float)
+    ]
+    return _table("Settings", ("field", "value"), rows)
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    body = []
+    for first, *rest in rows:
+        cells = "".join(f"<td{_cell_class(value)}>{_value(value)}</td>" for value in rest)
+        body.append(f'<tr><th scope="row">{_value(first)}</th>{cells}</tr>')
+    return (
+        f'<section><h2>{escape(title)}</h2><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escape(title)}"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div></section>"
+    )
+
+
+def _cell_class(value: Any) -> str:
+    return ' class="text"' if isinstance(value, str) else ""
+
+
+def _value(value: Any) -> str:
+    """A field of the report as HTML text."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return escape(format_number(value))
+        case {"p50": p50, "p99": p99}:
+            return f"{_value(p50)} / {_value(p99)}"
+        case _:
+            return escape(str(value))
