@@ -52,14 +52,9 @@ def main(
 
 
 async def _measure(groups: Collection[str]) -> list[Measurement]:
-    peer_runs = await _peer_runs() if "copy" in groups else {}
     measured: list[Measurement] = []
-    for case in CASES if not _NETWORK.isdisjoint(groups) else ():
-        with _directory(f"{case.name}: {', '.join(sorted(_NETWORK.intersection(groups)))}") as directory:
-            runs = await measure_case(case, groups, directory)
-        for group, values in runs.items():
-            peer = tuple(peer_runs.get(case.size_bytes, ())) if group == "copy" else ()
-            measured.append(Measurement(f"{group}/{case.name}", case.unit, tuple(values), PEER if peer else None, peer))
+    if not _NETWORK.isdisjoint(groups):
+        measured += await _measure_network(groups)
     if "engine" in groups:
         for case in CASES:
             with _directory(f"{case.name}: engine in process") as directory:
@@ -72,22 +67,28 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
 
 
-async def _peer_runs() -> dict[int, list[float]]:
-    """The peer's rates by message size; empty where it is not installed."""
-    server = find_server()
-    if server is None:
+async def _measure_network(groups: Collection[str]) -> list[Measurement]:
+    """Each size of message: the peer, then our two cases of it, so that both see the machine in the same state."""
+    server = find_server() if "copy" in groups else None
+    if "copy" in groups and server is None:
         err.print("nats-server is not on this machine: figures come without a peer")
-        return {}
-    rates: dict[int, list[float]] = {}
-    with _directory(f"{PEER} ({server})") as directory:
+    measured: list[Measurement] = []
+    peer_runs: dict[int, tuple[float, ...]] = {}
+    for case in CASES:
+        if server is not None and case.size_bytes not in peer_runs:
+            peer_runs[case.size_bytes] = await _peer_runs(server, case)
+        with _directory(f"{case.name}: {', '.join(sorted(_NETWORK.intersection(groups)))}") as directory:
+            runs = await measure_case(case, groups, directory)
+        for group, values in runs.items():
+            peer = peer_runs.get(case.size_bytes, ()) if group == "copy" else ()
+            measured.append(Measurement(f"{group}/{case.name}", case.unit, tuple(values), PEER if peer else None, peer))
+    return measured
+
+
+async def _peer_runs(server: str, case: Case) -> tuple[float, ...]:
+    with _directory(f"{case.size_name}: {PEER} ({server})") as directory:
         async with JetStreamPair(server, directory) as pair:
-            for size_bytes, case in _one_a_size().items():
-                rates[size_bytes] = await pair.mirror_rates(case)
-    return rates
-
-
-def _one_a_size() -> dict[int, Case]:
-    return {case.size_bytes: case for case in CASES}
+            return tuple(await pair.mirror_rates(case))
 
 
 @contextmanager

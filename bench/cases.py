@@ -44,5 +44,5 @@ class Case:
         return messages / seconds if self.unit == "msg/s" else messages * self.size_bytes / 1e6 / seconds
 
 
-_SIZES: Final = (("100B", 100, 600_000), ("1kB", 1_000, 180_000), ("100kB", 100_000, 3_000))
+_SIZES: Final = (("100B", 100, 450_000), ("1kB", 1_000, 180_000), ("100kB", 100_000, 3_000))
 CASES: Final = tuple(Case(name, size, batched, count) for name, size, count in _SIZES for batched in (True, False))

@@ -21,7 +21,7 @@ from replicator.client import Client, ConsumerType, InitialPosition, Producer, P
 
 ENQUEUED_AT_ONCE: Final = 256
 """Between two looks of the event loop at its sockets: enough to keep it busy, too few to let the connection idle."""
-CONSUMED_MESSAGES_MAX: Final = 200_000
+CONSUMED_MESSAGES_MAX: Final = 120_000
 """Of a backlog, in one run: a second or two."""
 RECEIVE_QUEUE_MESSAGES: Final = 20_000
 RECEIVE_MANY_MESSAGES: Final = 1_000
