@@ -7,12 +7,14 @@ last destination's.
 
 Layout, little-endian::
 
-    magic "RBK1" | crc32c u32 (of all that follows) | flags u16 | origin length u16 | entries u32 |
-    messages u32 | incarnation u64 | origin ledger u64 | origin first entry u64 | publish time ms u64 |
-    origin name | ends u32 × entries | batch sizes u32 × entries | entries, one after another
+    magic "RBK1" | header crc32c u32 | body crc32c u32 | kind u16 | origin length u16 | entries u32 |
+    messages u32 | incarnation u64 | origin ledger u64 | origin first entry u64 | publish time ms u64 | origin name |
+    ends u32 × entries | batch sizes u32 × entries | entries, one after another
 
-``ends[i]`` is where entry i ends, from the start of the entries. All entries of a block are of one kind:
-messages, markers, or local markers (which no link carries).
+The header's checksum covers everything from the body's checksum to the origin name, and is checked whenever a header is
+read: what a link passes over, it passes over by a header that is right. The body's covers the rest. ``ends[i]`` is
+where entry i ends, from the start of the entries. All entries of a block are of one kind: messages, markers, or
+local markers (which no link carries).
 """
 
 from __future__ import annotations
@@ -41,8 +43,10 @@ _ORIGIN: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
 
 _PREAMBLE = struct.Struct("<4sI")
+_BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
-_BODY_AT = _PREAMBLE.size + _HEADER.size
+_HEADER_AT = _PREAMBLE.size + _BODY_CHECKSUM.size
+_ORIGIN_AT = _HEADER_AT + _HEADER.size
 
 Buffer = bytes | bytearray | memoryview
 
@@ -99,16 +103,20 @@ def build_block(
 
 
 def read_header(block: Buffer) -> BlockHeader:
-    """The header of a block, checked for sense and against the block's length, in constant time.
+    """The header of a block, checked by its checksum and against the block's length, in constant time.
 
-    Raises :class:`BlockCorrupt`. The checksum is left to :func:`verify_block`.
+    Raises :class:`BlockCorrupt`. The body's checksum is left to :func:`verify_block`.
     """
-    if len(block) < _BODY_AT or bytes(block[:4]) != MAGIC:
+    if len(block) < _ORIGIN_AT or bytes(block[:4]) != MAGIC:
         raise BlockCorrupt("not a block: wrong magic or too short")
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
-        block, _PREAMBLE.size
+        block, _HEADER_AT
     )
-    columns_at = _BODY_AT + origin_length
+    columns_at = _ORIGIN_AT + origin_length
+    if google_crc32c.value(bytes(block[_PREAMBLE.size : columns_at])) != int.from_bytes(block[4:8], "little"):
+        raise BlockCorrupt(
+            f"the checksum of a block's header is wrong (it says {entries} entries from {ledger}:{first})"
+        )
     payload_at = columns_at + 8 * entries
     if (
         kind > BlockKind.LOCAL_MARKERS
@@ -122,7 +130,7 @@ def read_header(block: Buffer) -> BlockHeader:
     payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
     if payload_at + payload_bytes != len(block) or payload_bytes > BLOCK_BYTES_MAX:
         raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes}")
-    origin = bytes(block[_BODY_AT:columns_at])
+    origin = bytes(block[_ORIGIN_AT:columns_at])
     if _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(f"block names an origin that no cluster can have: {origin[:80]!r}")
     return BlockHeader(
@@ -140,8 +148,8 @@ def read_header(block: Buffer) -> BlockHeader:
 def verify_block(block: Buffer) -> BlockHeader:
     """The header of a block whose checksum is right and whose columns make sense; raises :class:`BlockCorrupt`."""
     header = read_header(block)
-    (expected,) = struct.unpack_from("<I", block, 4)
-    if google_crc32c.value(bytes(block[_PREAMBLE.size :])) != expected:
+    (expected,) = _BODY_CHECKSUM.unpack_from(block, _PREAMBLE.size)
+    if google_crc32c.value(bytes(block[header.columns_at :])) != expected:
         raise BlockCorrupt(
             f"checksum of the block at {header.origin} {header.origin_first} ({header.entries} entries) is wrong"
         )
@@ -232,5 +240,6 @@ def _assemble(
         origin_first.entry,
         publish_time_ms,
     )
-    body = b"".join([header, name, ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload])
-    return _PREAMBLE.pack(MAGIC, google_crc32c.value(body)) + body
+    body = b"".join([ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload])
+    head = _BODY_CHECKSUM.pack(google_crc32c.value(body)) + header + name
+    return b"".join([_PREAMBLE.pack(MAGIC, google_crc32c.value(head)), head, body])

@@ -51,6 +51,9 @@ READERS_MAX: Final = 512
 LOOK_BACK_BLOCKS_MAX: Final = 50_000
 """Bounds the time to load a topic: 50,000 headers are read in a tenth of a second."""
 
+PASS_OVER_BLOCKS_MAX: Final = 2_000
+"""Headers that one call looks at in vain: some milliseconds, so that many blocks of others hold nobody up."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
@@ -271,13 +274,14 @@ class Store:
         """Whole blocks that hold entries in (``after``, ``upto``], in order, at least one if there is one.
 
         With ``origin``, only the blocks of that origin that a link may carry; the others are passed over
-        without reading their bodies. The second value is where to go on: pass it as ``after`` for the next page.
+        without reading their bodies, at most :data:`PASS_OVER_BLOCKS_MAX` of them. The second value is where to go on:
+        pass it as ``after`` for the next page.
         Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served.
         """
         if after >= upto:
             return [], after
         found: list[StoredBlock] = []
-        taken, reached = 0, after
+        taken, passed_over, reached = 0, 0, after
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
             more = _seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
@@ -296,7 +300,11 @@ class Store:
                             self._verify(block, topic_id, Position(ledger, first))
                         found.append(StoredBlock(Position(ledger, first), header, bytes(block)))
                         taken += len(block)
+                    else:
+                        passed_over += 1
                     reached = min(last, upto)
+                    if passed_over >= PASS_OVER_BLOCKS_MAX:
+                        break
                 more = cursor.next()
         return found, reached
 

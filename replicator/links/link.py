@@ -162,7 +162,10 @@ class Link:
     async def _send(self, transport: HttpTransport) -> None:
         while True:
             self._work.clear()
-            frame, size_bytes = self._next_frame()
+            frame, size_bytes, searching = self._next_frame()
+            if searching and not frame:
+                await asyncio.sleep(0)
+                continue
             if frame:
                 self._set_state("copying", "")
                 self._note_sent(size_bytes)
@@ -202,10 +205,14 @@ class Link:
             self._halt(topic, f"{code}: {message}")
         self._work.set()
 
-    def _next_frame(self) -> tuple[list[Outgoing], int]:
-        """Blocks of as many topics as are behind, up to about one frame's size."""
+    def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
+        """Blocks of as many topics as are behind, up to about one frame's size; their bytes; whether to ask again.
+
+        Stops after a read that found nothing to copy, so that the event loop gets its turn.
+        """
         frame: list[Outgoing] = []
         size_bytes = 0
+        searching = False
         while (read := self._copier.next_read(size_bytes)) is not None:
             topic = self.engine.find(read.topic)
             assert topic is not None
@@ -222,8 +229,11 @@ class Link:
                 self.figures.entries += stored.header.entries
                 self.figures.messages += stored.header.messages
             self._copier.on_read(read.topic, reached)
+            if not blocks:
+                searching = True
+                break
         self.figures.bytes += size_bytes
-        return frame, size_bytes
+        return frame, size_bytes, searching
 
     def _halt(self, topic: str, reason: str) -> None:
         log.error("link halted a topic", cluster=self.engine.cluster, to=self.to, topic=topic, reason=reason)

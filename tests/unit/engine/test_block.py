@@ -14,16 +14,18 @@ from replicator.engine.block import BlockKind, BlockView, build_block, read_head
 from replicator.engine.errors import BlockCorrupt
 from snapshots.position import Position
 
-ORIGIN_LENGTH_AT, ENTRIES_AT, MESSAGES_AT, FIRST_ENTRY_AT, NAME_AT = 10, 12, 16, 36, 52
+ORIGIN_LENGTH_AT, ENTRIES_AT, MESSAGES_AT, FIRST_ENTRY_AT, NAME_AT = 14, 16, 20, 40, 56
 
 payloads = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
 
 
 def resealed(block: bytes, change: Callable[[bytearray], None]) -> bytes:
-    """A changed block whose checksum is right: what a faulty writer would make, not a faulty disk."""
+    """A changed block whose checksums are right: what a faulty writer would make, not a faulty disk."""
     changed = bytearray(block)
     change(changed)
-    changed[4:8] = struct.pack("<I", google_crc32c.value(bytes(changed[8:])))
+    columns_at = NAME_AT + int.from_bytes(changed[ORIGIN_LENGTH_AT : ORIGIN_LENGTH_AT + 2], "little")
+    changed[8:12] = struct.pack("<I", google_crc32c.value(bytes(changed[columns_at:])))
+    changed[4:8] = struct.pack("<I", google_crc32c.value(bytes(changed[8:columns_at])))
     return bytes(changed)
 
 
@@ -142,3 +144,14 @@ def test_an_empty_block_is_a_bug_of_the_caller() -> None:
             entries=[],
             batch_sizes=[],
         )
+
+
+@given(payloads, st.data())
+def test_a_flipped_bit_of_a_header_is_found_without_reading_the_body(entries: list[bytes], data: st.DataObject) -> None:
+    """A link passes over blocks by their header alone: a wrong origin must not make it skip what it has to copy."""
+    block = bytearray(make_block(Position(3, 0), entries))
+    columns_at = read_header(bytes(block)).columns_at
+    bit = data.draw(st.integers(0, columns_at * 8 - 1))
+    block[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(BlockCorrupt):
+        read_header(bytes(block))

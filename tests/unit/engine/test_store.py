@@ -257,3 +257,27 @@ def test_a_subscription_stands_still_at_a_rotten_block_and_says_why(tmp_path: Pa
             assert len(inbox.deliveries) <= 1
 
     asyncio.run(main())
+
+
+def test_a_long_stretch_of_others_blocks_is_passed_over_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.engine.store.PASS_OVER_BLOCKS_MAX", 3)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            previous = BEFORE_ALL
+            for n in range(10):
+                block = make_block(Position(3, n), [message()], origin="eu-west")
+                await topic.append_blocks([CopiedBlock(previous, block)])
+                previous = Position(3, n)
+            (mine,) = await topic.publish([message(b"mine")])
+            calls, after = 0, BEFORE_ALL
+            while after < topic.last_add_confirmed:
+                blocks, after = topic.read_blocks(after, bytes_max=1 << 20, origin="us-east")
+                calls += 1
+            assert [stored.position for stored in blocks] == [mine]
+            assert calls == 4
+
+    asyncio.run(main())
