@@ -8,8 +8,10 @@ from the local snapshot markers, and markers that were not handled before a cras
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, Protocol
@@ -19,7 +21,7 @@ import structlog
 from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.engine import Engine
 from replicator.engine.entry import decode_entry, encode_entry
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound
 from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.store import StoredBlock
 from replicator.engine.subscription import Subscription
@@ -42,6 +44,8 @@ from snapshots.position import BEFORE_ALL, Position
 RESTORE_MARKERS_MAX: Final = 100_000
 """Markers looked at when a topic's mappings are read back from its log: seconds, and hours of a busy topic."""
 CHECKPOINT_SECONDS: Final = 1.0
+REFUSED_PAUSE_SECONDS: Final = 1.0
+"""A store that refuses writes is asked again this often."""
 PRODUCER_NAME: Final = "replicator"
 
 log = structlog.get_logger(__name__)
@@ -154,7 +158,12 @@ class _TopicSync:
         self._sync = sync
         self._topic = topic
         self._loop = asyncio.get_running_loop()
-        self._actions: list[Action] = []
+        self._actions: deque[Action] = deque()
+        self._paused: asyncio.TimerHandle | None = None
+        """Set while the store refuses writes: nothing new is decided until what waits was carried out."""
+        self._repeating = False
+        """Whether the first of the actions was tried before."""
+        self._stopped = False
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._handled = BEFORE_ALL
@@ -214,11 +223,17 @@ class _TopicSync:
         return found[::-1]
 
     async def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stopped = True
+        for timer in (self._timer, self._paused):
+            if timer is not None:
+                timer.cancel()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
+        if not self._actions:
+            self._checkpoint_due = 0.0
+            with contextlib.suppress(EngineError):  # then the markers are only handled again
+                await self._save_checkpoint(self._handled)
 
     # Events.
 
@@ -265,6 +280,8 @@ class _TopicSync:
 
     def _settle(self) -> None:
         """Set the timer to when the controller wants to be woken."""
+        if self._stopped or self._paused is not None:
+            return
         deadline_ms = self.controller.next_deadline(_now_ms())
         if self._timer is not None:
             self._timer.cancel()
@@ -309,7 +326,7 @@ class _TopicSync:
             self._start_worker()
 
     def _start_worker(self) -> None:
-        if self._worker is None:
+        if self._worker is None and self._paused is None and not self._stopped:
             self._worker = self._loop.create_task(self._work(), name=f"sync {self._topic.name}")
 
     async def _work(self) -> None:
@@ -317,18 +334,26 @@ class _TopicSync:
         try:
             more = True
             while more:
-                actions, self._actions = self._actions, []
                 handled = self._handled
-                for action in actions:
-                    await self._carry_out(action)
+                while self._actions:
+                    await self._carry_out(self._actions[0])
+                    self._actions.popleft()
+                    self._repeating = False
                 await self._save_checkpoint(handled)
                 more = bool(self._actions)
-        except EngineError as error:
-            # The store refuses writes. Nothing is lost: markers after the checkpoint are handled again on restart.
-            log.error("subscription sync stands still", topic=self._topic.name, reason=str(error))  # noqa: TRY400
-            self._actions.clear()
+        except (StoreFull, StoreFailed) as error:
+            # What was decided is not decided again, so it waits. A crash loses nothing either: the checkpoint stays.
+            if not self._repeating:
+                log.error("subscription sync stands still", topic=self._topic.name, reason=str(error))  # noqa: TRY400
+            self._repeating = True
+            self._paused = self._loop.call_later(REFUSED_PAUSE_SECONDS, self._go_on)
         finally:
             self._worker = None
+
+    def _go_on(self) -> None:
+        self._paused = None
+        self._start_worker()
+        self._settle()
 
     async def _carry_out(self, action: Action) -> None:
         if isinstance(action, RecordMapping):
@@ -344,6 +369,8 @@ class _TopicSync:
             self._coming_from_peers.add(update.subscription)
             try:
                 subscription = await self._topic.create_subscription(update.subscription, BEFORE_ALL, replicated=True)
+            except (StoreFull, StoreFailed):
+                raise
             except EngineError as error:
                 log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
                 self._sync.ignored_updates += 1
@@ -354,8 +381,11 @@ class _TopicSync:
             self._sync.ignored_updates += 1
             return
         position = BEFORE_ALL if update.position is None else update.position
-        if subscription.merge_mark_delete(position, update.generation):
-            await subscription.saved()
+        if subscription.merge_mark_delete(position, update.generation) or self._repeating:
+            try:
+                await subscription.saved()
+            except SubscriptionNotFound:  # it is being deleted; other subscriptions' updates go on
+                self._sync.ignored_updates += 1
 
     def _entry(self, marker: Any) -> bytes:
         marker_type, payload = encode_marker(marker)

@@ -174,15 +174,24 @@ class Subscription:
         before, generation_before = self.cursor.mark_delete, self.cursor.generation
         if not self.cursor.merge_mark_delete(position, generation):
             return False
-        self.locally_active = False
+        # Acknowledgements here may have carried it further than the other cluster knows: then that is for us to tell.
+        self.locally_active = self.cursor.mark_delete > self._over_markers(position)
         self._consumed_messages = None
         if self.cursor.generation != generation_before:
             self._dispatcher.restart(self.cursor.mark_delete)
             self._schedule_pump()
         else:
             self._dispatcher.acknowledged_through(self.cursor.mark_delete)
-        self._changed(before, local=False)
+        self._changed(before, local=self.locally_active)
         return True
+
+    def _over_markers(self, position: Position) -> Position:
+        """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
+        log = self.topic.log
+        position = log.clamp(position)
+        while (following := log.next_after(position)) is not None and following in log.markers:
+            position = log.markers.run_end(following)
+        return position
 
     def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
         """The batch size of each; raises before anything is changed if one of them is wrong."""

@@ -267,7 +267,7 @@ class Topic:
         if existing is None or not existing.durable:
             start = BEFORE_ALL if initial is InitialPosition.EARLIEST else self.log.last
             existing = await self.create_subscription(subscription, start, replicated=replicated, properties=properties)
-        elif replicated and not existing.replicated:
+        if replicated and not existing.replicated:  # also if another consumer was making it at the same time
             existing.cursor.state.replicated = True
             await existing.saved()
             self.notify_subscription(existing)

@@ -1,0 +1,162 @@
+"""Subscription sync when both sides consume at once, subscriptions vanish, and the store refuses writes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import Inbox, eventually, message, opened
+from test_sync import TOPIC, Node, mesh
+
+from replicator.engine.errors import StoreFull
+from replicator.engine.subscription import EngineConsumer
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack, InitialPosition, SubscriptionType
+from snapshots.position import BEFORE_ALL
+
+
+async def consuming(topic: Topic, count: int, name: str = "sub") -> tuple[EngineConsumer, Inbox]:
+    """A Shared consumer of a replicated subscription that has received ``count`` entries."""
+    inbox = Inbox()
+    consumer = await topic.subscribe(
+        name, SubscriptionType.SHARED, "c", inbox, initial=InitialPosition.EARLIEST, replicated=True
+    )
+    consumer.flow(10_000)
+    await inbox.holds(count)
+    return consumer, inbox
+
+
+async def synced(node: Node, messages: int, *names: str) -> None:
+    await eventually(
+        lambda: (
+            (t := node.engine.find(TOPIC)) is not None
+            and t.messages == messages
+            and all(name in t.subscriptions for name in names)
+        ),
+        f"{messages} messages and {names} in {node.engine.cluster}",
+    )
+
+
+def backlog(node: Node, name: str = "sub") -> int:
+    subscription = node.subscription(name)
+    assert subscription is not None
+    return subscription.cursor.backlog_entries()
+
+
+def test_what_both_sides_acknowledged_together_is_consumed_in_both(tmp_path: Path) -> None:
+    """us-east acknowledged the second half, eu-west then the first: us-east alone knows that all is consumed."""
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            for _ in range(4):
+                known = len(us.index.mappings)
+                await topic.publish([message() for _ in range(5)])
+                await eventually(lambda: len(us.index.mappings) > known, "a mapping")  # noqa: B023 - awaited here
+            here, arrived = await consuming(topic, 20)
+            await synced(eu, 20, "sub")
+            await here.acknowledge([Ack(position) for position in arrived.positions[10:]])
+            there, arrived = await consuming(eu.topic(), 20)
+            await there.acknowledge([Ack(position) for position in arrived.positions[:10]])
+            await eventually(lambda: backlog(us) == 0, "an empty backlog in us-east")
+            await eventually(lambda: backlog(eu) == 0, "an empty backlog in eu-west")
+
+    asyncio.run(main())
+
+
+def test_an_update_of_a_subscription_that_is_being_deleted_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(10)])
+            consumers = [await consuming(topic, 10, name) for name in ("doomed", "kept")]
+            await synced(eu, 10, "doomed", "kept")
+            release = asyncio.Event()
+            put = eu.engine.writer.put
+
+            async def slow_delete(table: str, key: bytes, value: bytes | None) -> None:
+                if value is None:
+                    await release.wait()
+                await put(table, key, value)
+
+            monkeypatch.setattr(eu.engine.writer, "put", slow_delete)
+            deleting = asyncio.ensure_future(eu.topic().delete_subscription("doomed"))
+            await asyncio.gather(*(c.acknowledge([Ack(p) for p in inbox.positions]) for c, inbox in consumers))
+            await eventually(lambda: backlog(eu, "kept") == 0, "an empty backlog of the other subscription")
+            assert eu.sync.ignored_updates > 0
+            release.set()
+            await deleting
+
+    asyncio.run(main())
+
+
+def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both in the cluster that tells (its marker is refused), and in the one that is told (its cursor is)."""
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(10)])
+            consumer, inbox = await consuming(topic, 10)
+            await synced(eu, 10, "sub")
+            refused: set[str] = set()
+            saved: set[str] = set()
+
+            def refusing(node: Node, method: str) -> None:
+                writer = node.engine.writer
+                real = getattr(writer, method)
+
+                async def refuse(*arguments: Any) -> Any:
+                    if node.engine.cluster in full and (method == "publish" or arguments[0] == "cursors"):
+                        refused.add(node.engine.cluster)
+                        raise StoreFull("full")
+                    result = await real(*arguments)
+                    if node.engine.cluster in refused and arguments[0] == "cursors":
+                        saved.add(node.engine.cluster)
+                    return result
+
+                monkeypatch.setattr(writer, method, refuse)
+
+            full = {"us-east", "eu-west"}
+            refusing(us, "publish")
+            refusing(eu, "put")
+            await consumer.acknowledge([Ack(position) for position in inbox.positions])
+            await eventually(lambda: "us-east" in refused, "a marker that us-east could not write")
+            full.discard("us-east")
+            await eventually(lambda: "eu-west" in refused, "an update that eu-west could not save")
+            full.discard("eu-west")
+            await eventually(lambda: backlog(eu) == 0, "an empty backlog in eu-west")
+            await eventually(lambda: "eu-west" in saved, "the update saved after all")
+        async with opened(tmp_path / "eu-west", "eu-west") as engine:
+            found = engine.find(TOPIC)
+            assert found is not None
+            assert found.subscriptions["sub"].cursor.backlog_entries() == 0, "the update was not saved"
+
+    asyncio.run(main())
+
+
+def test_of_two_who_make_a_subscription_at_once_one_can_ask_for_replication(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await asyncio.gather(
+                topic.subscribe("sub", SubscriptionType.SHARED, "plain", Inbox()),
+                topic.subscribe("sub", SubscriptionType.SHARED, "asks", Inbox(), replicated=True),
+            )
+            assert topic.subscriptions["sub"].replicated
+        async with opened(tmp_path) as engine:
+            again = engine.find(TOPIC)
+            assert again is not None
+            assert again.subscriptions["sub"].replicated
+
+    asyncio.run(main())
