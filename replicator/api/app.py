@@ -43,6 +43,9 @@ def make_app(engine: Engine, source: StatusSource, linked_sources: Collection[st
     app[client_sockets.ENGINE] = engine
     app[client_sockets.SOCKETS] = set()
     app.on_shutdown.append(client_sockets.close_sockets)
+    app[data_plane.STREAMS] = {}
+    app[data_plane.PAGES_IN_FLIGHT] = []
+    app.on_shutdown.append(data_plane.close_streams)
     app[data_plane.LINKED_SOURCES] = frozenset(linked_sources)
     app[STATUS] = source
     registry = CollectorRegistry()

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from aiohttp import web
 
 from replicator.api.errors import BadRequest, error_response
 from replicator.engine.arrow import decode_append, encode_read
+from replicator.engine.block import read_header
 from replicator.engine.engine import Engine
-from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError
+from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError, TooBusy
 from replicator.engine.topic import Topic
 from replicator.engine.writer import CopiedBlock, Extent, select_new
 from snapshots.position import BEFORE_ALL, Position
@@ -25,6 +27,10 @@ from snapshots.position import BEFORE_ALL, Position
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", frozenset)
 """The clusters that have a link to this one; nobody else may append."""
+STREAMS: Final = web.AppKey("append_streams", dict[str, web.Request])
+"""The stream of each source that appends here; kept only where the application sets it."""
+PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
+"""The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
 PROTOCOL_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
@@ -33,6 +39,9 @@ FRAMES_PENDING_MAX: Final = 8
 """Frames that are read and not yet committed, for each link."""
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Of all pages in flight: what slow readers can make the worker hold. A page starts while there is less."""
+PAGE_PIECE_BYTES: Final = 1024 * 1024
 SILENCE_SECONDS_MAX: Final = 60.0
 """A link that sends nothing, not even a sign of life, for this long is gone."""
 DIGITS_MAX: Final = 20
@@ -47,6 +56,13 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/high-water", high_water),
         web.post("/replication/v1/append", append),
     ]
+
+
+async def close_streams(app: web.Application) -> None:
+    """End the streams of links, for ``app.on_shutdown``: else the server waits for them to end by themselves."""
+    for stream in app.get(STREAMS, {}).values():
+        if stream.transport is not None:
+            stream.transport.close()
 
 
 async def list_topics(request: web.Request) -> web.Response:
@@ -65,8 +81,11 @@ async def list_topics(request: web.Request) -> web.Response:
     return web.json_response({"cluster": engine.cluster, "topics": topics})
 
 
-async def read_blocks(request: web.Request) -> web.Response:
+async def read_blocks(request: web.Request) -> web.StreamResponse:
     """One page of a topic, as one Arrow IPC stream."""
+    pages = request.app.get(PAGES_IN_FLIGHT, [])
+    if sum(pages) >= PAGES_BYTES_MAX:
+        raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
     topic = await _topic(request)
     after = _position(request, "after", BEFORE_ALL)
     upto = min(_position(request, "upto", topic.last_add_confirmed), topic.last_add_confirmed)
@@ -75,14 +94,33 @@ async def read_blocks(request: web.Request) -> web.Response:
         blocks, reached = topic.read_blocks(after, upto, bytes_max=bytes_max)
     except BlockCorrupt as error:
         return error_response(error.code, str(error), 500)  # the fault is here, not in the request
-    return web.Response(
-        body=memoryview(encode_read(blocks)).tobytes(),
-        content_type="application/vnd.apache.arrow.stream",
+    page = memoryview(encode_read(blocks))
+    response = web.StreamResponse(
         headers={
+            "Content-Type": "application/vnd.apache.arrow.stream",
             "X-Replicator-Next": str(reached),
             "X-Replicator-End": "true" if reached >= upto or not blocks else "false",
         },
     )
+    response.content_length = len(page)
+    pages.append(len(page))
+    try:
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await _write_page(response, page)
+    except (ConnectionError, TimeoutError):
+        if request.transport is not None:  # the reader has gone, or takes nothing: there is nobody to tell
+            request.transport.abort()
+    finally:
+        pages.remove(len(page))
+    return response
+
+
+async def _write_page(response: web.StreamResponse, page: memoryview) -> None:
+    """Write in pieces, so that a reader who takes nothing for a while is noticed, and cut off."""
+    for start in range(0, len(page), PAGE_PIECE_BYTES):
+        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+            await response.write(page[start : start + PAGE_PIECE_BYTES])
 
 
 async def list_subscriptions(request: web.Request) -> web.Response:
@@ -112,20 +150,33 @@ async def append(request: web.Request) -> web.StreamResponse:
         raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")
     if _number(request, "protocol", PROTOCOL_VERSION, 2**31) != PROTOCOL_VERSION:
         raise BadRequest(f"parameter protocol: this worker speaks version {PROTOCOL_VERSION}")
-    frame = await _read_frame(request)
-    if frame is None:
-        raise BadRequest("the body has no frame")
-    try:
-        first = await _submit(request.app[ENGINE], frame)
-    except BlockCorrupt as error:
-        return error_response(error.code, str(error), error.status)
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    await response.prepare(request)
-    await _serve_frames(request, response, first)
+    with _only_stream_of(source, request):
+        frame = await _read_frame(request)
+        if frame is None:
+            raise BadRequest("the body has no frame")
+        first = await _submit(request.app[ENGINE], source, frame)
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        await response.prepare(request)
+        await _serve_frames(request, source, response, first)
     return response
 
 
-async def _serve_frames(request: web.Request, response: web.StreamResponse, first: _Results) -> None:
+@contextmanager
+def _only_stream_of(source: str, request: web.Request) -> Iterator[None]:
+    """A link has one stream. What is open when it opens another is half-open, and would hold memory for a while."""
+    streams = request.app.get(STREAMS, {})
+    older = streams.get(source)
+    if older is not None and older.transport is not None:
+        older.transport.abort()
+    streams[source] = request
+    try:
+        yield
+    finally:
+        if streams.get(source) is request:
+            del streams[source]
+
+
+async def _serve_frames(request: web.Request, source: str, response: web.StreamResponse, first: _Results) -> None:
     """Read and submit frames, and answer each in order as it becomes durable."""
     pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue()
     room = asyncio.Semaphore(FRAMES_PENDING_MAX)
@@ -134,7 +185,7 @@ async def _serve_frames(request: web.Request, response: web.StreamResponse, firs
     async def read() -> None:
         try:
             while await room.acquire() and (frame := await _read_frame(request)) is not None:
-                pending.put_nowait(await _submit(request.app[ENGINE], frame))
+                pending.put_nowait(await _submit(request.app[ENGINE], source, frame))
         except EngineError as error:
             pending.put_nowait(error)
         finally:
@@ -162,11 +213,12 @@ async def _serve_frames(request: web.Request, response: web.StreamResponse, firs
 _Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
 
 
-async def _submit(engine: Engine, frame: bytes) -> _Results:
+async def _submit(engine: Engine, source: str, frame: bytes) -> _Results:
     """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
     results: _Results = {}
     for name, blocks in decode_append(frame).items():
         try:
+            _check_origin(blocks, source)
             if engine.find(name) is None:
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
             topic = await engine.topic(name)
@@ -176,6 +228,14 @@ async def _submit(engine: Engine, frame: bytes) -> _Results:
             results[name] = asyncio.ensure_future(_append_blocks(topic, blocks))
     await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
     return results
+
+
+def _check_origin(blocks: Sequence[CopiedBlock], source: str) -> None:
+    """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
+    for copied in blocks:
+        origin = read_header(copied.block).origin
+        if origin != source:
+            raise NotAllowedError(f"the link from {source!r} carries what {source!r} originated, not {origin!r}")
 
 
 async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:

@@ -1,0 +1,156 @@
+"""What links and readers can make a worker hold, and what a link may carry: invariants 4 and 11."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from engine_support import TOPIC, eventually, make_block, message, opened
+
+from replicator.api import data_plane
+from replicator.api.app import make_app
+from replicator.engine.arrow import encode_append
+from replicator.engine.engine import Engine
+from snapshots.position import BEFORE_ALL, Position
+
+LINKED = ("us-east", "ap-south")
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+class NoStatus:
+    """A worker without links, sync and database."""
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def ready(self) -> str | None:
+        return None
+
+    async def mappings(self, topic: str) -> None:
+        return None
+
+
+@asynccontextmanager
+async def whole_app(engine: Engine) -> AsyncIterator[tuple[web.AppRunner, str]]:
+    """The application as a worker runs it, and its base address."""
+    runner = web.AppRunner(make_app(engine, NoStatus(), LINKED), shutdown_timeout=10)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield runner, f"http://127.0.0.1:{runner.addresses[0][1]}/replication/v1"
+    finally:
+        await runner.cleanup()
+
+
+def with_app(path: Path, body: Callable[[Engine, web.AppRunner, str], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with opened(path, "eu-west") as engine, whole_app(engine) as (runner, base), asyncio.timeout(60):
+            await body(engine, runner, base)
+
+    asyncio.run(main())
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">I", len(frame)) + frame
+
+
+def block_of(origin: str, first: int = 0) -> bytes:
+    return framed(
+        encode_append([(TOPIC, BEFORE_ALL, make_block(Position(9, first), [message()], origin=origin))]).to_pybytes()
+    )
+
+
+async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A link's stream whose first frame, a sign of life, was answered; its body goes on."""
+    host, port = base.removeprefix("http://").split("/")[0].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST /replication/v1/append?from={source}&protocol=1 HTTP/1.1\r\nHost: x\r\n".encode())
+    writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(encode_append([]).to_pybytes()))
+    assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    return reader, writer
+
+
+def test_invariant_4_a_link_carries_only_what_its_source_originated(tmp_path: Path) -> None:
+    """A foreign block could move a third origin's high-water mark past messages that are still to come."""
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        async def append(frame: bytes) -> dict[str, Any]:
+            params = {"from": "us-east", "protocol": "1"}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{base}/append", params=params, data=frame) as response,
+            ):
+                return dict(json.loads((await response.read())[4:]))
+
+        for origin in ("ap-south", "nowhere"):
+            answer = await append(block_of(origin))
+            assert answer["refused"][TOPIC]["code"] == "NotAllowedError"
+            assert origin in answer["refused"][TOPIC]["message"]
+        assert engine.topics() == []
+        assert await append(block_of("us-east")) == {"extents": 1, "refused": {}}
+
+    with_app(tmp_path, body)
+
+
+def test_a_new_stream_of_a_link_ends_the_one_that_it_replaces(tmp_path: Path) -> None:
+    """The older one is half-open; a sender that forgets its streams would make the worker hold frames for each."""
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        older, _ = await opened_stream(base)
+        other, _ = await opened_stream(base, "ap-south")
+        newer, writer = await opened_stream(base)
+        async with asyncio.timeout(10):  # far below SILENCE_SECONDS_MAX
+            with suppress(ConnectionError):
+                await older.read()
+        writer.write(block_of("us-east"))
+        await eventually(lambda: engine.find(TOPIC) is not None and engine.find(TOPIC).messages == 1)
+        assert not newer.at_eof()
+        assert not other.at_eof()
+
+    with_app(tmp_path, body)
+
+
+def test_stopping_the_worker_does_not_wait_for_links_to_end_their_streams(tmp_path: Path) -> None:
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        reader, _ = await opened_stream(base)
+        started = time.monotonic()
+        await runner.cleanup()
+        await reader.read()
+        assert time.monotonic() - started < 5, "it waited for shutdown_timeout"
+
+    with_app(tmp_path, body)
+
+
+def test_invariant_11_pages_on_their_way_to_slow_readers_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_plane, "PAGES_BYTES_MAX", PAGE_BYTES)
+    monkeypatch.setattr(data_plane, "SILENCE_SECONDS_MAX", 1.0)
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        topic = await engine.topic(TOPIC)
+        for _ in range(2 * PAGE_BYTES // 1024 // 1024):
+            await topic.publish([message(b"x" * 1024 * 1024)])
+        async with aiohttp.ClientSession() as session:
+            url = f"{base}/blocks?topic={TOPIC}&max_bytes={2 * PAGE_BYTES}"
+            slow = await session.get(url)  # its body is not read
+            async with session.get(url) as refused:
+                assert refused.status == 429
+                assert (await refused.json())["error"] == "TooBusy"
+            await eventually(lambda: not runner.app[data_plane.PAGES_IN_FLIGHT], "the slow reader was cut off")
+            with pytest.raises(aiohttp.ClientError):
+                await slow.read()
+            async with session.get(url) as served:
+                assert served.status == 200
+                assert len(await served.read()) == served.content_length
+
+    with_app(tmp_path, body)
