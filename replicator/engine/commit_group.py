@@ -1,0 +1,344 @@
+"""A group of requests as one transaction in the making: gives positions, writes rows, and can take positions back.
+
+Invariants (DESIGN §3): 2, the destination's high-water mark is written in the same transaction as the block, and what
+is at or below it is dropped; 10, ledger ids and incarnations come from one counter that is never below the clock, so
+a store that was restored from an old backup does not hand out an id again.
+
+1. Requests are taken in order; neighbouring publishes of one topic become one block.
+2. A copied request is checked as a whole before any of it is written, so a refused one leaves nothing.
+3. If the transaction fails, the tails of its topics are put back as they were.
+
+It runs on the thread of :mod:`replicator.engine.writer`; of the event loop it knows only the futures that it passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine import store as tables
+from replicator.engine.block import (
+    BLOCK_ENTRIES_MAX,
+    BlockHeader,
+    BlockKind,
+    BlockView,
+    Buffer,
+    build_block,
+    verify_block,
+)
+from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, NotAllowedError, TopicNotFound
+from replicator.engine.store import HighWater, Store, TopicRecord
+from snapshots.position import BEFORE_ALL, Position
+
+BLOCK_BYTES_TARGET: Final = 1024 * 1024
+"""Publishes are merged into blocks of about this size: large enough to copy fast, small enough to read one entry."""
+BLOCK_ENTRIES_TARGET: Final = 10_000
+"""And of about so many entries, so that their messages, however large the batches, fit the block's 32-bit count."""
+
+
+class PositionTaken(Exception):
+    """A position was about to be used twice (invariant 10). It fails the store; it is a bug or a damaged store."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBlock:
+    """A block that was committed: where it lies here, and what it says of itself."""
+
+    position: Position
+    header: BlockHeader
+
+    @property
+    def last(self) -> Position:
+        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBlock:
+    """A block from another cluster. ``previous`` is the origin position that the link sent before this block."""
+
+    previous: Position
+    block: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``entries`` entries from ``origin_first`` on at the origin lie here from ``local_first`` on."""
+
+    origin: str
+    origin_first: Position
+    local_first: Position
+    entries: int
+
+
+@dataclass(slots=True)
+class Tail:
+    """The end of one topic's log. Owned by the writer thread after the topic is loaded."""
+
+    topic_id: int
+    name: str
+    incarnation: int
+    entries: int
+    messages: int
+    high_water: dict[str, HighWater]
+    ledger: int | None = None
+    """None until this process appends: each process writes its own ledgers."""
+    next_entry: int = 0
+    open_extents: dict[str, Extent] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Request:
+    future: asyncio.Future[Any]
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class PublishRequest(Request):
+    tail: Tail = None  # type: ignore[assignment]
+    kind: BlockKind = BlockKind.MESSAGES
+    entries: Sequence[bytes] = ()
+    batch_sizes: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class CopyRequest(Request):
+    tail: Tail = None  # type: ignore[assignment]
+    blocks: Sequence[CopiedBlock] = ()
+
+
+@dataclass(slots=True)
+class PutRequest(Request):
+    table: str = ""
+    key: bytes = b""
+    value: bytes | None = None
+
+
+@dataclass(slots=True)
+class CreateTopicRequest(Request):
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Committed:
+    """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
+
+    results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
+    appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
+    bytes: int = 0
+
+    def extend(self, later: Committed) -> None:
+        """Add what was committed after this."""
+        self.results += later.results
+        for topic_id, blocks in later.appended.items():
+            self.appended.setdefault(topic_id, []).extend(blocks)
+        self.bytes += later.bytes
+
+
+class CommitGroup:
+    """One transaction in the making: gives positions, writes rows, and can take the positions back."""
+
+    def __init__(self, store: Store, last_id: int, now_ms: int) -> None:
+        self._store = store
+        self._dbs = store.tables
+        self._now_ms = now_ms
+        self._undo: dict[int, tuple[Tail, Tail]] = {}
+        self._run: list[PublishRequest] = []
+        self._run_bytes = 0
+        self._run_entries = 0
+        self.last_id = last_id
+        self._first_id = last_id
+        self.committed = Committed()
+
+    def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
+        for request in group:
+            if isinstance(request, PublishRequest):
+                self._join_run(txn, request)
+                continue
+            self._end_run(txn)
+            try:
+                result = self._write_one(txn, request)
+            except EngineError as error:
+                result = error
+            self.committed.results.append((request.future, result))
+        self._end_run(txn)
+        if self.last_id != self._first_id:
+            txn.put(b"last_id", json.dumps(self.last_id).encode(), db=self._dbs["meta"])
+
+    def roll_back(self) -> None:
+        for tail, before in self._undo.values():
+            for name in Tail.__slots__:
+                setattr(tail, name, getattr(before, name))
+
+    def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
+        if isinstance(request, CopyRequest):
+            return self._copy(txn, request)
+        if isinstance(request, CreateTopicRequest):
+            return self._create_topic(txn, request.name)
+        assert isinstance(request, PutRequest)
+        if request.value is None:
+            txn.delete(request.key, db=self._dbs[request.table])
+        else:
+            txn.put(request.key, request.value, db=self._dbs[request.table])
+        return None
+
+    def _create_topic(self, txn: lmdb.Transaction, name: str) -> TopicRecord:
+        stored = txn.get(name.encode(), db=self._dbs["topics"])
+        if stored is not None:
+            record = json.loads(bytes(stored))
+            return TopicRecord(record["id"], name, record["incarnation"])
+        topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=self._dbs["meta"])))) + 1
+        if topic_id >= 2**32 - 1:
+            raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
+        record = {"id": topic_id, "incarnation": self._new_id()}
+        txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=self._dbs["meta"])
+        txn.put(name.encode(), json.dumps(record).encode(), db=self._dbs["topics"])
+        return TopicRecord(topic_id, name, record["incarnation"])
+
+    def _new_id(self) -> int:
+        self.last_id = max(self.last_id + 1, self._now_ms)
+        return self.last_id
+
+    # Publishing: a run of publishes to one topic becomes one block.
+
+    def _join_run(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        run = self._run
+        if run and (
+            run[0].tail is not request.tail
+            or run[0].kind is not request.kind
+            or self._run_bytes + request.bytes > BLOCK_BYTES_TARGET
+            or self._run_entries + len(request.entries) > BLOCK_ENTRIES_TARGET
+        ):
+            self._end_run(txn)
+        self._run.append(request)
+        self._run_bytes += request.bytes
+        self._run_entries += len(request.entries)
+
+    def _end_run(self, txn: lmdb.Transaction) -> None:
+        if not self._run:
+            return
+        run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
+        tail, kind = run[0].tail, run[0].kind
+        entries = [entry for request in run for entry in request.entries]
+        sizes = [size for request in run for size in request.batch_sizes]
+        assert len(entries) <= BLOCK_ENTRIES_MAX
+        first = self._next_position(tail)
+        block = build_block(
+            kind=kind,
+            origin=self._store.cluster,
+            incarnation=tail.incarnation,
+            origin_first=first,
+            publish_time_ms=self._now_ms,
+            entries=entries,
+            batch_sizes=sizes,
+        )
+        last = Position(first.ledger, first.entry + len(entries) - 1)
+        header = BlockHeader(
+            kind, self._store.cluster, tail.incarnation, first, len(entries), sum(sizes), self._now_ms, 0
+        )
+        self._append(txn, tail, header, block)
+        if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
+            self._put_high_water(txn, tail, self._store.cluster, HighWater(tail.incarnation, last))
+        at = first.entry
+        for request in run:
+            positions = [Position(first.ledger, at + index) for index in range(len(request.entries))]
+            at += len(positions)
+            self.committed.results.append((request.future, positions))
+
+    # Copying.
+
+    def _copy(self, txn: lmdb.Transaction, request: CopyRequest) -> list[Extent]:
+        tail = request.tail
+        accepted = select_new(request.blocks, cluster=self._store.cluster, topic=tail.name, high_water=tail.high_water)
+        extents: list[Extent] = []
+        for header, block in accepted:
+            local_first = self._next_position(tail)
+            self._append(txn, tail, header, block)
+            self._put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
+            extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
+            self._put_extent(txn, tail, header, extents[-1])
+        return extents
+
+    def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
+        """Write the extent, or lengthen the one before it where both sides go on without a gap."""
+        before = tail.open_extents.get(extent.origin)
+        if (
+            before is not None
+            and before.origin_first.ledger == extent.origin_first.ledger
+            and before.local_first.ledger == extent.local_first.ledger
+            and before.origin_first.entry + before.entries == extent.origin_first.entry
+            and before.local_first.entry + before.entries == extent.local_first.entry
+        ):
+            extent = replace(before, entries=before.entries + extent.entries)
+        tail.open_extents[extent.origin] = extent
+        key = tables.extent_key_prefix(tail.topic_id, extent.origin) + tables.EXTENT_KEY_TAIL.pack(
+            header.incarnation, *extent.origin_first
+        )
+        txn.put(key, tables.EXTENT.pack(extent.entries, *extent.local_first), db=self._dbs["extents"])
+
+    # Both.
+
+    def _next_position(self, tail: Tail) -> Position:
+        if tail.topic_id not in self._undo:
+            before = replace(tail, high_water=dict(tail.high_water), open_extents=dict(tail.open_extents))
+            self._undo[tail.topic_id] = (tail, before)
+        if tail.ledger is None or tail.next_entry >= 2**31:
+            tail.ledger = self._new_id()
+            tail.next_entry = 0
+        return Position(tail.ledger, tail.next_entry)
+
+    def _append(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, block: Buffer) -> None:
+        first = self._next_position(tail)
+        key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
+        value = b"".join((tables.LOCAL_PREFIX.pack(tail.entries, tail.messages), block))
+        if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
+            raise PositionTaken(f"position {first} of topic {tail.name!r} is taken")
+        if header.kind is not BlockKind.MESSAGES:
+            txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
+        tail.next_entry += header.entries
+        tail.entries += header.entries
+        tail.messages += header.messages
+        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header))
+
+    def _put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
+        tail.high_water[origin] = high_water
+        key = tables.TOPIC_KEY.pack(tail.topic_id) + origin.encode("ascii")
+        value = tables.HIGH_WATER.pack(high_water.incarnation, *high_water.position)
+        txn.put(key, value, db=self._dbs["high_water"])
+
+
+def select_new(
+    blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
+) -> list[tuple[BlockHeader, Buffer]]:
+    """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
+
+    Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
+    of them cannot be taken.
+    """
+    selected: list[tuple[BlockHeader, Buffer]] = []
+    reached = dict(high_water)
+    for copied in blocks:
+        header, block = verify_block(copied.block), copied.block
+        if header.origin == cluster:
+            raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
+        if header.kind is BlockKind.LOCAL_MARKERS:
+            raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
+        have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
+        where = f"topic {topic!r}, origin {header.origin!r}"
+        if have.incarnation != header.incarnation:
+            raise IncarnationMismatch(f"{where}: incarnation {header.incarnation} was sent, {have.incarnation} is here")
+        if copied.previous > have.position:
+            raise CopyGap(f"{where}: {copied.previous} was sent before {header.origin_first}, here is {have.position}")
+        if header.origin_last <= have.position:
+            continue
+        if header.origin_first <= have.position:
+            keep_from = have.position.entry - header.origin_first.entry + 1
+            block = BlockView(block, header).slice(keep_from, header.entries)
+            header = verify_block(block)
+        reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+        selected.append((header, block))
+    return selected
