@@ -12,6 +12,7 @@ import lmdb
 import pytest
 from engine_support import TOPIC, entries_of, eventually, logged, make_block, marker, message, opened
 
+from replicator.engine import commit_group
 from replicator.engine import writer as writers
 from replicator.engine.block import BLOCK_BYTES_MAX, BlockKind
 from replicator.engine.engine import Engine, EngineSettings
@@ -103,7 +104,7 @@ def test_markers_and_messages_do_not_share_a_block(tmp_path: Path) -> None:
 def test_blocks_are_merged_up_to_a_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constant: str, limit: int
 ) -> None:
-    monkeypatch.setattr(writers, constant, limit)
+    monkeypatch.setattr(commit_group, constant, limit)
 
     async def main() -> None:
         clock = HeldClock()
