@@ -38,7 +38,7 @@ from snapshots.actions import (
 from snapshots.controller import ControllerSettings, SnapshotController
 from snapshots.errors import MarkerCorrupt
 from snapshots.mapping import SnapshotMapping
-from snapshots.markers import LocalSnapshot, Marker, decode_marker, encode_marker
+from snapshots.markers import LocalSnapshot, Marker, SnapshotResponse, decode_marker, encode_marker
 from snapshots.position import BEFORE_ALL, Position
 
 RESTORE_MARKERS_MAX: Final = 100_000
@@ -79,6 +79,7 @@ class SubscriptionSync:
         self.index = index
         self.ignored_updates = 0
         self.corrupt_markers = 0
+        self.unprovable_answers = 0
         self._peers = peers
         self._reachable_origins = reachable_origins
         self._settings = settings
@@ -111,6 +112,7 @@ class SubscriptionSync:
                 totals[name] += getattr(sync.controller.stats, name)
         totals["updates_ignored"] = self.ignored_updates
         totals["markers_corrupt"] = self.corrupt_markers
+        totals["answers_unprovable"] = self.unprovable_answers
         return totals
 
     # What the engine tells.
@@ -292,12 +294,22 @@ class _TopicSync:
 
     def _handle_markers(self, stored: StoredBlock, after: Position) -> None:
         for position, marker in self._markers(stored):
-            if position > after:
-                self._act(
-                    self.controller.on_marker(position, stored.header.origin, marker, self._log_state(), _now_ms())
-                )
-                self._handled = max(self._handled, position)
+            if position <= after:
+                continue
+            self._handled = max(self._handled, position)
+            if isinstance(marker, SnapshotResponse) and self._is_of_a_log_we_lost(marker):
+                self._sync.unprovable_answers += 1
+                continue
+            self._act(self.controller.on_marker(position, stored.header.origin, marker, self._log_state(), _now_ms()))
         self._start_worker()
+
+    def _is_of_a_log_we_lost(self, answer: SnapshotResponse) -> bool:
+        """Whether the peer has entries of ours that are not in our log: it was restored from an old copy.
+
+        Such an answer would let us call consumed what nobody here has ever seen (invariant 5).
+        """
+        ours, first = answer.vector.get(self._sync.engine.cluster), self._topic.log.first
+        return ours is not None and ours not in self._topic.log and (first is None or ours >= first)
 
     def _markers(self, stored: StoredBlock) -> Iterator[tuple[Position, Marker]]:
         """The markers of a block that are ours to read; a corrupt one is counted and passed over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,59 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
             found = engine.find(TOPIC)
             assert found is not None
             assert found.subscriptions["sub"].cursor.backlog_entries() == 0, "the update was not saved"
+
+    asyncio.run(main())
+
+
+@pytest.mark.xfail(strict=True, reason="a link goes on to a destination that has more of its own log than it has")
+def test_invariant_5_a_cluster_restored_from_an_old_copy_calls_nothing_consumed_that_it_lost(tmp_path: Path) -> None:
+    """eu-west has messages of us-east that us-east lost: whoever consumes all that us-east has, did not see those."""
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            topic = await nodes["us-east"].engine.topic(TOPIC)
+            await topic.publish([message(b"old") for _ in range(10)])
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await synced(nodes["eu-west"], 10, "sub")
+        shutil.copytree(tmp_path / "us-east", tmp_path / "copy")
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            await nodes["us-east"].topic().publish([message(b"lost") for _ in range(10)])
+            await synced(nodes["eu-west"], 20)
+        shutil.rmtree(tmp_path / "us-east")
+        shutil.copytree(tmp_path / "copy", tmp_path / "us-east")
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            consumer, inbox = await consuming(us.topic(), 10)
+            await us.topic().publish([message(b"new") for _ in range(5)])
+            await inbox.holds(15)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions])
+            link = us.links[0]
+            await eventually(lambda: backlog(eu) == 0 or link.status()["halted"], "an update, or a halt that says why")
+            assert backlog(eu) >= 10
+            assert TOPIC in link.status()["halted"]
+
+    asyncio.run(main())
+
+
+def test_an_answer_of_a_peer_that_has_what_this_log_lost_makes_no_mapping(tmp_path: Path) -> None:
+    """It came over the link from eu-west before the one to eu-west was up, and noticed."""
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            topic = await nodes["us-east"].engine.topic(TOPIC)
+            await topic.publish([message(b"old")])
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await synced(nodes["eu-west"], 1, "sub")
+        shutil.copytree(tmp_path / "us-east", tmp_path / "copy")
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            known = len(nodes["us-east"].index.mappings)
+            await nodes["us-east"].topic().publish([message(b"lost")])
+            await eventually(lambda: len(nodes["us-east"].index.mappings) > known, "an answer")
+        shutil.rmtree(tmp_path / "us-east")
+        shutil.copytree(tmp_path / "copy", tmp_path / "us-east")
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us = nodes["us-east"]
+            await eventually(lambda: us.sync.counters()["answers_unprovable"] > 0, "the answer, copied again")
 
     asyncio.run(main())
 
