@@ -183,11 +183,37 @@ class _TopicSync:
         stored = self._sync.engine.store.meta(self._checkpoint_name())
         self._handled = self._checkpoint = Position(*stored) if stored else BEFORE_ALL
         if topic.messages:
-            self.controller.on_append(topic.last_add_confirmed, origin=None, messages=True, now_ms=_now_ms())
+            last_message = self._last_message()
+            self.controller.on_append(last_message, origin=None, messages=True, now_ms=_now_ms())
+            self.controller.on_append(topic.last_add_confirmed, origin=None, messages=False, now_ms=_now_ms())
+            self._recall_own_markers(last_message)
         for first, last in topic.log.markers.runs():
             if last > self._handled:
                 self._replay(max(self._handled, Position(first.ledger, first.entry - 1)), last)
         self._settle()
+
+    def _last_message(self) -> Position:
+        """At or above the last message: what is before the markers at the end of the log."""
+        log = self._topic.log
+        position = log.last
+        for first, last in reversed(list(log.markers.runs())):
+            if last != position:
+                break
+            position = log.clamp(Position(first.ledger, first.entry - 1))
+        return position
+
+    def _recall_own_markers(self, after: Position) -> None:
+        """What was asked and told since the last message is not asked and told again (invariant 7)."""
+        cluster = self._sync.engine.cluster
+        while after < self._topic.last_add_confirmed:
+            blocks, reached = self._topic.read_blocks(after, bytes_max=1 << 20)
+            for stored in blocks:
+                if stored.header.origin == cluster and stored.header.kind is BlockKind.MARKERS:
+                    for position, marker in self._markers(stored):
+                        self._act(self.controller.on_marker(position, cluster, marker, self._log_state(), _now_ms()))
+            if reached == after:
+                break
+            after = reached
 
     def _replay(self, after: Position, upto: Position) -> None:
         while after < upto:

@@ -34,6 +34,7 @@ from snapshots.mapping import SnapshotMapping
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
 SHUTDOWN_SECONDS_MAX: Final = 5.0
+BACKLOG: Final = 1024
 
 log = structlog.get_logger(__name__)
 
@@ -141,7 +142,7 @@ class Worker:
         )
         await self._runner.setup()
         assert self._socket is not None
-        await web.SockSite(self._runner, self._socket, backlog=1024).start()
+        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
 
     def _resync(self) -> None:
         """The index lost something: give it all again."""
@@ -207,6 +208,7 @@ def _bind(cluster: Cluster) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
     except OSError as error:
         bound.close()
         raise WorkerError(

@@ -146,6 +146,26 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
     asyncio.run(main())
 
 
+def test_invariant_7_a_restart_writes_no_markers_into_a_topic_where_all_was_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            topic = await nodes["us-east"].engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(5)])
+            consumer, inbox = await consuming(topic, 5)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions])
+            await synced(nodes["eu-west"], 5, "sub")
+            await eventually(lambda: backlog(nodes["eu-west"]) == 0)
+            await asyncio.sleep(0.5)  # 25 snapshot intervals
+        entries: list[list[int]] = []
+        for _ in range(3):
+            async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+                await asyncio.sleep(0.5)
+                entries.append([node.topic().log.entries for node in nodes.values()])
+        assert entries[1] == entries[2]
+
+    asyncio.run(main())
+
+
 @pytest.mark.xfail(strict=True, reason="a link goes on to a destination that has more of its own log than it has")
 def test_invariant_5_a_cluster_restored_from_an_old_copy_calls_nothing_consumed_that_it_lost(tmp_path: Path) -> None:
     """eu-west has messages of us-east that us-east lost: whoever consumes all that us-east has, did not see those."""
