@@ -140,6 +140,10 @@ class ControllerMachine(RuleBasedStateMachine):
                     self.check_knows(cluster, other, name, consumed_here=consumed.get(name, 0) > 0)
 
     def check_knows(self, cluster: ModelCluster, other: ModelCluster, name: str, *, consumed_here: bool) -> None:
+        # Nobody passes on what another has told: who is not linked to that one learns of it with our own next move.
+        is_mesh = len(self.model.links) == self.cluster_count * (self.cluster_count - 1)
+        if (not consumed_here or name not in other.subscriptions) and (not is_mesh or self.model.dead):
+            return
         its, ours = other.subscriptions[name], cluster.subscriptions[name]
         assert its.generation >= ours.generation, f"{other.name} was not told of the seek"
         # What `other` got and `cluster` never can, nobody has consumed. What only others consumed they have to tell.
