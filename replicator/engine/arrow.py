@@ -6,6 +6,7 @@ comes from the network is checked here before anything of it is used.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -35,6 +36,8 @@ APPEND_SCHEMA: Final = pa.schema(
     ]
 )
 """Appending to topics: a row a block, with the origin position that the sender had sent before it."""
+
+_U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 Outgoing = tuple[str, Position, bytes]
 """Topic, the origin position sent before, and the block."""
@@ -81,11 +84,16 @@ def decode_append(body: bytes) -> dict[str, list[CopiedBlock]]:
 
 def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, memoryview | None]]:
     try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            if not reader.schema.equals(APPEND_SCHEMA):
-                raise BlockCorrupt(f"the Arrow stream has columns {reader.schema.names}, not {APPEND_SCHEMA.names}")
-            batches = list(reader)
-        for batch in batches:
+        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)))
+        if not messages or messages[0].type != "schema":
+            raise BlockCorrupt("the body is not a whole Arrow IPC stream: it does not begin with a schema")
+        schema = pa.ipc.read_schema(messages[0])
+        if not schema.equals(APPEND_SCHEMA):
+            raise BlockCorrupt(f"the Arrow stream has columns {schema.names}, not {APPEND_SCHEMA.names}")
+        for message in messages[1:]:
+            if message.type != "record batch" or _is_compressed(message.metadata):
+                raise BlockCorrupt("the Arrow stream is compressed or holds more than record batches; send it plain")
+            batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
             blocks = batch.column("block")
             views = [None if value.as_buffer() is None else memoryview(value.as_buffer()) for value in blocks]
@@ -98,6 +106,26 @@ def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, mem
             )
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BlockCorrupt(f"the body is not a whole Arrow IPC stream: {str(error)[:200]}") from None
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Whether a record batch's message says that its buffers are compressed.
+
+    pyarrow can neither refuse such a batch nor limit what it unpacks to, so the one field is read here from the
+    flatbuffer (Arrow's format, Message.fbs: Message.header is field 2, RecordBatch.compression field 3), which pyarrow
+    has verified.
+    """
+    content = memoryview(metadata)
+
+    def field_at(table: int, number: int) -> int:
+        vtable = table - _I32.unpack_from(content, table)[0]
+        size = _U16.unpack_from(content, vtable)[0]
+        slot = 4 + 2 * number
+        offset = _U16.unpack_from(content, vtable + slot)[0] if slot < size else 0
+        return table + offset if offset else 0
+
+    header = field_at(_U32.unpack_from(content, 0)[0], 2)
+    return bool(header) and field_at(header + _U32.unpack_from(content, header)[0], 3) != 0
 
 
 def _stream(schema: pa.Schema, columns: Sequence[Sequence[object]]) -> pa.Buffer:

@@ -140,14 +140,28 @@ class Link:
         await transport.receive()
         self._copier.on_connected({topic: row.position for topic, row in high_water.items()})
         for topic, row in high_water.items():
-            self._check_incarnation(topic, row)
+            self._check_lineage(topic, row)
         log.info("link connected", cluster=self.engine.cluster, to=self.to)
         self._set_state("idle", "")
 
-    def _check_incarnation(self, name: str, row: RemoteHighWater) -> None:
+    def _check_lineage(self, name: str, row: RemoteHighWater) -> None:
+        """Halt a topic whose copy at the destination is not a beginning of what is here.
+
+        Going on would splice two histories, and let a subscription that consumed all of this one pass for one that
+        consumed what only the destination has (invariant 5).
+        """
         topic = self.engine.find(name)
-        if topic is not None and topic.incarnation != row.incarnation:
+        if topic is None:
+            return
+        if topic.incarnation != row.incarnation:
             self._halt(name, f"the destination has incarnation {row.incarnation}, here is {topic.incarnation}")
+        elif row.position not in topic.log:
+            self._halt(
+                name,
+                f"the destination has messages of {self.engine.cluster} up to {row.position}, which is not in the log "
+                f"here (it ends at {topic.last_add_confirmed}): this cluster lost data, as after a restore from an old "
+                "copy; consume what is missing at the destination, or bring the newer data back",
+            )
 
     async def _copy(self, transport: HttpTransport) -> None:
         """Send and receive until one of them fails."""
