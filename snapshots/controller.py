@@ -455,4 +455,5 @@ class SnapshotController:
                     for peer, reached in update.clusters.items():
                         subscription.told[peer] = max(reached, subscription.told.get(peer, BEFORE_ALL))
             case SnapshotResponse():
-                pass
+                if self._last_message is not None and self._last_message <= marker.position:
+                    self._follow_up_ms.pop(marker.requested_by, None)  # that answer covered everything

@@ -13,7 +13,7 @@ from snapshots.errors import InvalidPosition
 
 log = structlog.get_logger(__name__)
 
-_CODES: Final = {400: "BadRequest", 404: "NotFound", 405: "MethodNotAllowed", 413: "TooLarge"}
+_CODES: Final = {400: "BadRequest", 404: "NotFound", 405: "MethodNotAllowed", 413: "TooLarge", 426: "UpgradeRequired"}
 
 
 class BadRequest(EngineError):
@@ -45,7 +45,7 @@ async def report_errors(request: web.Request, handler: Handler) -> web.StreamRes
         message = f"{request.method} {request.path}: {error.reason}"
         return error_response(_CODES.get(error.status, error.reason.replace(" ", "")), message, error.status)
     except (ConnectionError, TimeoutError):
-        raise  # the other side has gone; there is nobody to tell
+        return error_response("ClientGone", "the connection broke", 408)  # nobody reads it; raising would be logged
     except Exception:
         log.exception("request failed", method=request.method, path=request.path)
         return error_response("InternalError", "the worker failed on this request; its log says why", 500)

@@ -35,6 +35,8 @@ from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, 
 from replicator.engine.store import HighWater, Store, TopicRecord
 from snapshots.position import BEFORE_ALL, Position
 
+ID_SALTS: Final = 1024
+"""Ids are milliseconds times this, so they stay below 2**53 for any reader in JSON until the year 2248."""
 BLOCK_BYTES_TARGET: Final = 1024 * 1024
 """Publishes are merged into blocks of about this size: large enough to copy fast, small enough to read one entry."""
 BLOCK_ENTRIES_TARGET: Final = 10_000
@@ -142,10 +144,12 @@ class Committed:
 class CommitGroup:
     """One transaction in the making: gives positions, writes rows, and can take the positions back."""
 
-    def __init__(self, store: Store, last_id: int, now_ms: int) -> None:
+    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int) -> None:
+        """``salt`` is random, 0 to :data:`ID_SALTS` - 1."""
         self._store = store
         self._dbs = store.tables
         self._now_ms = now_ms
+        self._salt = salt
         self._undo: dict[int, tuple[Tail, Tail]] = {}
         self._run: list[PublishRequest] = []
         self._run_bytes = 0
@@ -200,7 +204,9 @@ class CommitGroup:
         return TopicRecord(topic_id, name, record["incarnation"])
 
     def _new_id(self) -> int:
-        self.last_id = max(self.last_id + 1, self._now_ms)
+        """Above every id of this store and, while the clock is right, above those of any newer state of it; the salt
+        tells apart two lives of a store that was put back together with its clock."""
+        self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt)
         return self.last_id
 
     # Publishing: a run of publishes to one topic becomes one block.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lmdb
+
 from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
-from replicator.engine.errors import TopicNotFound
+from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.store import Store
 from replicator.engine.topic import Topic, TopicListener
 from replicator.engine.topic_name import parse_topic
@@ -56,7 +58,12 @@ class Engine:
         engine = cls(Store(path, cluster=cluster, size_max=settings.store_bytes_max), settings)
         try:
             for record in engine.store.topics():
-                engine._add(Topic(record, engine.store, engine.writer, engine._cache, engine._listeners))
+                try:
+                    engine._add(Topic(record, engine.store, engine.writer, engine._cache, engine._listeners))
+                except (BlockCorrupt, lmdb.Error) as error:
+                    raise StoreUnusable(
+                        f"data directory {path}: topic {record.name} cannot be loaded: {error}; restore a copy"
+                    ) from None
         except BaseException:
             await engine.close()
             raise

@@ -108,6 +108,7 @@ class Store:
             self._lock.close()
             raise
         try:
+            self._identity = _identity(path / "log" / "data.mdb")
             self._check_meta(cluster)
         except BaseException:
             self.close()
@@ -116,6 +117,15 @@ class Store:
     def close(self) -> None:
         self.env.close()
         self._lock.close()
+
+    def displaced(self) -> str | None:
+        """Why nothing may be confirmed any more: the file that is open is not the one in the directory. Else None."""
+        file = self.path / "log" / "data.mdb"
+        try:
+            found = _identity(file)
+        except OSError as error:
+            return f"{file} is gone while the worker runs ({error.strerror}); nothing more is confirmed"
+        return None if found == self._identity else f"{file} was replaced while the worker runs; restart the worker"
 
     def size_bytes(self) -> int:
         """Bytes in use, pages that are free for re-use included."""
@@ -392,5 +402,26 @@ def _open_environment(path: Path, size_max: int) -> tuple[lmdb.Environment, dict
         )
     except (lmdb.Error, OSError) as error:
         raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
-    env.reader_check()
-    return env, {table: env.open_db(table.encode()) for table in TABLES}
+    try:
+        _check_size(path / "log" / "data.mdb", env)
+        env.reader_check()
+        return env, {table: env.open_db(table.encode()) for table in TABLES}
+    except lmdb.Error as error:
+        env.close()
+        raise StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy") from None
+    except BaseException:
+        env.close()
+        raise
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    """Tells one file from another that takes its name."""
+    status = file.stat()
+    return status.st_dev, status.st_ino
+
+
+def _check_size(file: Path, env: lmdb.Environment) -> None:
+    """A file that was cut short would end the process with a bus error at the first page that is missing."""
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if (size := file.stat().st_size) < needed:
+        raise StoreUnusable(f"{file} is cut short: it has {size} of {needed} bytes; restore a copy")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ import lmdb
 
 from replicator.engine.block import BlockKind
 from replicator.engine.commit_group import (
+    ID_SALTS,
     AppendedBlock,
     CommitGroup,
     Committed,
@@ -153,7 +155,11 @@ class Writer:
     def _commit(self, group: list[Request]) -> Committed:
         if self._broken:
             return self._refuse(group, StoreFailed(self.failed))
-        batch = CommitGroup(self._store, self._last_id, self._wall_clock_ms())
+        if (displaced := self._store.displaced()) is not None:
+            self._broken = True
+            self.failed = displaced
+            return self._refuse(group, StoreFailed(displaced))
+        batch = CommitGroup(self._store, self._last_id, self._wall_clock_ms(), secrets.randbelow(ID_SALTS))
         try:
             with self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import pytest
 from engine_support import TOPIC, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
 
 from replicator.engine.block import BlockKind
-from replicator.engine.engine import Engine
-from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreUnusable
 from replicator.engine.store import BLOCK_KEY, LOCAL_PREFIX, Store
 from replicator.engine.types import Ack
 from replicator.engine.writer import CopiedBlock
@@ -281,3 +282,48 @@ def test_a_long_stretch_of_others_blocks_is_passed_over_in_pieces(
             assert calls == 4
 
     asyncio.run(main())
+
+
+def test_a_file_that_was_cut_short_is_refused_instead_of_ending_the_process(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await (await engine.topic(TOPIC)).publish([message(b"x" * 100_000)])
+        file = tmp_path / "log" / "data.mdb"
+        with file.open("r+b") as data:
+            data.truncate(file.stat().st_size // 2)
+        with pytest.raises(StoreUnusable, match="cut short"):
+            await Engine.open(tmp_path, cluster="us-east")
+
+    asyncio.run(main())
+
+
+def test_invariant_1_nothing_is_confirmed_once_the_file_is_not_the_one_in_the_directory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()])
+            (tmp_path / "log" / "data.mdb").rename(tmp_path / "log" / "moved.mdb")
+            with pytest.raises(StoreFailed, match="gone"):
+                await topic.publish([message()])
+            (tmp_path / "log" / "moved.mdb").rename(tmp_path / "log" / "data.mdb")
+
+    asyncio.run(main())
+
+
+def test_invariant_10_a_store_put_back_together_with_its_clock_reuses_no_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a virtual machine is set back to a snapshot: only chance tells the two lives apart."""
+    salts = iter([5, 5, 17, 17])
+    monkeypatch.setattr("replicator.engine.writer.secrets.randbelow", lambda _: next(salts))
+    settings = EngineSettings(wall_clock_ms=lambda: 1_800_000_000_000)
+
+    async def life() -> Position:
+        async with opened(tmp_path / "store", settings=settings) as engine:
+            topic = await engine.topic(TOPIC)
+            (position,) = await topic.publish([message()])
+            return position
+
+    first = asyncio.run(life())
+    shutil.rmtree(tmp_path / "store")
+    assert asyncio.run(life()) != first
