@@ -136,13 +136,18 @@ class Worker:
         self._sync.start()
         for link in self._links:
             link.start()
-        app = make_app(engine, self, sources)
+        app = make_app(engine, self, sources, self._link_opened)
         self._runner = web.AppRunner(
             app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX
         )
         await self._runner.setup()
         assert self._socket is not None
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+
+    def _link_opened(self, source: str) -> None:
+        for link in self._links:
+            if link.to == source:
+                link.nudge()
 
     def _resync(self) -> None:
         """The index lost something: give it all again."""

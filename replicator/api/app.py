@@ -6,7 +6,7 @@ know nothing of links, sync or databases.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -36,8 +36,16 @@ STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
 REGISTRY: Final = web.AppKey("registry", CollectorRegistry)
 
 
-def make_app(engine: Engine, source: StatusSource, linked_sources: Collection[str]) -> web.Application:
-    """The application of one worker. ``linked_sources`` are the clusters that may append here."""
+def make_app(
+    engine: Engine,
+    source: StatusSource,
+    linked_sources: Collection[str],
+    link_opened: Callable[[str], None] | None = None,
+) -> web.Application:
+    """The application of one worker.
+
+    ``linked_sources`` are the clusters that may append here; ``link_opened`` is told when one of them does.
+    """
     app = web.Application(middlewares=[report_errors])
     app[data_plane.ENGINE] = engine
     app[client_sockets.ENGINE] = engine
@@ -48,6 +56,8 @@ def make_app(engine: Engine, source: StatusSource, linked_sources: Collection[st
     app.on_shutdown.append(data_plane.close_streams)
     app[data_plane.LINKED_SOURCES] = frozenset(linked_sources)
     app[STATUS] = source
+    if link_opened is not None:
+        app[data_plane.LINK_OPENED] = link_opened
     registry = CollectorRegistry()
     registry.register(StatusCollector(engine.cluster, source.status))
     app[REGISTRY] = registry

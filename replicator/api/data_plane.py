@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -31,6 +31,9 @@ STREAMS: Final = web.AppKey("append_streams", dict[str, web.Request])
 """The stream of each source that appends here; kept only where the application sets it."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
+
+LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened")
+"""Told the name of a cluster whose link opens a stream: a sign that it is there."""
 
 PROTOCOL_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
@@ -150,6 +153,8 @@ async def append(request: web.Request) -> web.StreamResponse:
         raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")
     if _number(request, "protocol", PROTOCOL_VERSION, 2**31) != PROTOCOL_VERSION:
         raise BadRequest(f"parameter protocol: this worker speaks version {PROTOCOL_VERSION}")
+    if (link_opened := request.app.get(LINK_OPENED)) is not None:
+        link_opened(source)
     with _only_stream_of(source, request):
         frame = await _read_frame(request)
         if frame is None:

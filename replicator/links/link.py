@@ -7,6 +7,7 @@ pushes. A destination that is away delays only this link (invariant 8); when it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Remot
 from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS_MIN: Final = 0.05
-RETRY_SECONDS_MAX: Final = 3.0
+RETRY_SECONDS_MAX: Final = 1.0
 SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
 CANCEL_AGAIN_SECONDS: Final = 0.1
 
@@ -67,6 +68,7 @@ class Link:
         self._copier = Copier()
         self._work = asyncio.Event()
         self._sent = asyncio.Event()
+        self._nudged = asyncio.Event()
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         for topic in engine.topics():
@@ -85,6 +87,10 @@ class Link:
         while self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task], timeout=CANCEL_AGAIN_SECONDS)
+
+    def nudge(self) -> None:
+        """The destination was heard of, by its own link to us: if we are waiting to try again, try now."""
+        self._nudged.set()
 
     # What the engine tells.
 
@@ -111,6 +117,7 @@ class Link:
                 wait=self._pause_seconds,
                 stop=stop_never,
                 before_sleep=self._note_failure,
+                sleep=self._sleep_unless_nudged,
             )
             async for attempt in retrying:
                 with attempt:
@@ -123,6 +130,11 @@ class Link:
         self._failures += 1
         pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(self._failures, 16))
         return pause * random.uniform(0.5, 1.0)
+
+    async def _sleep_unless_nudged(self, seconds: float) -> None:
+        self._nudged.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._nudged.wait(), seconds)
 
     def _note_failure(self, retry_state: RetryCallState) -> None:
         self._copier.on_disconnected()
@@ -212,7 +224,7 @@ class Link:
 
     def _settle(self, reply: Reply) -> None:
         self._copier.on_acknowledged()
-        self._failures = 0 if reply.extents else self._failures
+        self._failures = self._failures if reply.refused else 0
         for topic, (code, message) in reply.refused.items():
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)

@@ -430,3 +430,26 @@ def test_stopping_a_link_that_never_connected_is_quick_and_leaves_no_task(tmp_pa
             assert asyncio.all_tasks() == before
 
     asyncio.run(main())
+
+
+def test_a_waiting_link_tries_again_at_once_when_its_destination_is_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.links.link.RETRY_SECONDS_MIN", 1000.0)
+    monkeypatch.setattr("replicator.links.link.RETRY_SECONDS_MAX", 1000.0)
+
+    async def main() -> None:
+        async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:
+            async with serving(west, {"us-east"}) as server:
+                address = server.address
+            async with linked(east, "eu-west", address) as link:
+                await eventually(lambda: link.figures.reconnects > 0, "a failure")
+                await (await east.topic(TOPIC)).publish(numbered(0, 3))
+                server = DataPlaneServer(west, {"us-east"})
+                server.port = int(address.rpartition(":")[2])
+                await server.start()
+                link.nudge()
+                await eventually(lambda: west.find(TOPIC) and entries_of(west.find(TOPIC), "us-east") == numbered(0, 3))
+            await server.stop()
+
+    asyncio.run(main())
