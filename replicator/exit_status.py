@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicator.database import DatabaseError, DatabaseUnavailable
-from replicator.drills.input import InputError
+from replicator.drills.errors import DrillError
 from replicator.engine.errors import EngineError, StoreFailed
 from replicator.pipeline.errors import PeerUnavailable, PipelineError
 from replicator.processes import WorkerFailed
@@ -17,6 +17,6 @@ def exit_status_of(error: Exception) -> int | None:
         return error.status
     if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed):
         return 3
-    if isinstance(error, TopologyError | WorkerError | DatabaseError | InputError | EngineError | PipelineError):
+    if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):
         return 2
     return None

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from replicator.drills import scenario as scenarios
-from replicator.drills.input import Flights, InputError, InputMessage, InputSource, JsonLines
+from replicator.drills.errors import DrillError, InputError
+from replicator.drills.input import Flights, InputMessage, InputSource, JsonLines
 from replicator.drills.measures import measure
 from replicator.drills.report import build_report, render_table, write
 from replicator.drills.scenario import Outcome, Run, Scenario
@@ -30,10 +31,6 @@ from replicator.topology import Topology, default_topology, dump, load_topology
 
 VERIFY_SECONDS_MAX: Final = 600.0
 UPDATE_MARKER: Final = "subscription_update"
-
-
-class DrillError(Exception):
-    """A drill that cannot be run as it was asked for, or whose verify did not end."""
 
 
 @dataclass(frozen=True, slots=True)

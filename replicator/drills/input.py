@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from replicator.drills.errors import InputError
+
 LINE_BYTES_MAX: Final = 5 * 1024 * 1024
 """The largest message that a producer may send."""
 KEY_BYTES_MAX: Final = 4096
@@ -30,10 +32,6 @@ _FLIGHTS_MEMBER: Final = "flights.csv"
 _FLIGHTS_TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 _FLIGHTS_COLUMNS_NEEDED: Final = ("tailnum", "time_hour", "minute")
 _SHOWN_CHARS: Final = 60
-
-
-class InputError(Exception):
-    """Input that cannot be replayed; names the file, and the line and field where there is one."""
 
 
 class InputMessage(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from replicator.drills.errors import NoPair
 from replicator.drills.input import InputMessage
 from replicator.drills.observations import Observations
 from replicator.drills.traffic import (
@@ -105,10 +106,6 @@ def choose_pair(topology: Topology) -> tuple[str, str]:
         f"{topology.path}: links: no two clusters are linked both ways, so no client could move and come back; "
         "add {between: [A, B]}"
     )
-
-
-class NoPair(Exception):
-    """The topology has no two clusters that the drill could move between."""
 
 
 class Run:

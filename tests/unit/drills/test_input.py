@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicator.drills import input as drill_input
-from replicator.drills.input import KEY_BYTES_MAX, LINE_BYTES_MAX, Flights, InputError, JsonLines
+from replicator.drills.errors import InputError
+from replicator.drills.input import KEY_BYTES_MAX, LINE_BYTES_MAX, Flights, JsonLines
 
 FLIGHTS_HEADER = "year,month,day,dep_time,tailnum,minute,time_hour"
 
