@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -90,3 +92,15 @@ def test_a_missing_value_is_refused(missing: int) -> None:
 def test_other_columns_are_refused_by_name() -> None:
     with pytest.raises(BlockCorrupt, match="columns"):
         decode_append(encode_read([]).to_pybytes())
+
+
+def test_a_worker_that_has_just_started_imports_no_pandas_to_copy() -> None:
+    """It would stand still for half a second at the first frame."""
+    script = (
+        "import sys\n"
+        "from replicator.engine.arrow import decode_append, encode_append\n"
+        "from snapshots.position import Position\n"
+        "decode_append(encode_append([('t', Position(1, 2), b'x')]).to_pybytes())\n"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
