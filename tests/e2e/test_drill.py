@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-MESSAGES = 4000
+MESSAGES = 6000
 RATE = 2000
 VERIFY_COUNTS = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
 

@@ -54,10 +54,15 @@ def test_what_both_sides_acknowledged_together_is_consumed_in_both(tmp_path: Pat
             us, eu = nodes["us-east"], nodes["eu-west"]
             topic = await us.engine.topic(TOPIC)
             await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await synced(eu, 0, "sub")
             for _ in range(4):
-                known = len(us.index.mappings)
+                # A mapping between each five, in both: coarse state moves from one to the next.
+                known = {name: len(node.index.mappings) for name, node in nodes.items()}
                 await topic.publish([message() for _ in range(5)])
-                await eventually(lambda: len(us.index.mappings) > known, "a mapping")  # noqa: B023 - awaited here
+                await eventually(
+                    lambda: all(len(node.index.mappings) > known[name] for name, node in nodes.items()),  # noqa: B023
+                    "a mapping in both",
+                )
             here, arrived = await consuming(topic, 20)
             await synced(eu, 20, "sub")
             await here.acknowledge([Ack(position) for position in arrived.positions[10:]])
