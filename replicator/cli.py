@@ -26,7 +26,10 @@ app = typer.Typer(
 db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
 app.add_typer(db, name="db")
 
-out = Console()
+OUTPUT_COLUMNS = 120
+"""Where there is no terminal to fit: wide enough that no table breaks its words."""
+
+out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
 err = Console(stderr=True)
 
 TopologyFile = Annotated[
