@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from replicator.engine.cursor import Cursor, CursorState, encode_cursor
 from replicator.engine.dispatcher import Assignment, Candidate, Dispatcher
 from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
+from replicator.engine.log_index import LogIndex
 from replicator.engine.store import TOPIC_KEY
-from replicator.engine.types import Ack, Delivery, SubscriptionType
+from replicator.engine.types import Ack, Delivery, LoggedEntry, SubscriptionType
+from replicator.engine.writer import Writer
 from snapshots.position import BEFORE_ALL, Position
-
-if TYPE_CHECKING:
-    from replicator.engine.topic import LoggedEntry, Topic
 
 DISPATCH_ENTRIES_MAX: Final = 1000
 """Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
@@ -31,6 +30,29 @@ PERMITS_MAX: Final = 1_000_000
 Deliver = Callable[[Sequence[Delivery]], None]
 
 _consumer_ids = count(1)
+
+
+class SubscribedTopic(Protocol):
+    """What a subscription asks of the topic that it is on."""
+
+    name: str
+    topic_id: int
+    log: LogIndex
+    loop: asyncio.AbstractEventLoop
+    writer: Writer
+    messages: int
+
+    def read_entries(
+        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
+    ) -> list[LoggedEntry]: ...
+
+    def batch_size(self, position: Position) -> int: ...
+
+    def messages_through(self, position: Position) -> int: ...
+
+    def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None: ...
+
+    def forget(self, subscription: Subscription) -> None: ...
 
 
 class EngineConsumer:
@@ -88,7 +110,7 @@ class EngineConsumer:
 class Subscription:
     """One subscription of one topic. All methods run on the engine's event loop."""
 
-    def __init__(self, topic: Topic, name: str, state: CursorState, *, durable: bool = False) -> None:
+    def __init__(self, topic: SubscribedTopic, name: str, state: CursorState, *, durable: bool = False) -> None:
         self.topic = topic
         self.name = name
         self.cursor = Cursor(topic.log, state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.cursor import CursorState, decode_cursor
@@ -25,7 +25,7 @@ from replicator.engine.log_index import LogIndex
 from replicator.engine.store import HighWater, Store, StoredBlock, TopicRecord
 from replicator.engine.subscription import Deliver, EngineConsumer, Subscription
 from replicator.engine.topic_name import check_subscription_name
-from replicator.engine.types import InitialPosition, SubscriptionType
+from replicator.engine.types import InitialPosition, LoggedEntry, SubscriptionType
 from replicator.engine.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from snapshots.position import BEFORE_ALL, Position
 
@@ -37,17 +37,6 @@ PUBLISH_ENTRIES_MAX = 10_000
 """Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
 PUBLISH_BYTES_MAX = 32 * 1024 * 1024
 """One call's entries become one block; this leaves room below the largest."""
-
-
-class LoggedEntry(NamedTuple):
-    """An entry as it is read from the log for a subscription."""
-
-    position: Position
-    batch_size: int
-    marker: bool
-    entry: memoryview
-    origin: str
-    origin_position: Position
 
 
 class TopicListener(Protocol):

@@ -1,9 +1,10 @@
-"""Values that cross the engine's border: what consumers ask for, get and acknowledge."""
+"""Values of subscriptions: what consumers ask for, get and acknowledge, and what is read from the log for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from snapshots.position import Position
 
@@ -44,3 +45,14 @@ class Ack:
 
     position: Position
     batch_indexes: tuple[int, ...] | None = None
+
+
+class LoggedEntry(NamedTuple):
+    """An entry as it is read from the log for a subscription."""
+
+    position: Position
+    batch_size: int
+    marker: bool
+    entry: memoryview
+    origin: str
+    origin_position: Position
