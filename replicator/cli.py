@@ -158,7 +158,9 @@ def db_upgrade(
 
 @app.command()
 def drill(
-    messages: Annotated[int, typer.Option(min=100, help="How many messages to publish.")] = 100_000,
+    messages: Annotated[
+        int, typer.Option(min=100, help="How many messages to publish, or as many as there are.")
+    ] = 100_000,
     input_file: Annotated[
         Path | None,
         typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),

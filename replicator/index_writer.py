@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -34,6 +35,8 @@ resync gives does not count: the worker has it in memory already."""
 MAPPINGS_BETWEEN_RESYNCS: Final = 50_000
 """So many mappings later, most were thinned: hours of a busy topic."""
 BATCH_MAX: Final = 5_000
+PROBE_SECONDS: Final = 5.0
+"""How long a database that is away goes unnoticed while there is nothing to write."""
 GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long, so that a statement carries many."""
 WRITE_SECONDS_MAX: Final = 60.0
@@ -128,7 +131,9 @@ class IndexWriter:
 
     async def _run(self) -> None:
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await self._changed.wait()
             await asyncio.sleep(GATHER_SECONDS)
             self._changed.clear()
             retrying = AsyncRetrying(
@@ -144,6 +149,8 @@ class IndexWriter:
                         await self._database.recover()
                         log.info("database is up", cluster=self._cluster)
                     await self._flush()
+                    async with asyncio.timeout(WRITE_SECONDS_MAX):
+                        await self._repository().now()  # an idle worker notices too when its database has gone
 
     def _note_failure(self, retry_state: RetryCallState) -> None:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replicator.processes import WorkerFailed, WorkerProcess, stop_embedded_postgres
+from replicator.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.topology import Topology
 
 
@@ -28,8 +28,10 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
         status = await worker.wait()
         if not stopping.is_set():
             died.append(worker.cluster)
-            console.print(f"the worker of {worker.cluster} ended with status {status}; the others go on", style="red")
-            if len(died) == len(workers):
+            last = len(died) == len(workers)
+            rest = "it was the last one" if last else "the others go on"
+            console.print(f"the worker of {worker.cluster} ended with status {status}; {rest}", style="red")
+            if last:
                 stopping.set()
 
     watchers: list[asyncio.Task[None]] = []
@@ -55,8 +57,8 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
         stopping.set()
         await asyncio.gather(*(worker.stop() for worker in workers), return_exceptions=True)
         await asyncio.gather(*watchers, return_exceptions=True)
-        for cluster in topology.clusters:
-            stop_embedded_postgres(cluster.data)
+        for worker, cluster in zip(workers, topology.clusters, strict=True):
+            stop_left_postgres(worker, cluster.data)
     return 1 if died else 0
 
 

@@ -25,6 +25,10 @@ class WorkerFailed(Exception):
         self.status = status
 
 
+class _NotOurs(Exception):
+    """Somebody else's worker answers at the address; ours is about to find that out."""
+
+
 class WorkerProcess:
     """The worker of one cluster of a topology file, as a child process. Its log goes to ``log_file``, if given."""
 
@@ -34,6 +38,8 @@ class WorkerProcess:
         self._topology_file = topology_file
         self._log_file = log_file
         self._process: asyncio.subprocess.Process | None = None
+        self.was_ready = False
+        """Whether a process of ours has had the cluster's directory; only then what it left is ours to clear away."""
 
     @property
     def running(self) -> bool:
@@ -65,9 +71,12 @@ class WorkerProcess:
                 output.close()
 
     async def ready(self) -> None:
-        """Wait until it takes traffic; raises :class:`WorkerFailed` with what it printed."""
+        """Wait until it, and no other at its address, takes traffic.
+
+        Raises :class:`WorkerFailed` with what it printed.
+        """
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((aiohttp.ClientError, OSError)),
+            retry=retry_if_exception_type((aiohttp.ClientError, OSError, _NotOurs)),
             wait=wait_fixed(0.05),
             stop=stop_after_delay(START_SECONDS_MAX),
         )
@@ -78,6 +87,10 @@ class WorkerProcess:
                         self._check_alive()
                         async with session.get(f"http://{self.address}/readyz") as response:
                             response.raise_for_status()
+                        async with session.get(f"http://{self.address}/replication/v1/status") as response:
+                            if (await response.json())["pid"] != self.pid:
+                                raise _NotOurs
+                self.was_ready = True
             except RetryError:
                 raise WorkerFailed(
                     f"the worker of {self.cluster} was not ready within {START_SECONDS_MAX:.0f} s{self._tail()}"
@@ -120,8 +133,10 @@ class WorkerProcess:
         return ":\n  " + "\n  ".join(lines) + f"\n  (all of it: {self._log_file})"
 
 
-def stop_embedded_postgres(data: Path) -> None:
-    """End the Postgres server that a killed worker left behind in its data directory, by the server's own pid."""
+def stop_left_postgres(worker: WorkerProcess, data: Path) -> None:
+    """End the Postgres server that a killed worker of ours left in its data directory, by the server's own pid."""
+    if not worker.was_ready or worker.running:
+        return
     directory = data.absolute() / "postgres"
     try:
         server = psutil.Process(int((directory / "postmaster.pid").read_text().split()[0]))

@@ -31,12 +31,16 @@ async def fetch(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:
             response.raise_for_status()
             answer: dict[str, Any] = await response.json()
             return answer
+    except aiohttp.ClientConnectorError as error:
+        return {"error": f"{address}: {(error.os_error.strerror or 'cannot connect').lower()}"}
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return {"error": f"{address}: {error or 'no answer'}"}
 
 
 def render(answers: Mapping[str, Mapping[str, Any]]) -> Group:
     """Three tables for people: workers, topics with their subscriptions, links."""
+    if all("error" in answer for answer in answers.values()):
+        return Group(_workers(answers), "No worker answers; start them with `replicator up -f FILE`.")
     return Group(_workers(answers), _topics(answers), _links(answers))
 
 

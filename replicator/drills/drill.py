@@ -57,10 +57,14 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     source = _input(options)
     count = source.check()
     topology, topology_file = _stage(options)
-    with _progress_bars(options.quiet, console, count) as on_progress:
-        outcome, verified, mappings = uvloop.run(
-            _run(options, topology, topology_file, scenario, source, count, on_progress)
-        )
+    try:
+        with _progress_bars(options.quiet, console, count) as on_progress:
+            outcome, verified, mappings = uvloop.run(
+                _run(options, topology, topology_file, scenario, source, count, on_progress)
+            )
+    finally:
+        if not options.keep_data and options.topology_file is None:
+            shutil.rmtree(options.out_dir / "data", ignore_errors=True)
     measures = measure(outcome.observations)
     report = build_report(
         scenario=scenario.value,
@@ -83,8 +87,6 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     write(report, measures.series, options.out_dir)
     if options.json_path is not None:
         options.json_path.write_text(json.dumps(report, indent=2) + "\n")
-    if not options.keep_data and options.topology_file is None:
-        shutil.rmtree(options.out_dir / "data", ignore_errors=True)
     if not options.quiet:
         console.print(render_table(report))
         console.print(f"report: {options.out_dir / 'report.html'}", highlight=False, soft_wrap=True)

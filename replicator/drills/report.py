@@ -202,7 +202,7 @@ def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     yield "confirmed", count("confirmed"), "… and confirmed", report["confirmed"] != report["published"]
     yield "consumed_unique", count("consumed_unique"), "received by every subscription", False
     yield "lost", count("lost"), "confirmed and never received", bool(report["lost"])
-    yield "repeated", count("repeated"), "deliveries beyond the first", False
+    yield "repeated", count("repeated"), "deliveries beyond the first (expected after a kill)", False
     acked_late = report["repeated_acked_over_1s_before_kill"]
     yield (
         "repeated, acked > 1 s before",

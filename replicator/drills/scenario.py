@@ -32,7 +32,7 @@ from replicator.drills.traffic import (
     Subscriber,
     TailReader,
 )
-from replicator.processes import WorkerFailed, WorkerProcess, stop_embedded_postgres
+from replicator.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.status import fetch
 from replicator.topology import Topology
 from snapshots.position import BEFORE_ALL, Position
@@ -194,7 +194,7 @@ class Run:
         """Stop every worker, and what a killed one left running."""
         await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
         for cluster in self._topology.clusters:
-            stop_embedded_postgres(cluster.data)
+            stop_left_postgres(self.workers[cluster.name], cluster.data)
 
     # The operator.
 

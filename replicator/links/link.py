@@ -134,7 +134,8 @@ class Link:
     async def _sleep_unless_nudged(self, seconds: float) -> None:
         self._nudged.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._nudged.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
 
     def _note_failure(self, retry_state: RetryCallState) -> None:
         self._copier.on_disconnected()

@@ -172,3 +172,15 @@ def test_help_explains_every_option_of_the_drill(tmp_path: Path) -> None:
     assert done.returncode == 0
     for option in ("--messages", "--input", "--key", "--topology", "--json", "--seed", "--quiet", "--out"):
         assert option in done.stdout
+
+
+def test_a_second_up_is_refused_and_leaves_the_first_one_and_its_database_alone(tmp_path: Path) -> None:
+    port = free_port()
+    topology(tmp_path, port=port)
+    with worker(tmp_path, port):
+        before = (tmp_path / "data" / "postgres" / "postmaster.pid").read_text().split()[0]
+        done = replicator("up", "-f", "topology.yaml", cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert "ready at" not in done.stderr
+        assert (tmp_path / "data" / "postgres" / "postmaster.pid").read_text().split()[0] == before
+        os.kill(int(before), 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +15,7 @@ import psycopg
 import pytest
 
 from replicator import index_writer
-from replicator.database import Database
+from replicator.database import Database, DatabaseUnavailable
 from replicator.index_writer import IndexWriter
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
@@ -231,5 +233,22 @@ def test_a_row_that_the_database_never_takes_does_not_keep_the_others_out(postgr
             await until(lambda: rows(postgres_url, "subscription_states") == 1 and rows(postgres_url) == 1)
             await until(lambda: worker.writer is not None and worker.writer.rows_refused == 1)
             assert database.state == "up"
+
+    asyncio.run(main())
+
+
+def test_an_idle_worker_notices_that_its_database_has_gone(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicator.index_writer.PROBE_SECONDS", 0.2)
+
+    async def main() -> None:
+        async with running("embedded", data_dir, FakeWorker()) as (database, _):
+            await until(lambda: database.state == "up")
+            monkeypatch.setattr(database, "recover", refuse)
+            pid = int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+            os.kill(pid, signal.SIGQUIT)
+            await until(lambda: database.state == "down")
+
+    async def refuse() -> None:
+        raise DatabaseUnavailable("still away")
 
     asyncio.run(main())
