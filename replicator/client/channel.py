@@ -9,6 +9,7 @@ become the third.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from replicator.client.errors import PulsarException
@@ -21,7 +22,7 @@ class ProducerEvents(Protocol):
     """What a producer hears."""
 
     def on_receipt(self, entry_id: int, position: Position) -> None:
-        """The entry is durable at ``position``."""
+        """The entry is durable at ``position``, or was dropped as one that is stored already (``DUPLICATE``)."""
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
         """The entry is not stored and would not be if it were sent again."""
@@ -30,8 +31,21 @@ class ProducerEvents(Protocol):
         """The channel is gone; what it did not report may be stored or not."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerReady:
+    """What the cluster says to a producer that it accepts."""
+
+    producer_name: str
+    last_sequence_id: int
+    """The highest sequence id that the topic has of this producer name, -1 if none; -1 also without deduplication."""
+    topic_epoch: int | None
+    """For exclusive producers: to be given again when the producer reconnects."""
+
+
 class ProducerChannel(Protocol):
     """Carries entries to one topic, in order."""
+
+    ready: ProducerReady
 
     def start(self, events: ProducerEvents) -> None:
         """Begin to report to ``events``."""
@@ -51,6 +65,13 @@ class ConsumerEvents(Protocol):
 
     def on_redelivery_started(self) -> None:
         """Deliveries from here on come after a ``redeliver(None)``; the ones before it are to be dropped."""
+
+    def on_restarted(self) -> None:
+        """The subscription was put elsewhere (seek, reset): all that came before is to be dropped, nothing is
+        pending, and what is not confirmed of earlier acknowledgements is void."""
+
+    def on_active_change(self, active: bool) -> None:
+        """Failover: this consumer became the active one, or is not any more."""
 
     def on_ack_confirmed(self, request_id: int) -> None:
         """The acknowledgements of this request are durable."""
@@ -80,8 +101,15 @@ class ConsumerChannel(Protocol):
     def redeliver(self, positions: Sequence[Position] | None) -> None:
         """Ask for these entries again, or for all that is unacknowledged; then ``on_redelivery_started`` follows."""
 
-    async def unsubscribe(self) -> None:
-        """Delete the subscription."""
+    async def seek(self, target: Position | int) -> None:
+        """Put the subscription so that the entry at the position ``target``, or the first one that was published at
+        ``target`` milliseconds since the epoch or later, comes next. Its consumers get ``on_restarted``."""
+
+    async def last_position(self) -> Position:
+        """The topic's last message, or BEFORE_ALL if it has none."""
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription; with ``force`` also while it has other consumers, which are disconnected."""
 
     async def close(self) -> None:
         """Let go of the subscription; what is unacknowledged goes to its other consumers."""
@@ -92,6 +120,9 @@ class Connector(Protocol):
 
     async def open_producer(self, settings: ProducerSettings) -> ProducerChannel:
         """Connect; raises :class:`ConnectError` and what the cluster answers."""
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions the topic has; 0 for a topic that is not partitioned or does not exist."""
 
     async def open_consumer(self, settings: ConsumerSettings) -> ConsumerChannel:
         """Subscribe; raises :class:`ConnectError`, :class:`ConsumerBusy` and what else the cluster answers."""

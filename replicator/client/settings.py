@@ -16,7 +16,8 @@ from replicator.engine.entry import BATCH_MESSAGES_MAX
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import check_subscription_name, parse_topic
 from replicator.engine.types import InitialPosition as EngineInitialPosition
-from replicator.engine.types import SubscriptionType
+from replicator.engine.types import AccessMode, KeySharedPolicy, ProducerOptions, SubscribeOptions, SubscriptionType
+from snapshots.position import Position
 
 PENDING_MESSAGES_MAX: Final = 1_000_000
 RECEIVER_QUEUE_SIZE_MAX: Final = 100_000
@@ -30,7 +31,7 @@ class ConsumerType(Enum):
     Exclusive = "Exclusive"
     Shared = "Shared"
     Failover = "Failover"
-    KeyShared = "KeyShared"
+    KeyShared = "Key_Shared"
 
 
 class InitialPosition(Enum):
@@ -76,6 +77,11 @@ class ProducerSettings:
     block_if_queue_full: bool = False
     batching: BatchLimits | None = field(default_factory=BatchLimits)
     properties: Mapping[str, str] = field(default_factory=dict)
+    access_mode: AccessMode = AccessMode.SHARED
+
+    def options(self, topic_epoch: int | None = None) -> ProducerOptions:
+        """What the cluster is told; ``topic_epoch`` is what it gave an exclusive producer before."""
+        return ProducerOptions(self.producer_name, self.access_mode, topic_epoch, self.properties)
 
     def __post_init__(self) -> None:
         check_name("producer_name", self.producer_name)
@@ -101,6 +107,28 @@ class ConsumerSettings:
     acknowledgement_group_size_max: int = 1000
     ack_receipt_enabled: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    key_shared: KeySharedPolicy = KeySharedPolicy()
+    start: Position | None = None
+    durable: bool = True
+    read_compacted: bool = False
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> SubscribeOptions:
+        """What the cluster is told."""
+        return SubscribeOptions(
+            type=self.consumer_type,
+            consumer_name=self.consumer_name,
+            priority=self.priority,
+            key_shared=self.key_shared,
+            consumer_properties=self.properties,
+            initial=self.initial_position,
+            start=self.start,
+            durable=self.durable,
+            replicated=self.replicated,
+            read_compacted=self.read_compacted,
+            subscription_properties=self.subscription_properties,
+        )
 
     def __post_init__(self) -> None:
         check_name("consumer_name", self.consumer_name)

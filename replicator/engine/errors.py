@@ -42,6 +42,32 @@ class ConsumerBusy(EngineError):
     status = 409
 
 
+class ProducerBusy(EngineError):
+    """A producer of that name is connected, or the topic has an exclusive producer."""
+
+    status = 409
+
+
+class ProducerFenced(EngineError):
+    """Another producer has taken the topic for itself; this one may not publish any more."""
+
+    status = 409
+
+
+class BacklogQuotaExceeded(EngineError):
+    """The topic's backlog is over its quota: consume or skip messages, or raise the quota."""
+
+    status = 429
+
+
+class InvalidHashRanges(EngineError):
+    """Sticky ranges of a Key_Shared consumer that are missing, outside of 0..65535, or taken by another consumer."""
+
+
+class InvalidSeek(EngineError):
+    """A position to go to that the topic does not have."""
+
+
 class EntryCorrupt(EngineError):
     """An entry whose frame, checksum or metadata cannot be read."""
 

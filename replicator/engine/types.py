@@ -1,19 +1,30 @@
-"""Values of subscriptions: what consumers ask for, get and acknowledge, and what is read from the log for them."""
+"""Values of producers and subscriptions: what users ask for, get and acknowledge, and what is read from the log."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
+
+DUPLICATE: Final = BEFORE_ALL
+"""The position in the receipt of an entry that deduplication dropped: it is stored already, under another position."""
 
 
 class SubscriptionType(Enum):
     """How a subscription shares its topic among consumers."""
 
     EXCLUSIVE = "Exclusive"
+    FAILOVER = "Failover"
     SHARED = "Shared"
+    KEY_SHARED = "Key_Shared"
+
+    @property
+    def one_active(self) -> bool:
+        """Whether one consumer gets everything, in order: then acknowledgements may be cumulative."""
+        return self in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 
 class InitialPosition(Enum):
@@ -21,6 +32,66 @@ class InitialPosition(Enum):
 
     LATEST = "Latest"
     EARLIEST = "Earliest"
+
+
+class AccessMode(Enum):
+    """How a producer shares its topic with other producers."""
+
+    SHARED = "Shared"
+    EXCLUSIVE = "Exclusive"
+    """Refused while another producer is connected."""
+    WAIT_FOR_EXCLUSIVE = "WaitForExclusive"
+    """Waits until no other producer is connected."""
+    EXCLUSIVE_WITH_FENCING = "ExclusiveWithFencing"
+    """Disconnects the others."""
+
+
+class HashRange(NamedTuple):
+    """Slots ``start`` to ``end`` of 65,536, both included."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """What a Key_Shared consumer asks for. Consumers of one subscription must agree on the kind and the ordering."""
+
+    sticky_ranges: tuple[HashRange, ...] | None = None
+    """The consumer's own slots; None lets the subscription assign them."""
+    allow_out_of_order_delivery: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeOptions:
+    """One consumer as it connects, and the subscription that it makes if there is none."""
+
+    type: SubscriptionType = SubscriptionType.EXCLUSIVE
+    consumer_name: str = ""
+    priority: int = 0
+    """0 is the highest."""
+    key_shared: KeySharedPolicy = KeySharedPolicy()
+    consumer_properties: Mapping[str, str] = field(default_factory=dict)
+    initial: InitialPosition = InitialPosition.LATEST
+    start: Position | None = None
+    """All up to here is consumed in a subscription that this consumer makes; overrides ``initial``."""
+    durable: bool = True
+    """A subscription that is not durable is gone with its last consumer, and holds no message back from retention."""
+    replicated: bool = False
+    read_compacted: bool = False
+    """Only the newest message of each key, as far as the topic is compacted; Exclusive and Failover only."""
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """One producer as it connects; no name lets the topic choose one that nobody has."""
+
+    name: str | None = None
+    access_mode: AccessMode = AccessMode.SHARED
+    topic_epoch: int | None = None
+    """What an exclusive producer was given before it lost its connection; lets it take its place again."""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,73 @@
+"""Topic policies: limits and rules that an operator sets for a topic. Pure values; what enforces them is elsewhere.
+
+A field that is None is not limited (or the rule is off). Times and sizes bear their unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class KeyAssignment(Enum):
+    """Which algorithm assigns keys to Key_Shared consumers that bring no sticky ranges."""
+
+    HASH_RANGE = "hash-range"
+    CONSISTENT_HASHING = "consistent-hashing"
+    LOAD_AWARE = "load-aware"
+
+
+class KeyOrdering(Enum):
+    """What a Key_Shared newcomer waits for."""
+
+    DRAINING = "draining"
+    """For those of its own keys that another consumer still holds (PIP-379)."""
+    RECENTLY_JOINED = "recently-joined"
+    """For everything that was sent before it joined (seed 000)."""
+
+
+class QuotaPolicy(Enum):
+    """What happens when a backlog is over its quota."""
+
+    PRODUCER_REQUEST_HOLD = "producer_request_hold"
+    """Publishes wait until there is room."""
+    PRODUCER_EXCEPTION = "producer_exception"
+    """Publishes are refused."""
+    CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
+    """The oldest messages of the slowest subscriptions are skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQuota:
+    """A limit on what the slowest subscription has not consumed, by size and by age of its oldest message."""
+
+    bytes_max: int | None = None
+    age_seconds_max: int | None = None
+    policy: QuotaPolicy = QuotaPolicy.PRODUCER_REQUEST_HOLD
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of what every subscription has consumed is kept: as long as both limits allow. 0 and 0 keep none."""
+
+    age_seconds_max: int | None = None
+    bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicies:
+    """All policies of one topic."""
+
+    retention: Retention = Retention()
+    message_ttl_seconds: int | None = None
+    backlog_quota: BacklogQuota = BacklogQuota()
+    deduplication: bool = False
+    compaction_threshold_bytes: int | None = None
+    max_unacked_messages_per_consumer: int | None = 50_000
+    max_unacked_messages_per_subscription: int | None = 200_000
+    max_producers: int | None = None
+    max_consumers: int | None = None
+    max_message_bytes: int | None = None
+    delayed_delivery: bool = True
+    key_assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING
+    key_ordering: KeyOrdering = KeyOrdering.DRAINING
