@@ -118,8 +118,12 @@ class ConsumerChannel(Protocol):
 class Connector(Protocol):
     """Opens channels to one cluster. Errors are those of :mod:`replicator.client.errors`."""
 
-    async def open_producer(self, settings: ProducerSettings) -> ProducerChannel:
-        """Connect; raises :class:`ConnectError` and what the cluster answers."""
+    async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> ProducerChannel:
+        """Connect; an exclusive producer that connects again gives the ``topic_epoch`` of its former ``ready``.
+
+        With ``WAIT_FOR_EXCLUSIVE`` it returns when it is this producer's turn, however late. Raises
+        :class:`ConnectError`, :class:`ProducerBusy`, :class:`ProducerFenced` and what else the cluster answers.
+        """
 
     async def partitions(self, topic: str) -> int:
         """How many partitions the topic has; 0 for a topic that is not partitioned or does not exist."""

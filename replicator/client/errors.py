@@ -76,8 +76,20 @@ class ProducerQueueIsFull(PulsarException):
     """``max_pending_messages`` wait for confirmation already; pass ``block_if_queue_full=True`` to wait instead."""
 
 
+class ProducerBusy(PulsarException):
+    """A producer of that name is connected, or the topic has an exclusive producer."""
+
+
+class ProducerFenced(PulsarException):
+    """Another producer has taken the topic for itself. It is final: connecting again would take the topic back."""
+
+
 class ProducerBlockedQuotaExceededError(PulsarException):
     """The cluster's store has reached its size limit."""
+
+
+class ProducerBlockedQuotaExceededException(PulsarException):
+    """The topic's backlog is over its quota, and its policy is to refuse what would make it longer."""
 
 
 class BrokerPersistenceError(PulsarException):
@@ -100,8 +112,14 @@ class InvalidAck(PulsarException):
     """An acknowledgement of a position that does not exist in this topic."""
 
 
+class InvalidSeek(PulsarException):
+    """A position to go to that the topic does not have."""
+
+
 _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "InvalidSubscriptionName": InvalidConfiguration,
+    "InvalidHashRanges": InvalidConfiguration,
+    "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,
     "EntryCorrupt": InvalidMessage,
     "InvalidFrame": InvalidMessage,
     "MessageTooLarge": MessageTooBig,
@@ -117,8 +135,11 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
         TopicNotFound,
         SubscriptionNotFound,
         ConsumerBusy,
+        ProducerBusy,
+        ProducerFenced,
         NotAllowedError,
         InvalidAck,
+        InvalidSeek,
         InvalidMessage,
         OperationNotSupported,
         ServiceUnitNotReady,
@@ -136,3 +157,16 @@ def from_code(code: str, text: str) -> PulsarException:
 def from_engine(error: EngineError) -> PulsarException:
     """The client's error for one that the embedded engine raised."""
     return from_code(error.code, str(error))
+
+
+_FINAL: Final = (ProducerFenced,)
+"""Losses that connecting again would not heal, or must not."""
+
+
+def from_loss(code: str, text: str) -> PulsarException:
+    """What a channel reports as its loss, for the ``code`` with which a cluster let go of it.
+
+    :class:`ConnectError`, after which the owner may connect again, unless the code says that it must not.
+    """
+    error = from_code(code, text)
+    return error if isinstance(error, (ConnectError, *_FINAL)) else ConnectError(f"{code}: {text}")

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from replicator.client.errors import ConnectError, ConsumerBusy, PulsarException, ServiceUnitNotReady, Timeout
+from replicator.client.errors import ConnectError, ConsumerBusy, ProducerBusy, PulsarException, ServiceUnitNotReady, Timeout
 
 T = TypeVar("T")
 
@@ -21,10 +21,10 @@ _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 async def open_with_retries(attempt: Callable[[], Awaitable[T]], timeout_seconds: float, *, again: bool = False) -> T:
     """Call ``attempt`` until it returns, up to ``timeout_seconds``; then raise its last error.
 
-    Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy`: the
-    cluster may not have noticed yet that the consumer's former connection is gone.
+    Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
+    :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone.
     """
-    healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + ((ConsumerBusy,) if again else ())
+    healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + ((ConsumerBusy, ProducerBusy) if again else ())
     retrying = AsyncRetrying(
         stop=stop_after_delay(timeout_seconds),
         wait=wait_exponential_jitter(multiplier=PAUSE_FIRST_SECONDS, max=PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
