@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from pyroaring import BitMap
 
@@ -19,7 +19,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.metadata_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import Delivery
 from snapshots.errors import InvalidPosition
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 NO_BATCH: Final = -1
 """The batch index of a message that is an entry of its own."""
@@ -33,6 +33,11 @@ class MessageId:
     """
 
     __slots__ = ("_batch_index", "_batch_size", "_partition", "_position")
+
+    earliest: ClassVar[MessageId]
+    """Before the first message of every topic."""
+    latest: ClassVar[MessageId]
+    """After the last message of every topic."""
 
     def __init__(
         self,
@@ -115,6 +120,10 @@ class MessageId:
 
     def _order(self) -> tuple[Position, int]:
         return (self._position, self._batch_index)
+
+
+MessageId.earliest = MessageId.at(BEFORE_ALL, -1, NO_BATCH, 1)
+MessageId.latest = MessageId.at(Position(2**63 - 1, 2**63 - 1), -1, NO_BATCH, 1)
 
 
 class OutgoingMessage(NamedTuple):
