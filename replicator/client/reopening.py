@@ -7,7 +7,14 @@ from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from replicator.client.errors import ConnectError, ConsumerBusy, ProducerBusy, PulsarException, ServiceUnitNotReady, Timeout
+from replicator.client.errors import (
+    ConnectError,
+    ConsumerBusy,
+    ProducerBusy,
+    PulsarException,
+    ServiceUnitNotReady,
+    Timeout,
+)
 
 T = TypeVar("T")
 
