@@ -68,8 +68,36 @@ class InvalidMessage(PulsarException):
     """An entry or a frame that cannot be read."""
 
 
+class ChunkMissing(InvalidMessage):
+    """A chunk of a message came, and one before it did not."""
+
+
+class ChunkDuplicated(InvalidMessage):
+    """A chunk that the producer sent again; it is here already."""
+
+
+class ChunksExpired(InvalidMessage):
+    """The chunks of a message did not all come in time."""
+
+
+class ChunksOverflow(InvalidMessage):
+    """More messages in chunks are incomplete than the consumer may hold."""
+
+
+class CryptoError(PulsarException):
+    """A key that cannot be read or used, or that is missing; the text names it."""
+
+
+class DecryptionFailed(CryptoError, InvalidMessage):
+    """An entry that cannot be decrypted: there is no key for it, or it was changed on its way."""
+
+
+class SchemaError(InvalidMessage):
+    """A value that does not fit its topic's schema; the text names the topic and the field."""
+
+
 class MessageTooBig(PulsarException):
-    """A message over the limit of 5 MiB."""
+    """A message over the limit of 5 MiB, or of 64 MiB in chunks or before compression."""
 
 
 class ProducerQueueIsFull(PulsarException):
