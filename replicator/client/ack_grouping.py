@@ -15,7 +15,11 @@ Algorithm:
    merges, and is flushed by the confirmation that makes room (invariant 11).
 5. A request is kept until it is confirmed. After a reconnect, all that are left are sent again, in order: applying is
    idempotent.
-6. A refused request of several acknowledgements is halved and sent again, so that one bad position costs its neighbours
+6. Without batch-index acknowledgement an entry is acknowledged when all its messages are: until then its indexes are
+   kept apart and nothing is sent of them, and a new delivery of the entry starts from none. A cumulative one in the
+   middle of a batch then covers the entries before it.
+7. After a seek or reset of the subscription everything unconfirmed is void: it spoke of another state.
+8. A refused request of several acknowledgements is halved and sent again, so that one bad position costs its neighbours
    nothing; a refused single one is reported.
 
 Source: seed 002 (grouping by 100 ms or 1,000, the pending set, bit sets for batches, highest cumulative).
@@ -101,6 +105,7 @@ class AckGrouping:
     """
 
     __slots__ = (
+        "_batch_index_acks",
         "_batches",
         "_count",
         "_cumulative",
@@ -109,6 +114,7 @@ class AckGrouping:
         "_group_time_ms",
         "_in_flight",
         "_next_request_id",
+        "_partial",
         "_since",
         "_size_max",
         "_timer_running",
@@ -116,11 +122,14 @@ class AckGrouping:
         "ticket",
     )
 
-    def __init__(self, group_time_ms: int = 100, size_max: int = 1000) -> None:
+    def __init__(self, group_time_ms: int = 100, size_max: int = 1000, *, batch_index_acks: bool = True) -> None:
         self._group_time_ms = group_time_ms
         self._size_max = size_max
         self._entries: set[Position] = set()
         self._batches: dict[Position, BitMap] = {}
+        self._batch_index_acks = batch_index_acks
+        self._partial: dict[Position, BitMap] = {}
+        """Without batch-index acknowledgement: the indexes of entries that are not complete."""
         self._cumulative: _Cumulative | None = None
         self._count = 0
         self._since = 0
@@ -135,14 +144,14 @@ class AckGrouping:
 
     def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> Sequence[Action]:
         """One message; ``batch_index`` -1 means the whole entry."""
+        if batch_index < 0 or batch_size <= 1:
+            return self._acknowledge_entry(position)
+        assert batch_index < batch_size
+        if not self._batch_index_acks:
+            return self._acknowledge_partial(position, BitMap([batch_index]), batch_size)
         self._take_ticket()
         if position in self._entries:
             return self._gathered()
-        if batch_index < 0 or batch_size <= 1:
-            self._batches.pop(position, None)
-            self._entries.add(position)
-            return self._gathered()
-        assert batch_index < batch_size
         indexes = self._batches.get(position)
         if indexes is None:
             indexes = self._batches[position] = BitMap()
@@ -156,8 +165,16 @@ class AckGrouping:
         self, position: Position, batch_index: int = -1, batch_size: int = 1
     ) -> Sequence[Action]:
         """Everything up to and with this message; the last of its batch means the whole entry."""
-        self._take_ticket()
         whole = batch_index < 0 or batch_index >= batch_size - 1
+        if not whole and not self._batch_index_acks:
+            actions = self._acknowledge_partial(position, BitMap(range(batch_index + 1)), batch_size)
+            if position.entry == 0 or position not in self._partial:  # nothing before it in its ledger, or complete
+                return actions
+            before = self.acknowledge_cumulative(Position(position.ledger, position.entry - 1))
+            return [*actions, *before]
+        self._take_ticket()
+        if self._partial:
+            self._partial = {entry: indexes for entry, indexes in self._partial.items() if entry > position}
         newer = (position, None if whole else batch_index)
         if self._cumulative is None or _height(newer) > _height(self._cumulative):
             self._cumulative = newer
@@ -200,6 +217,20 @@ class AckGrouping:
         """The requests to send again, in order, after a reconnect."""
         return [flight.request for flight in self._in_flight.values()]
 
+    def restart(self) -> Sequence[Action]:
+        """The subscription was put elsewhere: forget what is unconfirmed. Every ticket so far counts as answered."""
+        self._entries.clear()
+        self._batches.clear()
+        self._partial.clear()
+        self._cumulative = None
+        self._in_flight.clear()
+        self._flush_due = False
+        return self._answered()
+
+    def delivered(self, position: Position) -> None:
+        """The entry was delivered (again): without batch-index acknowledgement all its messages count anew."""
+        self._partial.pop(position, None)
+
     def acknowledged(self, position: Position) -> BitMap | bool:
         """What of this entry is acknowledged here, perhaps unknown to the cluster: all, nothing, or some indexes."""
         if not self._in_flight and not self._pending():
@@ -218,6 +249,18 @@ class AckGrouping:
             if cumulative[0] == position and cumulative[1] is not None:
                 found.add_range(0, cumulative[1] + 1)
         return found if found else False
+
+    def _acknowledge_entry(self, position: Position) -> Sequence[Action]:
+        self._take_ticket()
+        self._batches.pop(position, None)
+        self._partial.pop(position, None)
+        self._entries.add(position)
+        return self._gathered()
+
+    def _acknowledge_partial(self, position: Position, indexes: BitMap, batch_size: int) -> Sequence[Action]:
+        gathered = self._partial.setdefault(position, BitMap())
+        gathered |= indexes
+        return self._acknowledge_entry(position) if len(gathered) == batch_size else _NOTHING
 
     def _take_ticket(self) -> None:
         self.ticket += 1

@@ -9,59 +9,109 @@ Algorithm:
    the cluster again when the application has taken the messages, or when they were dropped without being shown.
 3. Owed permits are granted when they reach half of ``size``: a request for each message would double the traffic,
    and waiting for an empty queue would stall the consumer for a round trip.
+4. With ``size`` 0 nothing is prefetched: a permit is granted for each receiver that waits and has none yet. A
+   receiver that gives up leaves its permit behind; the message that it brings is for the next one.
 
-Source: the permit flow of Pulsar's binary protocol, as its public documentation describes it.
+Source: the permit flow of Pulsar's binary protocol, as its public documentation describes it; seed 002 on what a queue
+that is too large does to the other consumers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from snapshots.position import Position
 
 T = TypeVar("T")
+
+
+class _Entry(NamedTuple, Generic[T]):
+    messages: Iterator[T]
+    permits: int
+    position: Position | None
 
 
 class ReceiverQueue(Generic[T]):
     """Entries that wait for the application, opened into messages as they are taken."""
 
-    __slots__ = ("_deferred", "_entries", "_head", "_head_permits", "_owed", "_queued", "_size", "_threshold")
+    __slots__ = (
+        "_deferred",
+        "_entries",
+        "_granted",
+        "_head",
+        "_head_permits",
+        "_head_position",
+        "_owed",
+        "_queued",
+        "_returned",
+        "_size",
+        "_threshold",
+    )
 
     def __init__(self, size: int) -> None:
-        assert size > 0
+        assert size >= 0
         self._size = size
         self._threshold = max(1, size // 2)
-        self._entries: deque[tuple[Iterator[T], int]] = deque()
+        self._entries: deque[_Entry[T]] = deque()
         self._head: Iterator[T] | None = None
         self._head_permits = 0
+        self._head_position: Position | None = None
+        self._returned: deque[T] = deque()
+        """Messages that were taken and put back; their permits are owed or granted already."""
         self._deferred: Exception | None = None
         self._queued = 0
         self._owed = 0
+        self._granted = 0
+        """With size 0: permits that the cluster has not used yet; below 0 after a batch larger than its permits."""
 
     def __len__(self) -> int:
         """Messages that the application can take (at most: some may turn out to be acknowledged)."""
-        return self._queued
+        return self._queued + len(self._returned)
 
     def restart(self) -> int:
         """Forget everything, for a new connection; returns the permits to grant it."""
         self._forget()
         self._owed = 0
+        self._granted = 0
         return self._size
 
-    def put(self, messages: Iterator[T], permits: int) -> None:
+    def put(self, messages: Iterator[T], permits: int, position: Position | None = None) -> None:
         """Queue one entry that cost ``permits``."""
         assert permits >= 0
-        self._entries.append((messages, permits))
+        self._entries.append(_Entry(messages, permits, position))
         self._queued += permits
+        self._granted -= permits
 
     def drop(self, permits: int) -> None:
         """Account for an entry that cost ``permits`` and is not going to be shown."""
         self._owed += permits
+        self._granted -= permits
 
     def drop_all(self) -> None:
         """Drop what is queued, before the cluster delivers it again on the same connection."""
         self._owed += self._queued
         self._forget()
+
+    def drop_entries(self, positions: Collection[Position]) -> None:
+        """Drop what is queued of these entries, the rest of one that was begun included."""
+        if self._head is not None and self._head_position in positions:
+            self._finish_head()
+        if not any(entry.position in positions for entry in self._entries):
+            return
+        kept: deque[_Entry[T]] = deque()
+        for entry in self._entries:
+            if entry.position in positions:
+                self._queued -= entry.permits
+                self._owed += entry.permits
+            else:
+                kept.append(entry)
+        self._entries = kept
+
+    def put_back(self, messages: Sequence[T]) -> None:
+        """Return messages that were taken and not shown after all; they come first again, in this order."""
+        self._returned.extendleft(reversed(messages))
 
     def pop(self) -> T | None:
         """The next message, or None if there is none.
@@ -69,6 +119,8 @@ class ReceiverQueue(Generic[T]):
         An error of an entry's iterator comes through once; the rest of that entry is then gone from the queue and paid
         for, and the next call goes on with the entry after it.
         """
+        if self._returned:
+            return self._returned.popleft()
         if self._deferred is not None:
             error, self._deferred = self._deferred, None
             raise error
@@ -76,7 +128,7 @@ class ReceiverQueue(Generic[T]):
             if self._head is None:
                 if not self._entries:
                     return None
-                self._head, self._head_permits = self._entries.popleft()
+                self._head, self._head_permits, self._head_position = self._entries.popleft()
             try:
                 message = next(self._head, None)
             except Exception:
@@ -107,8 +159,16 @@ class ReceiverQueue(Generic[T]):
             taken.append(message)
         return taken
 
-    def take_permits(self) -> int:
-        """The permits to grant now: 0 until half of the queue was consumed."""
+    def take_permits(self, waiting: int = 0) -> int:
+        """The permits to grant now: 0 until half of the queue was consumed.
+
+        With size 0: as many as bring the number of unused permits up to the ``waiting`` receivers.
+        """
+        if self._size == 0:
+            self._owed = 0
+            wanted = max(0, waiting - len(self) - self._granted)
+            self._granted += wanted
+            return wanted
         if self._owed < self._threshold:
             return 0
         owed, self._owed = self._owed, 0
@@ -116,13 +176,16 @@ class ReceiverQueue(Generic[T]):
 
     def _finish_head(self) -> None:
         self._head = None
+        self._head_position = None
         self._queued -= self._head_permits
         self._owed += self._head_permits
         self._head_permits = 0
 
     def _forget(self) -> None:
         self._entries.clear()
+        self._returned.clear()
         self._head = None
         self._head_permits = 0
+        self._head_position = None
         self._deferred = None
         self._queued = 0
