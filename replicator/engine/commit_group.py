@@ -121,6 +121,14 @@ class PutRequest(Request):
 
 
 @dataclass(slots=True)
+class PutManyRequest(Request):
+    """Deletes every row under the ``cleared`` prefixes, then sets or (with None) deletes the rows of ``writes``."""
+
+    writes: Sequence[tuple[str, bytes, bytes | None]] = ()
+    cleared: Sequence[tuple[str, bytes]] = ()
+
+
+@dataclass(slots=True)
 class CreateTopicRequest(Request):
     name: str = ""
 
@@ -183,12 +191,28 @@ class CommitGroup:
             return self._copy(txn, request)
         if isinstance(request, CreateTopicRequest):
             return self._create_topic(txn, request.name)
+        if isinstance(request, PutManyRequest):
+            for table, prefix in request.cleared:
+                self._clear(txn, table, prefix)
+            for table, key, value in request.writes:
+                self._put(txn, table, key, value)
+            return None
         assert isinstance(request, PutRequest)
-        if request.value is None:
-            txn.delete(request.key, db=self._dbs[request.table])
-        else:
-            txn.put(request.key, request.value, db=self._dbs[request.table])
+        self._put(txn, request.table, request.key, request.value)
         return None
+
+    def _put(self, txn: lmdb.Transaction, table: str, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            txn.delete(key, db=self._dbs[table])
+        else:
+            txn.put(key, value, db=self._dbs[table])
+
+    def _clear(self, txn: lmdb.Transaction, table: str, prefix: bytes) -> None:
+        cursor = txn.cursor(db=self._dbs[table])
+        more = cursor.set_range(prefix)
+        while more and bytes(cursor.key()).startswith(prefix):
+            cursor.delete()  # the cursor is now on the next row, with an empty key at the end
+            more = bool(cursor.key())
 
     def _create_topic(self, txn: lmdb.Transaction, name: str) -> TopicRecord:
         stored = txn.get(name.encode(), db=self._dbs["topics"])

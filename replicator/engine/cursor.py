@@ -18,34 +18,43 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import InvalidAck, StoreUnusable
+from replicator.engine.batch_acks import BatchAcks, ChunkId, batch_chunk_of
+from replicator.engine.errors import InvalidAck
 from replicator.engine.log_index import LogIndex
-from replicator.engine.position_set import PositionSet
+from replicator.engine.position_set import PositionSet, chunk_of
 from snapshots.position import BEFORE_ALL, Position
 
 FIRST_GENERATION: Final = 1
-_FORMAT: Final = 1
-_LENGTH = struct.Struct(">I")
+
+
+@dataclass(slots=True)
+class DirtyChunks:
+    """Which chunks of the state have changed since they were saved. What mark-delete has passed needs no note."""
+
+    deleted: set[ChunkId] = field(default_factory=set)
+    batches: set[ChunkId] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class CursorState:
-    """What is stored of a cursor; ``batch_acks`` holds the acknowledged indexes of partly acknowledged batches."""
+    """What is stored of a cursor; ``batch_acks`` holds the acknowledged indexes of partly acknowledged batches.
+
+    Only :class:`Cursor` changes the last two, so that ``dirty`` says what of them is to be saved.
+    """
 
     mark_delete: Position = BEFORE_ALL
     generation: int = FIRST_GENERATION
     replicated: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     individually_deleted: PositionSet = field(default_factory=PositionSet)
-    batch_acks: dict[Position, BitMap] = field(default_factory=dict)
+    batch_acks: BatchAcks = field(default_factory=BatchAcks)
+    dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
 
 
 class Cursor:
@@ -94,9 +103,12 @@ class Cursor:
             if len(indexes) < batch_size:
                 if indexes:
                     self._state.batch_acks[position] = indexes
+                    self._state.dirty.batches.add(batch_chunk_of(position))
                 return False
-        self._state.batch_acks.pop(position, None)
+        if self._state.batch_acks.pop(position, None) is not None:
+            self._state.dirty.batches.add(batch_chunk_of(position))
         self._state.individually_deleted.add(position)
+        self._state.dirty.deleted.add(chunk_of(position))
         self.advance()
         return True
 
@@ -139,7 +151,7 @@ class Cursor:
         state.generation = state.generation + 1 if generation is None else generation
         state.mark_delete = self._log.clamp(position)
         state.individually_deleted = PositionSet()
-        state.batch_acks = {}
+        state.batch_acks = BatchAcks()
         self.advance()
 
     def advance(self) -> bool:
@@ -156,8 +168,7 @@ class Cursor:
         if state.mark_delete == before:
             return False
         state.individually_deleted.discard_through(state.mark_delete)
-        for position in [p for p in state.batch_acks if p <= state.mark_delete]:
-            del state.batch_acks[position]
+        state.batch_acks.discard_through(state.mark_delete)
         return True
 
     def backlog_entries(self) -> int:
@@ -172,8 +183,7 @@ class Cursor:
             return
         state.mark_delete = position
         state.individually_deleted.discard_through(position)
-        for batch in [p for p in state.batch_acks if p <= position]:
-            del state.batch_acks[batch]
+        state.batch_acks.discard_through(position)
         self.advance()
 
     def _check(self, position: Position) -> None:
@@ -192,47 +202,3 @@ class Cursor:
         if wrong:
             raise InvalidAck(f"batch index {wrong[0]} of {position}: the batch has {batch_size} messages")
         return BitMap(indexes)
-
-
-def encode_cursor(state: CursorState) -> bytes:
-    """The stored form: a length, a JSON head, and the bitmaps that it lists, one after another."""
-    deleted = state.individually_deleted.serialize()
-    batches = [(position, bitmap.serialize()) for position, bitmap in sorted(state.batch_acks.items())]
-    head = json.dumps(
-        {
-            "format": _FORMAT,
-            "generation": state.generation,
-            "mark_delete": list(state.mark_delete),
-            "replicated": state.replicated,
-            "properties": dict(state.properties),
-            "deleted": [[ledger, len(encoded)] for ledger, encoded in deleted],
-            "batches": [[*position, len(encoded)] for position, encoded in batches],
-        },
-        separators=(",", ":"),
-    ).encode()
-    return b"".join([_LENGTH.pack(len(head)), head, *(e for _, e in deleted), *(e for _, e in batches)])
-
-
-def decode_cursor(stored: bytes) -> CursorState:
-    """Read what :func:`encode_cursor` wrote; raises :class:`StoreUnusable` for a newer format."""
-    (length,) = _LENGTH.unpack_from(stored)
-    at = _LENGTH.size + length
-    head = json.loads(stored[_LENGTH.size : at])
-    if head["format"] != _FORMAT:
-        raise StoreUnusable(f"a cursor has format {head['format']}, this version reads {_FORMAT}: use a newer version")
-    deleted: list[tuple[int, bytes]] = []
-    for ledger, size in head["deleted"]:
-        deleted.append((ledger, stored[at : at + size]))
-        at += size
-    batches: dict[Position, BitMap] = {}
-    for ledger, entry, size in head["batches"]:
-        batches[Position(ledger, entry)] = BitMap.deserialize(stored[at : at + size])
-        at += size
-    return CursorState(
-        mark_delete=Position(*head["mark_delete"]),
-        generation=head["generation"],
-        replicated=head["replicated"],
-        properties=head["properties"],
-        individually_deleted=PositionSet.deserialize(deleted),
-        batch_acks=batches,
-    )

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from pyroaring import BitMap
 
 from snapshots.position import Position
+
+CHUNK_SHIFT: Final = 16
+"""A chunk is the 65,536 entry ids of one ledger with this quotient: one container of a roaring bitmap, 8 kB at most."""
+
+
+def chunk_of(position: Position) -> tuple[int, int]:
+    return position[0], position[1] >> CHUNK_SHIFT
 
 
 class PositionSet:
@@ -74,6 +82,16 @@ class PositionSet:
         ledger = min(self._ledgers)
         return Position(ledger, self._ledgers[ledger].min())
 
+    def head(self, count: int) -> list[Position]:
+        """The lowest ``count`` positions, or all if there are fewer, in order."""
+        found: list[Position] = []
+        for ledger in sorted(self._ledgers):
+            if len(found) >= count:
+                break
+            entries = self._ledgers[ledger][: count - len(found)]
+            found.extend(Position(ledger, entry) for entry in entries)
+        return found
+
     def run_end(self, position: Position) -> Position:
         """The last position of the run without holes that starts at ``position``, inside its ledger.
 
@@ -122,6 +140,38 @@ class PositionSet:
     def serialize(self) -> list[tuple[int, bytes]]:
         """For each ledger its id and the portable roaring bytes."""
         return [(ledger, self._ledgers[ledger].serialize()) for ledger in sorted(self._ledgers)]
+
+    def chunk_ids(self) -> list[tuple[int, int]]:
+        """The chunks that hold positions, in order."""
+        found: list[tuple[int, int]] = []
+        for ledger in sorted(self._ledgers):
+            bitmap = self._ledgers[ledger]
+            rank = 0
+            while rank < len(bitmap):
+                found.append((ledger, chunk := bitmap[rank] >> CHUNK_SHIFT))
+                rank = bitmap.rank(((chunk + 1) << CHUNK_SHIFT) - 1)
+        return found
+
+    def serialize_chunk(self, chunk_id: tuple[int, int]) -> bytes | None:
+        """The portable roaring bytes of the positions in one chunk; None if there are none."""
+        bitmap = self._ledgers.get(chunk_id[0])
+        if bitmap is None:
+            return None
+        first = chunk_id[1] << CHUNK_SHIFT
+        part = bitmap & BitMap(range(first, first + (1 << CHUNK_SHIFT)))
+        if not part:
+            return None
+        part.run_optimize()
+        return part.serialize()
+
+    def add_serialized(self, ledger: int, encoded: bytes) -> None:
+        """Add the entries of one ledger that :meth:`serialize_chunk` or :meth:`serialize` gave."""
+        part = BitMap.deserialize(encoded)
+        mine = self._ledgers.get(ledger)
+        if mine is not None:
+            mine |= part
+        elif part:
+            self._ledgers[ledger] = part
 
     @classmethod
     def deserialize(cls, parts: Iterable[tuple[int, bytes]]) -> PositionSet:

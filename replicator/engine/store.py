@@ -13,7 +13,8 @@ markers    topic id | ledger | first entry                entries u32
 high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
 extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
            | first entry (origin's position)
-cursors    topic id | subscription                        see :func:`replicator.engine.cursor.encode_cursor`
+cursors    topic id | subscription                        see :mod:`replicator.engine.cursor_rows`
+cursor_rows                                               see there
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -39,7 +40,7 @@ from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from snapshots.position import Position
 
 FORMAT: Final = 1
-TABLES: Final = ("meta", "topics", "blocks", "markers", "high_water", "extents", "cursors")
+TABLES: Final = ("meta", "topics", "blocks", "markers", "high_water", "extents", "cursors", "cursor_rows")
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")
 LOCAL_PREFIX: Final = struct.Struct(">QQ")
@@ -268,6 +269,16 @@ class Store:
                 found[cursor.key()[4:].decode()] = cursor.value()
                 more = cursor.next()
         return found
+
+    def cursor_rows(self, topic_id: int) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of all cursors of a topic, in the order of their keys."""
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables["cursor_rows"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                yield cursor.item()
+                more = cursor.next()
 
     # The log.
 

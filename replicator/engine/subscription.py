@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, Protocol
 
-from replicator.engine.cursor import Cursor, CursorState, encode_cursor
+from replicator.engine.cursor import Cursor, CursorState
+from replicator.engine.cursor_rows import CursorRows
 from replicator.engine.dispatcher import Assignment, Candidate, Dispatcher
 from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
 from replicator.engine.log_index import LogIndex
-from replicator.engine.store import TOPIC_KEY
 from replicator.engine.types import Ack, Delivery, LoggedEntry, SubscriptionType
 from replicator.engine.writer import Writer
 from snapshots.position import BEFORE_ALL, Position
@@ -110,12 +110,16 @@ class EngineConsumer:
 class Subscription:
     """One subscription of one topic. All methods run on the engine's event loop."""
 
-    def __init__(self, topic: SubscribedTopic, name: str, state: CursorState, *, durable: bool = False) -> None:
+    def __init__(
+        self, topic: SubscribedTopic, name: str, state: CursorState, *, rows: CursorRows | None = None
+    ) -> None:
+        """``rows`` are those that it was loaded from; a new subscription has none yet."""
         self.topic = topic
         self.name = name
         self.cursor = Cursor(topic.log, state)
+        self._rows = rows or CursorRows(topic.topic_id, name)
         self.consumers: dict[int, EngineConsumer] = {}
-        self.durable = durable
+        self.durable = rows is not None
         """Whether the store knows of it. Not so for a moment after it was made."""
         self.locally_active = False
         """Whether the newest change came from a consumer here, not from another cluster: only then others are told."""
@@ -317,9 +321,7 @@ class Subscription:
         while self._waiting_for_save:
             waiting, self._waiting_for_save = self._waiting_for_save, []
             try:
-                if self._deleting:
-                    raise self._being_deleted()
-                await self.topic.writer.put("cursors", self._key(), encode_cursor(self.cursor.state))
+                await self._write_changes()
             except EngineError as error:
                 for future in waiting:
                     if not future.done():
@@ -331,6 +333,18 @@ class Subscription:
                     future.set_result(None)
         self._saver = None
 
+    async def _write_changes(self) -> None:
+        if self._deleting:
+            raise self._being_deleted()
+        changes = self._rows.changes(self.cursor.state)
+        try:
+            if changes:
+                await self.topic.writer.put_many(changes.writes, cleared=changes.cleared)
+        except BaseException:
+            self._rows.failed()
+            raise
+        self._rows.saved()
+
     async def delete(self, by: EngineConsumer | None = None) -> None:
         """Delete the subscription and its state; raises :class:`NotAllowedError` while others consume it."""
         if [consumer for consumer in self.consumers.values() if consumer is not by]:
@@ -339,7 +353,8 @@ class Subscription:
             raise self._being_deleted()
         self._deleting = True  # what is saved from here on would bring it back
         try:
-            await self.topic.writer.put("cursors", self._key(), None)
+            deletion = self._rows.deletion()
+            await self.topic.writer.put_many(deletion.writes, cleared=deletion.cleared)
         except BaseException:
             self._deleting = False
             raise
@@ -349,9 +364,6 @@ class Subscription:
 
     def _being_deleted(self) -> SubscriptionNotFound:
         return SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} is being deleted")
-
-    def _key(self) -> bytes:
-        return TOPIC_KEY.pack(self.topic.topic_id) + self.name.encode()
 
     # Figures.
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replicator.engine.block import BlockKind, BlockView
-from replicator.engine.cursor import CursorState, decode_cursor
+from replicator.engine.cursor import CursorState
+from replicator.engine.cursor_rows import load_cursors
 from replicator.engine.entry import decode_entry
 from replicator.engine.errors import (
     BlockCorrupt,
@@ -88,8 +89,8 @@ class Topic:
         self._high_water = dict(high_waters)
         self._message_vector = self._store.message_vector(self.topic_id, high_waters)
         self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
-        for name, stored in self._store.cursors(self.topic_id).items():
-            self.subscriptions[name] = Subscription(self, name, decode_cursor(stored), durable=True)
+        for name, (state, rows) in load_cursors(self._store, self.topic_id).items():
+            self.subscriptions[name] = Subscription(self, name, state, rows=rows)
 
     # What is here.
 

@@ -33,6 +33,7 @@ from replicator.engine.commit_group import (
     CreateTopicRequest,
     Extent,
     PublishRequest,
+    PutManyRequest,
     PutRequest,
     Request,
     Tail,
@@ -109,6 +110,13 @@ class Writer:
     async def put(self, table: str, key: bytes, value: bytes | None) -> None:
         """Set or (with None) delete one row."""
         await self._submit(PutRequest(self._loop.create_future(), len(value or b""), table=table, key=key, value=value))
+
+    async def put_many(
+        self, writes: Sequence[tuple[str, bytes, bytes | None]], *, cleared: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        """In one transaction delete every row under the ``cleared`` prefixes, then set or (with None) delete rows."""
+        size = sum(len(value or b"") for _, _, value in writes)
+        await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
 
     async def create_topic(self, name: str) -> TopicRecord:
         """The topic's record, made if there is none."""

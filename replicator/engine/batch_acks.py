@@ -1,0 +1,96 @@
+"""Which messages of which batches are acknowledged, for batches in which others are not. Pure.
+
+A mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES` entry ids.
+A chunk is what the store writes as one row, and what is forgotten as a whole when the mark-delete position passes it,
+so that neither costs more with the number of batches that are open.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Final
+
+from pyroaring import BitMap
+
+from snapshots.position import Position
+
+BATCH_CHUNK_SHIFT: Final = 8
+BATCH_CHUNK_ENTRIES: Final = 1 << BATCH_CHUNK_SHIFT
+"""Some kilobytes of bitmaps a chunk: small to write again, and 100,000 open batches are some hundred rows to load."""
+
+ChunkId = tuple[int, int]
+"""A ledger, and the entry ids of it that have this quotient."""
+
+
+def batch_chunk_of(position: Position) -> ChunkId:
+    return position[0], position[1] >> BATCH_CHUNK_SHIFT
+
+
+class BatchAcks(MutableMapping[Position, BitMap]):
+    """Bitmaps are stored serialized: an object of 60 bytes a batch instead of several hundred."""
+
+    __slots__ = ("_chunks", "_count", "_order")
+
+    def __init__(self, batches: Iterable[tuple[Position, BitMap]] = ()) -> None:
+        self._chunks: dict[ChunkId, dict[int, bytes]] = {}
+        self._order: list[ChunkId] = []
+        self._count = 0
+        for position, indexes in batches:
+            self[position] = indexes
+
+    def __getitem__(self, position: Position) -> BitMap:
+        return BitMap.deserialize(self._chunks[batch_chunk_of(position)][position[1]])
+
+    def __contains__(self, position: object) -> bool:
+        return isinstance(position, Position) and position.entry in self._chunks.get(batch_chunk_of(position), ())
+
+    def __setitem__(self, position: Position, indexes: BitMap) -> None:
+        self.put_serialized(position, indexes.serialize())
+
+    def __delitem__(self, position: Position) -> None:
+        chunk_id = batch_chunk_of(position)
+        chunk = self._chunks[chunk_id]
+        del chunk[position[1]]
+        self._count -= 1
+        if not chunk:
+            del self._chunks[chunk_id]
+            del self._order[bisect_left(self._order, chunk_id)]
+
+    def __iter__(self) -> Iterator[Position]:
+        """In order."""
+        for chunk_id in self._order:
+            for entry in sorted(self._chunks[chunk_id]):
+                yield Position(chunk_id[0], entry)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put_serialized(self, position: Position, indexes: bytes) -> None:
+        chunk_id = batch_chunk_of(position)
+        chunk = self._chunks.get(chunk_id)
+        if chunk is None:
+            chunk = self._chunks[chunk_id] = {}
+            insort(self._order, chunk_id)
+        self._count += position[1] not in chunk
+        chunk[position[1]] = indexes
+
+    def chunk(self, chunk_id: ChunkId) -> list[tuple[int, bytes]]:
+        """The entry ids of a chunk and their serialized bitmaps, in order; empty if it has none."""
+        return sorted(self._chunks.get(chunk_id, {}).items())
+
+    def chunk_ids(self) -> list[ChunkId]:
+        return list(self._order)
+
+    def discard_through(self, position: Position) -> None:
+        """Forget every batch at or below ``position``."""
+        if not self._order:
+            return
+        at = bisect_left(self._order, (position[0], max(position[1], 0) >> BATCH_CHUNK_SHIFT))
+        for chunk_id in self._order[:at]:
+            self._count -= len(self._chunks.pop(chunk_id))
+        del self._order[:at]
+        if self._order and self._order[0][0] == position[0]:
+            chunk = self._chunks[self._order[0]]
+            for entry in [entry for entry in chunk if entry <= position[1]]:
+                del self[Position(position[0], entry)]
