@@ -6,23 +6,34 @@ else is refused by name, because an ignored setting is a lost message later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from replicator.client.errors import InvalidConfiguration, InvalidTopicName, OperationNotSupported, from_engine
+from replicator.client.negative_acks import RedeliveryBackoff
 from replicator.engine.entry import BATCH_MESSAGES_MAX
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.engine.types import (
+    AccessMode,
+    HashRange,
+    KeySharedPolicy,
+    ProducerOptions,
+    SubscribeOptions,
+    SubscriptionType,
+)
 from replicator.engine.types import InitialPosition as EngineInitialPosition
-from replicator.engine.types import AccessMode, KeySharedPolicy, ProducerOptions, SubscribeOptions, SubscriptionType
 from snapshots.position import Position
 
 PENDING_MESSAGES_MAX: Final = 1_000_000
 RECEIVER_QUEUE_SIZE_MAX: Final = 100_000
 """Prefetched messages of one consumer; a server refuses more permits than this (invariant 11)."""
 PROPERTIES_MAX: Final = 1_000
+ACK_TIMEOUT_TICK_MS: Final = 1_000
+"""As upstream's default: finer ticks would only wake up an idle process."""
+HASH_SLOTS: Final = 65_536
 
 
 class ConsumerType(Enum):
@@ -32,6 +43,15 @@ class ConsumerType(Enum):
     Shared = "Shared"
     Failover = "Failover"
     KeyShared = "Key_Shared"
+
+
+class KeySharedMode(Enum):
+    """Who says which keys a Key_Shared consumer gets."""
+
+    AutoSplit = "AutoSplit"
+    """The subscription does."""
+    Sticky = "Sticky"
+    """The consumer itself, by its ranges."""
 
 
 class InitialPosition(Enum):
@@ -92,6 +112,80 @@ class ProducerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerKeySharedPolicy:
+    """Which keys a Key_Shared consumer asks for, and whether their order may be given up for speed.
+
+    ``sticky_ranges`` are pairs of the first and the last of 65,536 hash slots, for ``KeySharedMode.Sticky`` only.
+    Raises :class:`InvalidConfiguration`.
+    """
+
+    key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
+    allow_out_of_order_delivery: bool = False
+    sticky_ranges: Sequence[tuple[int, int]] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key_shared_mode, KeySharedMode):
+            raise InvalidConfiguration(f"key_shared_mode is {self.key_shared_mode!r}; it must be a KeySharedMode")
+        check_flag("allow_out_of_order_delivery", self.allow_out_of_order_delivery)
+        sticky = self.key_shared_mode is KeySharedMode.Sticky
+        if sticky != bool(self.sticky_ranges):
+            raise InvalidConfiguration("sticky_ranges belong to KeySharedMode.Sticky, which needs at least one")
+        last_taken = -1
+        for start, end in sorted(self.sticky_ranges or ()):
+            check_range("the start of a sticky range", start, 0, HASH_SLOTS - 1)
+            check_range("the end of a sticky range", end, start, HASH_SLOTS - 1)
+            if start <= last_taken:
+                raise InvalidConfiguration(f"sticky range {start}..{end} overlaps the one that ends at {last_taken}")
+            last_taken = end
+
+    def engine_policy(self) -> KeySharedPolicy:
+        """What the cluster is told."""
+        ranges = tuple(HashRange(start, end) for start, end in self.sticky_ranges) if self.sticky_ranges else None
+        return KeySharedPolicy(ranges, self.allow_out_of_order_delivery)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerBatchReceivePolicy:
+    """When a batch receive returns: at the first of these that is reached; a value of 0 or below is no limit.
+
+    Raises :class:`InvalidConfiguration` if there is no limit at all.
+    """
+
+    max_num_message: int = -1
+    max_num_bytes: int = 10 * 1024 * 1024
+    timeout_ms: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_message", "max_num_bytes", "timeout_ms"):
+            check_range(name, getattr(self, name), -1, 2**31)
+        if self.max_num_message <= 0 and self.max_num_bytes <= 0 and self.timeout_ms <= 0:
+            raise InvalidConfiguration("a batch receive needs at least one of messages, bytes and timeout as its limit")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerDeadLetterPolicy:
+    """After how many redeliveries a message is given up, and where it goes then.
+
+    The topics have defaults: ``TOPIC-SUBSCRIPTION-DLQ`` and ``TOPIC-SUBSCRIPTION-RETRY``. With
+    ``initial_subscription_name`` the dead letter topic gets that subscription before its first message, so that
+    retention keeps it. Raises :class:`InvalidConfiguration`, :class:`InvalidTopicName`.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    initial_subscription_name: str | None = None
+    retry_letter_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        check_range("max_redeliver_count", self.max_redeliver_count, 1, 2**31)
+        for topic in (self.dead_letter_topic, self.retry_letter_topic):
+            if topic is not None:
+                full_topic_name(topic)
+        if self.initial_subscription_name is not None:
+            check_subscription(self.initial_subscription_name)
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     """One consumer as its user wants it."""
 
@@ -108,11 +202,28 @@ class ConsumerSettings:
     ack_receipt_enabled: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
-    key_shared: KeySharedPolicy = KeySharedPolicy()
+    key_shared: KeySharedPolicy = field(default_factory=KeySharedPolicy)
     start: Position | None = None
     durable: bool = True
     read_compacted: bool = False
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    start_message_id_inclusive: bool = False
+    """Whether a seek to a message id delivers that message too."""
+    batch_index_ack_enabled: bool = True
+    unacked_messages_timeout_ms: int = 0
+    """0: messages may stay unacknowledged without end."""
+    tick_duration_ms: int = 0
+    """How late a message may time out; 0: a second, or the timeout if that is shorter."""
+    negative_ack_backoff: RedeliveryBackoff | None = None
+    """Instead of the fixed ``negative_ack_redelivery_delay_ms``."""
+    ack_timeout_backoff: RedeliveryBackoff | None = None
+    """Instead of the fixed ``unacked_messages_timeout_ms``."""
+    batch_receive_policy: ConsumerBatchReceivePolicy = field(default_factory=ConsumerBatchReceivePolicy)
+    dead_letter_policy: ConsumerDeadLetterPolicy | None = None
+    retry_enabled: bool = False
+    max_pending_chunked_message: int = 10
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
 
     def options(self) -> SubscribeOptions:
         """What the cluster is told."""
@@ -130,31 +241,48 @@ class ConsumerSettings:
             subscription_properties=self.subscription_properties,
         )
 
+    def ack_timeout_tick_ms(self) -> int:
+        """The tick of the unacknowledged message tracker."""
+        return self.tick_duration_ms or min(ACK_TIMEOUT_TICK_MS, self.unacked_messages_timeout_ms)
+
     def __post_init__(self) -> None:
         check_name("consumer_name", self.consumer_name)
-        try:
-            check_subscription_name(self.subscription)
-        except EngineError as error:
-            raise from_engine(error) from None
-        check_range("receiver_queue_size", self.receiver_queue_size, 1, RECEIVER_QUEUE_SIZE_MAX)
+        check_subscription(self.subscription)
+        check_range("receiver_queue_size", self.receiver_queue_size, 0, RECEIVER_QUEUE_SIZE_MAX)
         check_range("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0, 2**31)
         check_range("acknowledgement_group_time_ms", self.acknowledgement_group_time_ms, 0, 3_600_000)
         check_range("acknowledgement_group_size_max", self.acknowledgement_group_size_max, 1, 1_000_000)
         check_properties(self.properties)
+        check_properties(self.subscription_properties)
+        check_range("priority_level", self.priority, 0, 2**31 - 1)
+        check_range("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 0, 2**31)
+        check_range("tick_duration_in_ms", self.tick_duration_ms, 0, self.unacked_messages_timeout_ms)
+        check_range("max_pending_chunked_message", self.max_pending_chunked_message, 0, 1_000_000)
+        check_range(
+            "expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0, 2**31
+        )
+        self._check_type()
+
+    def _check_type(self) -> None:
+        """Raise :class:`InvalidConfiguration` for what a subscription of this type does not have."""
+        if self.key_shared != KeySharedPolicy() and self.consumer_type is not SubscriptionType.KEY_SHARED:
+            raise InvalidConfiguration("key_shared_policy is for consumers of type KeyShared")
+        if self.read_compacted and not self.consumer_type.one_active:
+            raise InvalidConfiguration("is_read_compacted is for consumers of type Exclusive and Failover")
+        if (self.dead_letter_policy is not None or self.retry_enabled) and self.consumer_type.one_active:
+            raise InvalidConfiguration(
+                "dead letters and retries are for consumers of type Shared and KeyShared: the others cannot have "
+                "single messages again"
+            )
 
 
 def subscription_type(consumer_type: ConsumerType) -> SubscriptionType:
-    """The engine's type; raises :class:`OperationNotSupported` for those that it does not have."""
-    try:
-        return SubscriptionType(consumer_type.value)
-    except ValueError:
-        raise OperationNotSupported(f"consumer_type {consumer_type.name} is not supported yet") from None
+    """The engine's type."""
+    return SubscriptionType(consumer_type.value)
 
 
 def full_topic_name(topic: object) -> str:
-    """The canonical name; raises :class:`InvalidTopicName`, and :class:`OperationNotSupported` for lists."""
-    if isinstance(topic, list):
-        raise OperationNotSupported("subscribing to a list of topics is not supported yet")
+    """The canonical name; raises :class:`InvalidTopicName`."""
     if not isinstance(topic, str):
         raise InvalidTopicName(f"topic {topic!r} is not a str")
     try:
@@ -177,6 +305,20 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is an int within ``low..high``."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidConfiguration(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidConfiguration(f"{name} is {value!r}; it must be True or False")
+
+
+def check_subscription(name: str) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``name`` can be a subscription's."""
+    try:
+        check_subscription_name(name)
+    except EngineError as error:
+        raise from_engine(error) from None
 
 
 def check_name(what: str, name: object) -> None:
