@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, Final
 
 import lmdb
@@ -31,8 +32,11 @@ from replicator.engine.block import (
     build_block,
     verify_block,
 )
+from replicator.engine.deduplication import Numbered, SequenceTable
 from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, NotAllowedError, TopicNotFound
+from replicator.engine.sequence_rows import load_sequences, write_sequences
 from replicator.engine.store import HighWater, Store, TopicRecord
+from replicator.engine.types import DUPLICATE
 from snapshots.position import BEFORE_ALL, Position
 
 ID_SALTS: Final = 1024
@@ -91,6 +95,12 @@ class Tail:
     """None until this process appends: each process writes its own ledgers."""
     next_entry: int = 0
     open_extents: dict[str, Extent] = field(default_factory=dict)
+    numbered: bool = False
+    """Whether the store may have rows of deduplication for this topic."""
+    sequences: SequenceTable | None = None
+    """Those rows, once they were needed."""
+    connected: Container[str] = ()
+    """The names of the producers that are connected; the event loop's, only asked here."""
 
 
 @dataclass(slots=True)
@@ -105,6 +115,27 @@ class PublishRequest(Request):
     kind: BlockKind = BlockKind.MESSAGES
     entries: Sequence[bytes] = ()
     batch_sizes: Sequence[int] = ()
+    numbered: Sequence[Numbered] | None = None
+    """What deduplication looks at, one for each entry; None where it is off."""
+    stored: Sequence[bool] | None = None
+    """Which of the entries are no duplicates; None if all are stored."""
+
+
+@dataclass(slots=True)
+class OpenProducerRequest(Request):
+    """Saves the topic's epoch (unless None) and, with ``numbered``, asks for the producer's highest sequence id."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    name: str = ""
+    epoch: int | None = None
+    numbered: bool = False
+
+
+@dataclass(slots=True)
+class DropInactiveRequest(Request):
+    """Forgets the sequence ids of producers that were not seen for long."""
+
+    tail: Tail = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)
@@ -159,6 +190,7 @@ class CommitGroup:
         self._now_ms = now_ms
         self._salt = salt
         self._undo: dict[int, tuple[Tail, Tail]] = {}
+        self._sequences: dict[int, SequenceTable] = {}
         self._run: list[PublishRequest] = []
         self._run_bytes = 0
         self._run_entries = 0
@@ -178,6 +210,8 @@ class CommitGroup:
                 result = error
             self.committed.results.append((request.future, result))
         self._end_run(txn)
+        for topic_id, table in self._sequences.items():
+            write_sequences(txn, self._dbs["sequences"], topic_id, table)
         if self.last_id != self._first_id:
             txn.put(b"last_id", json.dumps(self.last_id).encode(), db=self._dbs["meta"])
 
@@ -185,12 +219,20 @@ class CommitGroup:
         for tail, before in self._undo.values():
             for name in Tail.__slots__:
                 setattr(tail, name, getattr(before, name))
+        for table in self._sequences.values():
+            table.roll_back()
 
     def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
         if isinstance(request, CopyRequest):
             return self._copy(txn, request)
         if isinstance(request, CreateTopicRequest):
             return self._create_topic(txn, request.name)
+        if isinstance(request, OpenProducerRequest):
+            return self._open_producer(txn, request)
+        if isinstance(request, DropInactiveRequest):
+            if request.tail.numbered:
+                self._table(txn, request.tail).drop_inactive(self._now_ms)
+            return None
         if isinstance(request, PutManyRequest):
             for table, prefix in request.cleared:
                 self._clear(txn, table, prefix)
@@ -236,6 +278,12 @@ class CommitGroup:
     # Publishing: a run of publishes to one topic becomes one block.
 
     def _join_run(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        if request.kind is BlockKind.MESSAGES and (request.numbered is not None or request.tail.numbered):
+            try:
+                self._deduplicate(txn, request)
+            except NotAllowedError as error:
+                self.committed.results.append((request.future, error))
+                return
         run = self._run
         if run and (
             run[0].tail is not request.tail
@@ -253,9 +301,19 @@ class CommitGroup:
             return
         run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
         tail, kind = run[0].tail, run[0].kind
-        entries = [entry for request in run for entry in request.entries]
-        sizes = [size for request in run for size in request.batch_sizes]
+        entries: list[bytes] = []
+        sizes: list[int] = []
+        for request in run:
+            if request.stored is None:
+                entries += request.entries
+                sizes += request.batch_sizes
+            else:
+                entries += compress(request.entries, request.stored)
+                sizes += compress(request.batch_sizes, request.stored)
         assert len(entries) <= BLOCK_ENTRIES_MAX
+        if not entries:
+            self.committed.results += [(request.future, [DUPLICATE] * len(request.entries)) for request in run]
+            return
         first = self._next_position(tail)
         block = build_block(
             kind=kind,
@@ -275,9 +333,49 @@ class CommitGroup:
             self._put_high_water(txn, tail, self._store.cluster, HighWater(tail.incarnation, last))
         at = first.entry
         for request in run:
-            positions = [Position(first.ledger, at + index) for index in range(len(request.entries))]
-            at += len(positions)
+            if request.stored is None:
+                positions = [Position(first.ledger, at + index) for index in range(len(request.entries))]
+                at += len(positions)
+            else:
+                positions = []
+                for stored in request.stored:
+                    positions.append(Position(first.ledger, at) if stored else DUPLICATE)
+                    at += stored
             self.committed.results.append((request.future, positions))
+
+    # Deduplication.
+
+    def _deduplicate(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        """Find out which entries are stored; raises :class:`NotAllowedError` if none of the request may be."""
+        tail = request.tail
+        if request.numbered is None:  # it is off: what it knew is no longer the whole truth, and must not come back
+            self._remember(tail)
+            self._table(txn, tail).clear()
+            tail.numbered = False
+            return
+        stored = self._table(txn, tail).admit(request.numbered, self._now_ms)
+        tail.numbered = True
+        request.stored = None if all(stored) else stored
+
+    def _open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
+        tail = request.tail
+        if request.epoch is not None:
+            txn.put(tables.TOPIC_KEY.pack(tail.topic_id), tables.EPOCH.pack(request.epoch), db=self._dbs["epochs"])
+        if not (request.numbered and tail.numbered):
+            return -1
+        table = self._table(txn, tail)
+        table.touch(request.name, self._now_ms)
+        return table.highest(request.name)
+
+    def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
+        """The topic's table, as a part of this transaction."""
+        if tail.sequences is None:
+            rows = load_sequences(txn, self._dbs["sequences"], tail.topic_id) if tail.numbered else ()
+            tail.sequences = SequenceTable(rows, connected=tail.connected)
+        if tail.topic_id not in self._sequences:
+            self._sequences[tail.topic_id] = tail.sequences
+            tail.sequences.begin()
+        return tail.sequences
 
     # Copying.
 
@@ -312,10 +410,14 @@ class CommitGroup:
 
     # Both.
 
-    def _next_position(self, tail: Tail) -> Position:
+    def _remember(self, tail: Tail) -> None:
+        """Keep the tail as it is for :meth:`roll_back`."""
         if tail.topic_id not in self._undo:
             before = replace(tail, high_water=dict(tail.high_water), open_extents=dict(tail.open_extents))
             self._undo[tail.topic_id] = (tail, before)
+
+    def _next_position(self, tail: Tail) -> Position:
+        self._remember(tail)
         if tail.ledger is None or tail.next_entry >= 2**31:
             tail.ledger = self._new_id()
             tail.next_entry = 0

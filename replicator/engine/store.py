@@ -15,6 +15,11 @@ extents    topic id | origin NUL | incarnation | ledger   entries u32 | local le
            | first entry (origin's position)
 cursors    topic id | subscription                        see :mod:`replicator.engine.cursor_rows`
 cursor_rows                                               see there
+sequences  topic id | producer name                       see :mod:`replicator.engine.sequence_rows`
+epochs     topic id                                       the topic's epoch of exclusive producers u64
+compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compacted_view`
+compaction topic id                                       see there
+partitioned topic name                                    JSON, see :mod:`replicator.engine.partitions`
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -40,12 +45,27 @@ from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from snapshots.position import Position
 
 FORMAT: Final = 1
-TABLES: Final = ("meta", "topics", "blocks", "markers", "high_water", "extents", "cursors", "cursor_rows")
+TABLES: Final = (
+    "meta",
+    "topics",
+    "blocks",
+    "markers",
+    "high_water",
+    "extents",
+    "cursors",
+    "cursor_rows",
+    "sequences",
+    "epochs",
+    "compacted",
+    "compaction",
+    "partitioned",
+)
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")
 LOCAL_PREFIX: Final = struct.Struct(">QQ")
 MARKER_RUN: Final = struct.Struct(">I")
 HIGH_WATER: Final = struct.Struct(">QQQ")
+EPOCH: Final = struct.Struct(">Q")
 EXTENT: Final = struct.Struct(">IQQ")
 EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 READERS_MAX: Final = 512
@@ -269,6 +289,19 @@ class Store:
                 found[cursor.key()[4:].decode()] = cursor.value()
                 more = cursor.next()
         return found
+
+    def has_rows(self, table: str, topic_id: int) -> bool:
+        """Whether a table whose keys begin with the topic's id has rows of it."""
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables[table]) as txn:
+            cursor = txn.cursor()
+            return bool(cursor.set_range(prefix)) and bytes(cursor.key()).startswith(prefix)
+
+    def epoch(self, topic_id: int) -> int | None:
+        """The topic's epoch; None if it never had an exclusive producer."""
+        with self.env.begin(db=self.tables["epochs"]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(topic_id))
+        return None if stored is None else int(EPOCH.unpack(stored)[0])
 
     def cursor_rows(self, topic_id: int) -> Iterator[tuple[bytes, bytes]]:
         """The rows of all cursors of a topic, in the order of their keys."""

@@ -31,7 +31,9 @@ from replicator.engine.commit_group import (
     CopiedBlock,
     CopyRequest,
     CreateTopicRequest,
+    DropInactiveRequest,
     Extent,
+    OpenProducerRequest,
     PublishRequest,
     PutManyRequest,
     PutRequest,
@@ -39,6 +41,7 @@ from replicator.engine.commit_group import (
     Tail,
     select_new,
 )
+from replicator.engine.deduplication import Numbered
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.store import Store, TopicRecord
 from snapshots.position import Position
@@ -67,7 +70,7 @@ class Writer:
     ) -> None:
         self._store = store
         self._on_committed = on_committed
-        self._wall_clock_ms = wall_clock_ms
+        self.wall_clock_ms = wall_clock_ms
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._queued_bytes = 0
@@ -89,12 +92,26 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     async def publish(
-        self, tail: Tail, kind: BlockKind, entries: Sequence[bytes], batch_sizes: Sequence[int]
+        self,
+        tail: Tail,
+        kind: BlockKind,
+        entries: Sequence[bytes],
+        batch_sizes: Sequence[int],
+        numbered: Sequence[Numbered] | None = None,
     ) -> list[Position]:
-        """Append entries of this cluster's own; returns their positions once they are durable."""
+        """Append entries of this cluster's own; returns their positions once they are durable.
+
+        With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them.
+        """
         size = sum(map(len, entries))
         request = PublishRequest(
-            self._loop.create_future(), size, tail=tail, kind=kind, entries=entries, batch_sizes=batch_sizes
+            self._loop.create_future(),
+            size,
+            tail=tail,
+            kind=kind,
+            entries=entries,
+            batch_sizes=batch_sizes,
+            numbered=numbered,
         )
         positions: list[Position] = await self._submit(request)
         return positions
@@ -117,6 +134,18 @@ class Writer:
         """In one transaction delete every row under the ``cleared`` prefixes, then set or (with None) delete rows."""
         size = sum(len(value or b"") for _, _, value in writes)
         await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
+
+    async def open_producer(self, tail: Tail, name: str, *, epoch: int | None, numbered: bool) -> int:
+        """Save the topic's epoch, unless it is None. Returns the highest sequence id of that producer name, after all
+        that was published before this call; -1 if there is none, or without ``numbered``."""
+        highest: int = await self._submit(
+            OpenProducerRequest(self._loop.create_future(), tail=tail, name=name, epoch=epoch, numbered=numbered)
+        )
+        return highest
+
+    async def drop_inactive_producers(self, tail: Tail) -> None:
+        """Forget the sequence ids of producers that are not connected and were not seen for long."""
+        await self._submit(DropInactiveRequest(self._loop.create_future(), tail=tail))
 
     async def create_topic(self, name: str) -> TopicRecord:
         """The topic's record, made if there is none."""
@@ -167,7 +196,7 @@ class Writer:
             self._broken = True
             self.failed = displaced
             return self._refuse(group, StoreFailed(displaced))
-        batch = CommitGroup(self._store, self._last_id, self._wall_clock_ms(), secrets.randbelow(ID_SALTS))
+        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS))
         try:
             with self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)

@@ -1,0 +1,222 @@
+"""What has been stored of each producer, so that nothing it sends again is stored twice.
+
+Invariant: an entry is stored if, and only if, its sequence ids are above all that the topic has of its producer; what
+the topic has is written in the same transaction as the entry. So it is right after a kill at any moment, and nothing
+is ever "maybe a duplicate": the writer decides in the order in which it appends, and a copy of an entry that is still
+on its way is answered after it, with the same outcome.
+
+:class:`SequenceTable` is the sans-IO core: the rows of one topic, owned by the writer thread.
+
+1. An entry stands for the sequence ids ``first`` to ``last`` of its producer (equal for a single message). All at or
+   below the producer's highest: a duplicate. All above: stored, and ``last`` is the highest from now on. In between (a
+   producer that sends again in other batches): refused, since a part of it is here and a part is not.
+2. The chunks of a large message have one sequence id. It counts when the last chunk is stored; before, the row says how
+   many chunks of which message are here, and the next one must be the chunk after them: one that skips some is refused,
+   lest the message be taken for complete later. A message that starts again under another uuid starts again here.
+3. A row is dropped when its producer is not connected and has sent nothing for a time, or when there are too many: then
+   the longest unused goes first.
+4. When the transaction fails, :meth:`SequenceTable.roll_back` puts the rows back as they were.
+
+Source: the publicly documented behaviour of Pulsar's broker deduplication. Upstream writes such a table as a snapshot
+now and then and reads the log from there on; its answer for a copy of an entry that is on its way is an error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from replicator.engine.errors import NotAllowedError
+
+PRODUCERS_REMEMBERED_MAX: Final = 10_000
+"""Rows of one topic, as upstream (brokerDeduplicationMaxNumberOfProducers)."""
+INACTIVE_MS_MAX: Final = 6 * 60 * 60 * 1000
+"""How long a row stays after its producer was last seen, as upstream (brokerDeduplicationProducerInactivityTimeout)."""
+SEQUENCE_ID_MAX: Final = 2**63 - 1
+"""The largest that clients in every language can hold."""
+NONE_YET: Final = -1
+
+_ROW = struct.Struct(">qQqii8s")
+_NO_UUID: Final = bytes(8)
+
+
+class Numbered(NamedTuple):
+    """What deduplication looks at in an entry. ``chunks`` is 0 for what is not a chunk of a larger message."""
+
+    producer: str
+    first: int
+    last: int
+    chunk: int = 0
+    chunks: int = 0
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRow:
+    """What is stored of one producer: everything up to ``highest``, and the chunks up to ``chunk`` of ``open_id``."""
+
+    highest: int = NONE_YET
+    used_at_ms: int = 0
+    open_id: int = NONE_YET
+    chunk: int = NONE_YET
+    chunks: int = 0
+    uuid_digest: bytes = _NO_UUID
+
+
+def encode_row(row: SequenceRow) -> bytes:
+    return _ROW.pack(row.highest, row.used_at_ms, row.open_id, row.chunk, row.chunks, row.uuid_digest)
+
+
+def decode_row(stored: bytes) -> SequenceRow:
+    return SequenceRow(*_ROW.unpack(stored))
+
+
+class SequenceTable:
+    """The rows of one topic, longest unused first, and what of them has changed since they were last written.
+
+    ``connected`` holds the names of the connected producers; it is only asked, and may belong to another thread.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[tuple[str, SequenceRow]] = (),
+        *,
+        connected: Container[str] = (),
+        rows_max: int = PRODUCERS_REMEMBERED_MAX,
+    ) -> None:
+        self._rows: OrderedDict[str, SequenceRow] = OrderedDict(sorted(rows, key=lambda item: item[1].used_at_ms))
+        self._connected = connected
+        self._rows_max = rows_max
+        self._before: dict[str, SequenceRow | None] = {}
+        """The rows that this transaction has changed, as they were."""
+        self._unwritten: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def highest(self, producer: str) -> int:
+        """The highest sequence id of which everything is here; -1 if none."""
+        row = self._rows.get(producer)
+        return NONE_YET if row is None else row.highest
+
+    def admit(self, numbered: Sequence[Numbered], now_ms: int) -> list[bool]:
+        """For each entry whether it is to be stored; False is a duplicate.
+
+        Raises :class:`NotAllowedError` for an entry that can be neither; then nothing has changed.
+        """
+        changed: dict[str, SequenceRow | None] = {}
+        try:
+            return [self._admit(entry, now_ms, changed) for entry in numbered]
+        except NotAllowedError:
+            for producer, row in changed.items():
+                self._restore(producer, row)
+            raise
+
+    def touch(self, producer: str, now_ms: int) -> None:
+        """The producer is there, though it sends nothing."""
+        row = self._rows.get(producer)
+        if row is not None:
+            self._set(producer, replace(row, used_at_ms=now_ms))
+
+    def drop_inactive(self, now_ms: int, *, inactive_ms_max: int = INACTIVE_MS_MAX) -> None:
+        """Forget producers that are not connected and were not seen for so long.
+
+        A connected one is marked as seen once a quarter of that time has passed, not each time: few rows are written.
+        """
+        for producer, row in list(self._rows.items()):
+            unused_ms = now_ms - row.used_at_ms
+            if producer in self._connected:
+                if unused_ms > inactive_ms_max // 4:
+                    self.touch(producer, now_ms)
+            elif unused_ms > inactive_ms_max:
+                self._set(producer, None)
+
+    def clear(self) -> None:
+        for producer in list(self._rows):
+            self._set(producer, None)
+
+    def take_changes(self) -> list[tuple[str, SequenceRow | None]]:
+        """The rows to write (None: to delete) since the last call."""
+        changes = [(producer, self._rows.get(producer)) for producer in sorted(self._unwritten)]
+        self._unwritten.clear()
+        return changes
+
+    def begin(self) -> None:
+        """A transaction starts; the one before it is durable, or was rolled back."""
+        self._before.clear()
+
+    def roll_back(self) -> None:
+        """The transaction was not written: the rows are what they were before it."""
+        for producer, row in self._before.items():
+            self._put(producer, row)
+        self._before.clear()
+        self._unwritten.clear()
+
+    # One entry.
+
+    def _admit(self, entry: Numbered, now_ms: int, changed: dict[str, SequenceRow | None]) -> bool:
+        before = self._rows.get(entry.producer)
+        row = before or SequenceRow()
+        if entry.last <= row.highest:
+            return False
+        if entry.first <= row.highest:
+            raise NotAllowedError(
+                f"producer {entry.producer!r} sent sequence ids {entry.first} to {entry.last} in one batch, and the "
+                f"topic has those up to {row.highest}: send the ones above in a batch of their own"
+            )
+        if entry.chunks:
+            following = _after_chunk(entry, row, known=before is not None)
+            if following is None:
+                return False
+        else:
+            following = SequenceRow(entry.last)
+        changed.setdefault(entry.producer, before)
+        self._set(entry.producer, replace(following, used_at_ms=now_ms))
+        self._rows.move_to_end(entry.producer)
+        if before is None and len(self._rows) > self._rows_max:
+            self._evict(changed)
+        return True
+
+    def _evict(self, changed: dict[str, SequenceRow | None]) -> None:
+        """Make room for one: the longest unused that is not connected, or else the longest unused."""
+        longest_unused = next(iter(self._rows))
+        producer = next((name for name in self._rows if name not in self._connected), longest_unused)
+        changed.setdefault(producer, self._rows[producer])
+        self._set(producer, None)
+
+    def _set(self, producer: str, row: SequenceRow | None) -> None:
+        self._before.setdefault(producer, self._rows.get(producer))
+        self._unwritten.add(producer)
+        self._put(producer, row)
+
+    def _restore(self, producer: str, row: SequenceRow | None) -> None:
+        self._put(producer, row)
+        if row == self._before.get(producer):
+            self._unwritten.discard(producer)
+
+    def _put(self, producer: str, row: SequenceRow | None) -> None:
+        if row is None:
+            self._rows.pop(producer, None)
+        else:
+            self._rows[producer] = row
+
+
+def _after_chunk(entry: Numbered, row: SequenceRow, *, known: bool) -> SequenceRow | None:
+    """The row once this chunk is stored; None if it is here already. Raises :class:`NotAllowedError` for a gap."""
+    digest = blake2b(entry.uuid.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    same = (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, digest)
+    here = row.chunk if same else NONE_YET
+    if entry.chunk <= here:
+        return None
+    if entry.chunk > here + 1 and known:  # of a producer that is not known, the beginning may have come before
+        raise NotAllowedError(
+            f"producer {entry.producer!r} sent chunk {entry.chunk} of message {entry.last}, and chunk {here + 1} is "
+            "not here: send the message again from that chunk on"
+        )
+    if entry.chunk == entry.chunks - 1:
+        return SequenceRow(entry.last)
+    return SequenceRow(row.highest, 0, entry.last, entry.chunk, entry.chunks, digest)
