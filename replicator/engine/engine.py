@@ -13,7 +13,8 @@ import lmdb
 
 from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
-from replicator.engine.store import Store
+from replicator.engine.failover import FailoverRegistry
+from replicator.engine.store import Store, TopicRecord
 from replicator.engine.topic import Topic, TopicListener
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.writer import Committed, Writer
@@ -45,6 +46,7 @@ class Engine:
         self._listeners: list[TopicListener] = []
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
+        self._failover = FailoverRegistry()
         self._cache = BlockCache(settings.cache_bytes_max)
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
 
@@ -59,7 +61,7 @@ class Engine:
         try:
             for record in engine.store.topics():
                 try:
-                    engine._add(Topic(record, engine.store, engine.writer, engine._cache, engine._listeners))
+                    engine._add(engine._load(record))
                 except (BlockCorrupt, lmdb.Error) as error:
                     raise StoreUnusable(
                         f"data directory {path}: topic {record.name} cannot be loaded: {error}; restore a copy"
@@ -103,13 +105,16 @@ class Engine:
         record = await self.writer.create_topic(full_name)
         topic = self._topics.get(full_name)  # another caller may have made it meanwhile
         if topic is None:
-            topic = Topic(record, self.store, self.writer, self._cache, self._listeners)
+            topic = self._load(record)
             self._add(topic)
         return topic
 
     async def remember(self, name: str, value: Any) -> None:
         """Keep a small fact of the worker with the store; read it by ``store.meta``."""
         await self.writer.put("meta", name.encode(), json.dumps(value).encode())
+
+    def _load(self, record: TopicRecord) -> Topic:
+        return Topic(record, self.store, self.writer, self._cache, self._listeners, self._failover)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic

@@ -1,50 +1,59 @@
-"""A subscription of one topic: its cursor, its dispatcher, its consumers, and saving its state.
+"""A subscription of one topic: its cursor, its consumers, what they acknowledge, and saving its state.
 
-The shell around two pure cores: :mod:`replicator.engine.cursor` knows what is consumed,
-:mod:`replicator.engine.dispatcher` who gets what. This module reads entries for them, calls consumers, and writes the
-cursor to the store before an acknowledgement is confirmed.
+The shell around pure cores: :mod:`replicator.engine.cursor` knows what is consumed,
+:mod:`replicator.engine.dispatch` who gets what; :mod:`replicator.engine.pump` carries entries between the log and the
+consumers. The cursor is written to the store before an acknowledgement is confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import Cursor, CursorState
 from replicator.engine.cursor_rows import CursorRows
-from replicator.engine.dispatcher import Assignment, Candidate, Dispatcher
-from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
+from replicator.engine.cursor_saver import CursorSaver
+from replicator.engine.dispatch.choice import make_dispatcher, unacked_limits
+from replicator.engine.dispatch.dispatcher import Dispatcher
+from replicator.engine.dispatch.key_shared import KeySharedDispatcher
+from replicator.engine.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.dispatch.shared import SharedDispatcher
+from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
+from replicator.engine.errors import ConsumerBusy, InvalidAck, NotAllowedError, SubscriptionNotFound
+from replicator.engine.failover import FailoverRegistry
 from replicator.engine.log_index import LogIndex
-from replicator.engine.types import Ack, Delivery, LoggedEntry, SubscriptionType
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.pump import Pump, ReadEntries
+from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
 from replicator.engine.writer import Writer
 from snapshots.position import BEFORE_ALL, Position
 
-DISPATCH_ENTRIES_MAX: Final = 1000
-"""Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
-DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 CONSUMERS_MAX: Final = 10_000
-PERMITS_MAX: Final = 1_000_000
-
-Deliver = Callable[[Sequence[Delivery]], None]
-
-_consumer_ids = count(1)
 
 
 class SubscribedTopic(Protocol):
     """What a subscription asks of the topic that it is on."""
 
     name: str
+    partition: int
     topic_id: int
     log: LogIndex
     loop: asyncio.AbstractEventLoop
     writer: Writer
+    failover: FailoverRegistry
     messages: int
 
-    def read_entries(
-        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
-    ) -> list[LoggedEntry]: ...
+    @property
+    def policies(self) -> TopicPolicies: ...
+
+    @property
+    def read_entries(self) -> ReadEntries: ...
+
+    def has_position(self, position: Position) -> bool: ...
+
+    def position_before(self, target: Position | int) -> Position: ...
 
     def batch_size(self, position: Position) -> int: ...
 
@@ -55,142 +64,206 @@ class SubscribedTopic(Protocol):
     def forget(self, subscription: Subscription) -> None: ...
 
 
-class EngineConsumer:
-    """A consumer connected to a subscription. ``deliver`` is called on the event loop, within its permits."""
-
-    def __init__(self, subscription: Subscription, name: str, deliver: Deliver) -> None:
-        self.id = next(_consumer_ids)
-        self.name = name
-        self.subscription = subscription
-        self.deliver = deliver
-        self.on_closed: Callable[[str], None] | None = None
-        self.closed = False
-
-    def flow(self, permits: int) -> None:
-        """Allow ``permits`` more messages; raises :class:`NotAllowedError` for a number that makes no sense."""
-        if not 0 < permits <= PERMITS_MAX:
-            raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
-        self._check_open()
-        self.subscription.flow(self, permits)
-
-    async def acknowledge(self, acks: Sequence[Ack]) -> None:
-        """Returns when the acknowledgements are durable. Raises :class:`InvalidAck`: then none of them counts."""
-        self._check_open()
-        await self.subscription.acknowledge(acks)
-
-    async def acknowledge_cumulative(self, position: Position, batch_index: int | None = None) -> None:
-        """All up to ``position`` (in it up to ``batch_index``); raises :class:`NotAllowedError` on Shared."""
-        self._check_open()
-        await self.subscription.acknowledge_cumulative(position, batch_index)
-
-    def redeliver(self, positions: Sequence[Position] | None = None) -> None:
-        """Send again what this consumer has not acknowledged: all of it, or ``positions``."""
-        self._check_open()
-        self.subscription.redeliver(self, positions)
-
-    async def unsubscribe(self) -> None:
-        """Delete the subscription; raises :class:`NotAllowedError` while it has other consumers."""
-        self._check_open()
-        await self.subscription.delete(by=self)
-
-    def close(self, reason: str | None = None) -> None:
-        """Disconnect; what is not acknowledged is sent to others. With a ``reason``, the owner is told."""
-        if self.closed:
-            return
-        self.closed = True
-        self.subscription.remove(self)
-        if reason is not None and self.on_closed is not None:
-            self.on_closed(reason)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise NotAllowedError(f"consumer {self.name!r} is closed")
-
-
 class Subscription:
     """One subscription of one topic. All methods run on the engine's event loop."""
 
     def __init__(
-        self, topic: SubscribedTopic, name: str, state: CursorState, *, rows: CursorRows | None = None
+        self,
+        topic: SubscribedTopic,
+        name: str,
+        state: CursorState,
+        *,
+        rows: CursorRows | None = None,
+        durable: bool = True,
     ) -> None:
         """``rows`` are those that it was loaded from; a new subscription has none yet."""
         self.topic = topic
         self.name = name
+        self.durable = durable
+        """Whether it is kept when its consumers have gone, and over a restart."""
         self.cursor = Cursor(topic.log, state)
-        self._rows = rows or CursorRows(topic.topic_id, name)
         self.consumers: dict[int, EngineConsumer] = {}
-        self.durable = rows is not None
-        """Whether the store knows of it. Not so for a moment after it was made."""
         self.locally_active = False
         """Whether the newest change came from a consumer here, not from another cluster: only then others are told."""
-        self._dispatcher = Dispatcher(SubscriptionType.EXCLUSIVE, self.cursor.mark_delete)
-        self._pump_scheduled = False
-        self._waiting_for_save: list[asyncio.Future[None]] = []
-        self._saver: asyncio.Task[None] | None = None
+        self._saver = CursorSaver(
+            topic.loop,
+            topic.writer,
+            rows or CursorRows(topic.topic_id, name),
+            lambda: self.cursor.state,
+            stored=rows is not None or not durable,
+        )
+        self._redeliveries = RedeliveryCounts()
+        self._pump = Pump(topic.loop, topic.writer.wall_clock_ms, self.cursor, self.consumers)
         self._deleting = False
         self._consumed_messages: int | None = None
-        self.error: str | None = None
-        """Why dispatch stands still, such as a block that cannot be read."""
 
     @property
     def type(self) -> SubscriptionType | None:
         """Undefined while there are no consumers; the next consumer sets it."""
-        return self._dispatcher.type if self.consumers else None
+        return self.dispatcher.type if self.consumers and self.dispatcher is not None else None
+
+    @property
+    def stored(self) -> bool:
+        """Whether the store knows of it (or never will); not so for a moment after it was made."""
+        return self._saver.stored
 
     @property
     def replicated(self) -> bool:
         return self.cursor.state.replicated
 
+    @property
+    def error(self) -> str | None:
+        """Why dispatch stands still, such as a block that cannot be read."""
+        return self._pump.error
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """What decides who gets what; None before the first consumer."""
+        return self._pump.dispatcher
+
     # Consumers.
 
-    def add(self, subscription_type: SubscriptionType, name: str, deliver: Deliver) -> EngineConsumer:
-        """Connect a consumer; raises :class:`ConsumerBusy`."""
+    def add(self, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
+        """Connect a consumer.
+
+        Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`; nothing is changed then.
+        """
         if self._deleting:
             raise self._being_deleted()
-        if len(self.consumers) >= CONSUMERS_MAX:
-            raise NotAllowedError(f"subscription {self.name!r} has {CONSUMERS_MAX} consumers, the limit")
-        consumer = EngineConsumer(self, name, deliver)
-        self._dispatcher.add_consumer(consumer.id, subscription_type)
+        self._check(options)
+        dispatcher = self.dispatcher if self.consumers else None
+        if dispatcher is None:
+            # Without consumers nothing is pending: so the type, and the policies as they are now, come from the next.
+            dispatcher = make_dispatcher(
+                options.type,
+                self.cursor.mark_delete,
+                self._redeliveries,
+                policies=self.topic.policies,
+                topic=self.topic.name,
+                partition=self.topic.partition,
+            )
+        elif dispatcher.type is not options.type:
+            raise ConsumerBusy(
+                f"the subscription is {dispatcher.type.value} while its consumers are connected, "
+                f"not {options.type.value}: disconnect them to change its type"
+            )
+        consumer = EngineConsumer(self, options, deliver)
+        dispatcher.add_consumer(consumer.id, options)
         self.consumers[consumer.id] = consumer
+        self._pump.dispatcher = dispatcher
+        self._pump.read = self.topic.read_entries
+        if self._by_registry:
+            self.topic.failover.add(self, consumer.name)
+        self._tell_active_changes()
         return consumer
 
     def remove(self, consumer: EngineConsumer) -> None:
+        """A consumer has gone; called by it."""
         del self.consumers[consumer.id]
-        self._dispatcher.remove_consumer(consumer.id)
-        self._schedule_pump()
+        assert self.dispatcher is not None
+        self.dispatcher.remove_consumer(consumer.id)
+        if self._by_registry:
+            self.topic.failover.remove(self, consumer.name)
+        self._tell_active_changes()
+        self._pump.schedule()
+        if not self.consumers:
+            self._pump.stop()
+            if not self.durable:
+                self._deleting = True
+                self.topic.forget(self)
 
     def flow(self, consumer: EngineConsumer, permits: int) -> None:
-        self._dispatcher.flow(consumer.id, permits)
-        self._schedule_pump()
+        assert self.dispatcher is not None
+        self.dispatcher.flow(consumer.id, permits)
+        self._pump.schedule()
 
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None:
-        self._dispatcher.redeliver(consumer.id, positions)
-        self._schedule_pump()
+        assert self.dispatcher is not None
+        self.dispatcher.redeliver(consumer.id, positions)
+        self._pump.schedule()
+
+    def consumer_names(self) -> Iterable[str]:
+        """For the failover registry."""
+        return [consumer.name for consumer in self.consumers.values()]
+
+    def spread_over_topics(self, spread: bool) -> None:
+        """The failover registry says that the consumers subscribe to several topics, or do not any more."""
+        if isinstance(self.dispatcher, SingleActiveDispatcher):
+            self.dispatcher.spread_over_topics(spread)
+            self._tell_active_changes()
+            self._pump.schedule()
+
+    def apply_policies(self, policies: TopicPolicies) -> None:
+        """The topic's policies changed; how keys are assigned changes when the consumers have gone."""
+        if isinstance(self.dispatcher, SharedDispatcher | KeySharedDispatcher):
+            self.dispatcher.set_limits(unacked_limits(policies))
+            self._pump.schedule()
+
+    @property
+    def _by_registry(self) -> bool:
+        return (
+            self.dispatcher is not None
+            and self.dispatcher.type is SubscriptionType.FAILOVER
+            and self.topic.partition == NOT_PARTITIONED
+        )
+
+    def _check(self, options: SubscribeOptions) -> None:
+        if len(self.consumers) >= CONSUMERS_MAX:
+            raise NotAllowedError(f"subscription {self.name!r} has {CONSUMERS_MAX} consumers, the limit")
+        if options.read_compacted and not options.type.one_active:
+            raise NotAllowedError(f"read_compacted needs Exclusive or Failover, not {options.type.value}")
+        if options.durable is not self.durable:
+            raise NotAllowedError(
+                f"subscription {self.name!r} is {'' if self.durable else 'not '}durable; "
+                "use another name, or ask for the same"
+            )
+        if any(other.options.read_compacted is not options.read_compacted for other in self.consumers.values()):
+            raise ConsumerBusy("the consumers of a subscription must agree on read_compacted")
+
+    def _tell_active_changes(self) -> None:
+        assert self.dispatcher is not None
+        if self.dispatcher.type is not SubscriptionType.FAILOVER:
+            self.dispatcher.take_active_changes()
+            return
+        for change in self.dispatcher.take_active_changes():
+            self.topic.loop.call_soon(self._tell_active, change.consumer_id, change.active)
+
+    def _tell_active(self, consumer_id: int, active: bool) -> None:
+        consumer = self.consumers.get(consumer_id)
+        if consumer is not None and consumer.on_active_change is not None:
+            consumer.on_active_change(active)
 
     # Acknowledging.
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
+        """Durable when it returns. Raises :class:`InvalidAck`: then none of them counts."""
         sizes = self._checked_batch_sizes(acks)
         before = self.cursor.mark_delete
+        dispatcher = self.dispatcher
         for ack, size in zip(acks, sizes, strict=True):
-            was_consumed = self.cursor.is_consumed(ack.position)
-            if self.cursor.acknowledge(ack.position, ack.batch_indexes, size) and not was_consumed:
-                self._dispatcher.acknowledged(ack.position)
+            if self.cursor.is_consumed(ack.position):
+                continue
+            if self.cursor.acknowledge(ack.position, ack.batch_indexes, size):
+                if dispatcher is not None:
+                    dispatcher.acknowledged(ack.position)
                 if self._consumed_messages is not None:
                     self._consumed_messages += size
+            elif dispatcher is not None and (acked := self.cursor.acked_indexes(ack.position)) is not None:
+                dispatcher.partly_acknowledged(ack.position, size - len(acked))
         self._changed(before, local=True)
+        self._pump.schedule()  # a consumer that had too much unacknowledged, or a key that was held, may go on
         await self.saved()
 
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None:
-        if self._dispatcher.type is SubscriptionType.SHARED:
+        """Durable when it returns. Raises :class:`NotAllowedError` on Shared types, :class:`InvalidAck`."""
+        if self.dispatcher is not None and not self.dispatcher.type.one_active:
             raise NotAllowedError(
-                "a Shared subscription has no cumulative acknowledgement: it would acknowledge what other "
-                "consumers hold; acknowledge each message"
+                f"a {self.dispatcher.type.value} subscription has no cumulative acknowledgement: it would acknowledge "
+                "what other consumers hold; acknowledge each message"
             )
         before = self.cursor.mark_delete
         size = 1 if batch_index is None else self.topic.batch_size(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
-        self._dispatcher.acknowledged_through(self.cursor.mark_delete)
         self._consumed_messages = None
         self._changed(before, local=True)
         await self.saved()
@@ -204,10 +277,7 @@ class Subscription:
         self.locally_active = self.cursor.mark_delete > self._over_markers(position)
         self._consumed_messages = None
         if self.cursor.generation != generation_before:
-            self._dispatcher.restart(self.cursor.mark_delete)
-            self._schedule_pump()
-        else:
-            self._dispatcher.acknowledged_through(self.cursor.mark_delete)
+            self._restarted()
         self._changed(before, local=self.locally_active)
         return True
 
@@ -223,18 +293,19 @@ class Subscription:
         """The batch size of each; raises before anything is changed if one of them is wrong."""
         sizes: list[int] = []
         for ack in acks:
-            if ack.position not in self.topic.log or ack.position in self.topic.log.markers:
+            position = ack.position
+            if not self.topic.has_position(position) or position in self.topic.log.markers:
                 raise InvalidAck(
-                    f"position {ack.position} is not a message of {self.topic.name} "
+                    f"position {position} is not a message of {self.topic.name} "
                     f"(its last entry is {self.topic.log.last})"
                 )
-            if ack.position <= self.cursor.mark_delete:
+            if position <= self.cursor.mark_delete:
                 sizes.append(1)  # late: it changes nothing, so its block need not be read
                 continue
-            size = self.topic.batch_size(ack.position)
+            size = self.topic.batch_size(position)
             wrong = [index for index in ack.batch_indexes or () if not 0 <= index < size]
             if wrong:
-                raise InvalidAck(f"{ack.position} has {size} messages, not index {wrong[0]}")
+                raise InvalidAck(f"{position} has {size} messages, not index {wrong[0]}")
             sizes.append(size)
         return sizes
 
@@ -242,124 +313,119 @@ class Subscription:
         if local:
             self.locally_active = True
         if self.cursor.mark_delete != mark_delete_before:
-            self._dispatcher.acknowledged_through(self.cursor.mark_delete)
+            if self.dispatcher is not None:
+                self.dispatcher.acknowledged_through(self.cursor.mark_delete)
+            self._pump.schedule()
             self.topic.notify_mark_delete(self, local=local)
+
+    # What operators and users do to the position.
+
+    async def seek(self, target: Position | int) -> None:
+        """Start a new generation: the entry at ``target`` comes next, or the first one that was published at ``target``
+        milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
+        position = self.topic.position_before(target)
+        before = self.cursor.mark_delete
+        self.cursor.restart(position)
+        self._consumed_messages = None
+        self._restarted()
+        self._changed(before, local=True)
+        await self.saved()
+
+    async def skip(self, messages: int) -> int:
+        """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were."""
+        if messages < 0:
+            raise NotAllowedError(f"{messages} messages cannot be skipped")
+        left, position = messages, self.cursor.mark_delete
+        cut: tuple[Position, int] | None = None
+        while left > 0 and cut is None:
+            entries = self.topic.read_entries(position, None, 1000, 4 * 1024 * 1024)
+            if not entries:
+                break
+            for entry in entries:
+                if left <= 0:
+                    break
+                if not entry.marker and not self.cursor.is_consumed(entry.position):
+                    acked = self.cursor.acked_indexes(entry.position)
+                    unacked = [index for index in range(entry.batch_size) if acked is None or index not in acked]
+                    if len(unacked) > left:
+                        cut = (entry.position, unacked[left - 1])
+                        left = 0
+                        break
+                    left -= len(unacked)
+                position = entry.position
+        await self.consume_through(position)
+        if cut is not None:
+            await self.acknowledge([Ack(cut[0], tuple(range(cut[1] + 1)))])
+        return messages - left
+
+    async def clear_backlog(self) -> None:
+        """Treat everything up to the LAC as consumed."""
+        await self.consume_through(self.topic.log.last)
+
+    async def expire(self, published_before_ms: int) -> None:
+        """Treat what was published before a time (milliseconds since the epoch) as consumed."""
+        await self.consume_through(self.topic.position_before(published_before_ms))
+
+    async def consume_through(self, position: Position) -> None:
+        """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""
+        before = self.cursor.mark_delete
+        if self.cursor.merge_mark_delete(position, self.cursor.generation):
+            self._consumed_messages = None
+            self._changed(before, local=True)
+            await self.saved()
+
+    def _restarted(self) -> None:
+        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
+        if self.dispatcher is not None:
+            self.dispatcher.restart(self.cursor.mark_delete)
+        self._redeliveries.clear()
+        for consumer in list(self.consumers.values()):
+            if consumer.on_restarted is not None:
+                consumer.on_restarted()
+        self._pump.schedule()
 
     # What the topic tells.
 
     def on_appended(self, *, markers: bool) -> None:
         """The log has new entries: step over markers, and send messages on."""
         if markers and self.cursor.advance():
-            self._dispatcher.acknowledged_through(self.cursor.mark_delete)
+            if self.dispatcher is not None:
+                self.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self.topic.notify_mark_delete(self, local=self.locally_active)
         if self.consumers:
-            self._schedule_pump()
+            self._pump.schedule()
 
-    # Dispatch.
-
-    def _schedule_pump(self) -> None:
-        if not self._pump_scheduled and self.consumers:
-            self._pump_scheduled = True
-            self.topic.loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pump_scheduled = False
-        plan = self._dispatcher.next_read()
-        if plan is None:
-            return
-        try:
-            # An entry has at least one message: more entries than permits could not be sent.
-            entries_max = min(self._dispatcher.permits, DISPATCH_ENTRIES_MAX)
-            entries = self.topic.read_entries(plan.after, plan.upto, entries_max, DISPATCH_BYTES_MAX)
-        except EngineError as error:
-            self.error = str(error)
-            return
-        self.error = None
-        if not entries:
-            return
-        candidates = [
-            Candidate(
-                entry.position,
-                entry.batch_size,
-                not entry.marker and not self.cursor.is_consumed(entry.position),
-            )
-            for entry in entries
-        ]
-        deliveries: dict[int, list[Delivery]] = {}
-        for assignment in self._dispatcher.assign(plan, candidates):
-            entry = entries[assignment.candidate]
-            deliveries.setdefault(assignment.consumer_id, []).append(self._delivery(entry, assignment))
-        for consumer_id, batch in deliveries.items():
-            consumer = self.consumers.get(consumer_id)
-            if consumer is not None:  # not closed by a consumer that was served before it
-                consumer.deliver(batch)
-        self._schedule_pump()
-
-    def _delivery(self, entry: LoggedEntry, assignment: Assignment) -> Delivery:
-        acked = self.cursor.acked_indexes(entry.position)
-        return Delivery(
-            position=entry.position,
-            redelivery_count=assignment.redelivery_count,
-            batch_size=entry.batch_size,
-            acked=None if acked is None else acked.serialize(),
-            entry=bytes(entry.entry),
-            origin=entry.origin,
-            origin_position=entry.origin_position,
-        )
-
-    # Saving. Concurrent changes share one write.
+    # Being saved, and deleted.
 
     def saved(self) -> asyncio.Future[None]:
-        """A future that is done when the state as it is now is durable."""
-        future: asyncio.Future[None] = self.topic.loop.create_future()
-        self._waiting_for_save.append(future)
-        if self._saver is None:
-            self._saver = self.topic.loop.create_task(self._save())
-        return future
+        """A future that is done when the state as it is now is durable; at once for one that is not to be."""
+        if self.durable:
+            return self._saver.saved()
+        done: asyncio.Future[None] = self.topic.loop.create_future()
+        done.set_result(None)
+        return done
 
-    async def _save(self) -> None:
-        while self._waiting_for_save:
-            waiting, self._waiting_for_save = self._waiting_for_save, []
+    async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None:
+        """Delete the subscription and its state.
+
+        Raises :class:`NotAllowedError` while others consume it; with ``force`` they are disconnected instead.
+        """
+        others = [consumer for consumer in self.consumers.values() if consumer is not by]
+        if others and not force:
+            raise NotAllowedError(
+                f"subscription {self.name!r} has other consumers: disconnect them first, or use force"
+            )
+        if self._deleting:
+            raise self._being_deleted()
+        self._deleting = True
+        if self.durable:
             try:
-                await self._write_changes()
-            except EngineError as error:
-                for future in waiting:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            self.durable = True
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
-        self._saver = None
-
-    async def _write_changes(self) -> None:
-        if self._deleting:
-            raise self._being_deleted()
-        changes = self._rows.changes(self.cursor.state)
-        try:
-            if changes:
-                await self.topic.writer.put_many(changes.writes, cleared=changes.cleared)
-        except BaseException:
-            self._rows.failed()
-            raise
-        self._rows.saved()
-
-    async def delete(self, by: EngineConsumer | None = None) -> None:
-        """Delete the subscription and its state; raises :class:`NotAllowedError` while others consume it."""
-        if [consumer for consumer in self.consumers.values() if consumer is not by]:
-            raise NotAllowedError(f"subscription {self.name!r} has other consumers: disconnect them first")
-        if self._deleting:
-            raise self._being_deleted()
-        self._deleting = True  # what is saved from here on would bring it back
-        try:
-            deletion = self._rows.deletion()
-            await self.topic.writer.put_many(deletion.writes, cleared=deletion.cleared)
-        except BaseException:
-            self._deleting = False
-            raise
-        if by is not None:
-            by.close()
+                await self._saver.delete(self._being_deleted())
+            except BaseException:
+                self._deleting = False
+                raise
+        for consumer in list(self.consumers.values()):
+            consumer.close(None if consumer is by else f"subscription {self.name!r} was deleted")
         self.topic.forget(self)
 
     def _being_deleted(self) -> SubscriptionNotFound:
@@ -378,10 +444,12 @@ class Subscription:
 
     def status(self) -> Mapping[str, Any]:
         """The figures of this subscription, as the status page shows them."""
-        kind = self.type
+        kind, dispatcher = self.type, self.dispatcher
+        active = dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
         return {
             "name": self.name,
             "type": None if kind is None else kind.value,
+            "durable": self.durable,
             "replicated": self.replicated,
             "generation": self.cursor.generation,
             "mark_delete": str(self.cursor.mark_delete),
@@ -389,13 +457,12 @@ class Subscription:
             "backlog_entries": self.cursor.backlog_entries(),
             "backlog_messages": self.backlog_messages(),
             "error": self.error,
+            **(dispatcher.status() if dispatcher is not None and self.consumers else {}),
+            "active_consumer": None if active is None else self.consumers[active].name,
             "consumers": [
-                {
-                    "name": consumer.name,
-                    "permits": self._dispatcher.consumers[consumer.id].permits,
-                    "unacked_entries": len(self._dispatcher.consumers[consumer.id].pending),
-                }
+                {"name": consumer.name, **dispatcher.consumer_status(consumer.id)}
                 for consumer in self.consumers.values()
+                if dispatcher is not None
             ],
         }
 

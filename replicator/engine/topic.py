@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import CursorState
 from replicator.engine.cursor_rows import load_cursors
 from replicator.engine.entry import decode_entry
@@ -18,15 +19,18 @@ from replicator.engine.errors import (
     BlockCorrupt,
     EntryCorrupt,
     InvalidAck,
+    InvalidSeek,
     MessageTooLarge,
     NotAllowedError,
     SubscriptionNotFound,
 )
+from replicator.engine.failover import FailoverRegistry
 from replicator.engine.log_index import LogIndex
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.store import HighWater, Store, StoredBlock, TopicRecord
-from replicator.engine.subscription import Deliver, EngineConsumer, Subscription
-from replicator.engine.topic_name import check_subscription_name
-from replicator.engine.types import InitialPosition, LoggedEntry, SubscriptionType
+from replicator.engine.subscription import Subscription
+from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.engine.types import InitialPosition, LoggedEntry, SubscribeOptions
 from replicator.engine.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from snapshots.position import BEFORE_ALL, Position
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from replicator.engine.block_cache import BlockCache
 
 SUBSCRIPTIONS_MAX = 10_000
+END_LEDGER = 2**63 - 1
+"""The ledger of the position after every message, as upstream's clients name it."""
 PUBLISH_ENTRIES_MAX = 10_000
 """Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
 PUBLISH_BYTES_MAX = 32 * 1024 * 1024
@@ -66,12 +72,16 @@ class Topic:
         writer: Writer,
         cache: BlockCache,
         listeners: Sequence[TopicListener],
+        failover: FailoverRegistry,
     ) -> None:
         self.name = record.name
         self.topic_id = record.topic_id
         self.incarnation = record.incarnation
+        self.partition = parse_topic(record.name).partition
         self.loop = asyncio.get_running_loop()
         self.writer = writer
+        self.failover = failover
+        self.policies = TopicPolicies()
         self.log = LogIndex()
         self._store = store
         self._cache = cache
@@ -216,6 +226,10 @@ class Topic:
             position = self.log.next_after(found[-1].position)
         return found
 
+    def has_position(self, position: Position) -> bool:
+        """Whether there is an entry at ``position`` that can be acknowledged."""
+        return position in self.log
+
     def batch_size(self, position: Position) -> int:
         """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
         if position not in self.log:
@@ -241,27 +255,61 @@ class Topic:
 
     # Subscriptions.
 
-    async def subscribe(
-        self,
-        subscription: str,
-        subscription_type: SubscriptionType,
-        consumer_name: str,
-        deliver: Deliver,
-        *,
-        initial: InitialPosition = InitialPosition.LATEST,
-        replicated: bool = False,
-        properties: dict[str, str] | None = None,
-    ) -> EngineConsumer:
-        """Connect a consumer; makes the subscription, durably, if there is none. Raises :class:`ConsumerBusy`."""
-        existing = self.subscriptions.get(subscription)
-        if existing is None or not existing.durable:
-            start = BEFORE_ALL if initial is InitialPosition.EARLIEST else self.log.last
-            existing = await self.create_subscription(subscription, start, replicated=replicated, properties=properties)
-        if replicated and not existing.replicated:  # also if another consumer was making it at the same time
+    async def subscribe(self, subscription: str, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
+        """Connect a consumer; makes the subscription, durably unless it is not to be, if there is none.
+
+        Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
+        """
+        limit = self.policies.max_consumers
+        if limit is not None and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
+            raise NotAllowedError(f"{self.name} has {limit} consumers, the limit of its policies")
+        if options.durable:
+            existing = await self._durable_subscription(subscription, options)
+        else:
+            existing = self._passing_subscription(subscription, options)
+        try:
+            return existing.add(options, deliver)
+        except BaseException:
+            if not existing.durable and not existing.consumers:
+                self.forget(existing)
+            raise
+
+    async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
+        existing = self.subscriptions.get(name)
+        if existing is None or not existing.stored:
+            existing = await self.create_subscription(
+                name,
+                self._start(options),
+                replicated=options.replicated,
+                properties=dict(options.subscription_properties),
+            )
+        if options.replicated and not existing.replicated:  # also if another consumer was making it at the same time
             existing.cursor.state.replicated = True
             await existing.saved()
             self.notify_subscription(existing)
-        return existing.add(subscription_type, consumer_name, deliver)
+        return existing
+
+    def _passing_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
+        """A subscription that is gone with its last consumer."""
+        if options.replicated:
+            raise NotAllowedError(f"subscription {name!r}: one that is not durable cannot be replicated")
+        check_subscription_name(name)
+        existing = self.subscriptions.get(name)
+        if existing is None:
+            self._check_room_for_subscription()
+            state = CursorState(mark_delete=self._start(options), properties=dict(options.subscription_properties))
+            existing = self.subscriptions[name] = Subscription(self, name, state, durable=False)
+        return existing
+
+    def _start(self, options: SubscribeOptions) -> Position:
+        """What a subscription that is made now treats as consumed."""
+        if options.start is not None:
+            if options.start > self.log.last and options.start.ledger < END_LEDGER:
+                raise InvalidSeek(
+                    f"{self.name} ends at {self.log.last}; a subscription cannot start at {options.start}"
+                )
+            return self.log.clamp(options.start)
+        return BEFORE_ALL if options.initial is InitialPosition.EARLIEST else self.log.last
 
     async def create_subscription(
         self,
@@ -275,11 +323,10 @@ class Topic:
         check_subscription_name(name)
         existing = self.subscriptions.get(name)
         if existing is not None:
-            if not existing.durable:
+            if not existing.stored:
                 await existing.saved()
             return existing
-        if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
-            raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
+        self._check_room_for_subscription()
         state = CursorState(mark_delete=start, replicated=replicated, properties=properties or {})
         created = self.subscriptions[name] = Subscription(self, name, state)
         try:
@@ -290,6 +337,22 @@ class Topic:
         self.notify_subscription(created)
         return created
 
+    def _check_room_for_subscription(self) -> None:
+        if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
+
+    def position_before(self, target: Position | int) -> Position:
+        """The last position before ``target``: a position, or a publish time in milliseconds since the epoch.
+
+        Raises :class:`InvalidSeek` for a position beyond the end; one with the ledger :data:`END_LEDGER` means the end.
+        """
+        if not isinstance(target, Position):
+            return self._store.position_at_time(self.topic_id, target)
+        last = self.log.last
+        if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
+            raise InvalidSeek(f"{self.name} ends at {last}; there is nothing at {target}")
+        return self.log.clamp(Position(target.ledger, target.entry - 1))
+
     async def delete_subscription(self, name: str) -> None:
         subscription = self.subscriptions.get(name)
         if subscription is None:
@@ -298,7 +361,7 @@ class Topic:
 
     def forget(self, subscription: Subscription) -> None:
         """The subscription was deleted from the store."""
-        if self.subscriptions.pop(subscription.name, None) is not None:
+        if self.subscriptions.pop(subscription.name, None) is not None and subscription.durable:
             for listener in self._listeners:
                 listener.on_subscription_deleted(self, subscription.name)
 

@@ -1,0 +1,161 @@
+"""Shared: entries are spread over all consumers, in turns. Pure; the time is passed in.
+
+1. Replays go before the tail of the log, lowest position first.
+2. Consumers of the highest priority (the lowest number) that have permits take turns; only when none of them has any
+   are those of the next priority served. A turn is up to :data:`TURN_MESSAGES_MAX` messages, and no more than permits.
+3. An entry that is to be delivered later is set aside until it is due; then it is a replay.
+4. A consumer at its limit of unacknowledged messages gets nothing, as if it had no permits; at the subscription's limit
+   nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from replicator.engine.dispatch.delayed import DelayedEntries
+from replicator.engine.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, Dispatcher, gone
+from replicator.engine.dispatch.held import HeldEntries, HeldEntry
+from replicator.engine.dispatch.plan import Assignment, Candidate, ReadAgain, ReadPlan, ReadTail, UnackedLimits
+from replicator.engine.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.position_set import PositionSet
+from replicator.engine.types import SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+TURN_MESSAGES_MAX: Final = 100
+"""How many messages a consumer gets before it is the next one's turn: small, so that load spreads evenly."""
+
+
+class SharedDispatcher(Dispatcher):
+    """The dispatch state of a Shared subscription."""
+
+    def __init__(
+        self,
+        read_position: Position = BEFORE_ALL,
+        redeliveries: RedeliveryCounts | None = None,
+        *,
+        limits: UnackedLimits = UnackedLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        super().__init__(SubscriptionType.SHARED, read_position, redeliveries)
+        self._held = HeldEntries(self.consumers, limits)
+        self._delayed = DelayedEntries()
+        self._replay = PositionSet()
+        self._turns: list[int] = []
+        """Consumers in the order in which they are served: by priority, and within one in turns."""
+
+    @property
+    def permits(self) -> int:
+        return sum(state.permits for state in self.consumers.values() if state.ready)
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        return self._delayed.next_due_ms
+
+    def next_read(self, now_ms: int) -> ReadPlan | None:
+        if self._held.blocked or not any(state.ready for state in self.consumers.values()):
+            return None
+        self._replay.update(self._delayed.take_due(now_ms))
+        if self._replay:
+            return ReadAgain(self._replay.head(min(self.permits, READ_AGAIN_MAX)))
+        return None if self._delayed.full else ReadTail(self.read_position)
+
+    def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
+        assignments: list[Assignment] = []
+        again = isinstance(plan, ReadAgain)
+        if isinstance(plan, ReadAgain):
+            for position in gone(plan, candidates):
+                self._replay.discard(position)
+        state, left = self._next_turn()
+        for index, candidate in enumerate(candidates):
+            position = candidate.position
+            if candidate.wanted:
+                if candidate.deliver_at_ms > now_ms:
+                    if self._delayed.full:
+                        break
+                    self._delayed.add(position, candidate.deliver_at_ms)
+                elif state is None:
+                    break
+                else:
+                    state.permits -= candidate.messages
+                    unacked = candidate.unacked or candidate.messages
+                    self._held.add(position, HeldEntry(state.id, unacked, 0))
+                    assignments.append(Assignment(state.id, index, self.redeliveries.count(position)))
+                    left -= candidate.messages
+                    if self._held.blocked:
+                        state = None
+                    elif left <= 0 or not state.ready:
+                        state, left = self._next_turn()
+            if again:
+                self._replay.discard(position)
+            else:
+                self.read_position = position
+        return assignments
+
+    def acknowledged(self, position: Position) -> None:
+        self._held.remove(position)
+        self._replay.discard(position)
+        self.redeliveries.forget(position)
+
+    def partly_acknowledged(self, position: Position, unacked: int) -> None:
+        self._held.shrink(position, unacked)
+
+    def acknowledged_through(self, position: Position) -> None:
+        while (first := self._held.first()) is not None and first <= position:
+            self._held.remove(first)
+        self._replay.discard_through(position)
+        self.redeliveries.forget_through(position)
+        self.read_position = max(self.read_position, position)
+
+    def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
+        pending = self.consumers[consumer_id].pending
+        for position in list(pending) if positions is None else [p for p in positions if p in pending]:
+            if self._held.remove(position) is not None:  # asked for twice, it is one redelivery
+                self.redeliveries.add(position)
+                self._replay.add(position)
+
+    def restart(self, position: Position) -> None:
+        self.read_position = position
+        self._replay = PositionSet()
+        self._delayed.clear()
+        self._held.clear()
+        self.redeliveries.clear()
+
+    def set_limits(self, limits: UnackedLimits) -> None:
+        self._held.set_limits(limits)
+
+    def held(self) -> dict[Position, int]:
+        return {position: entry.consumer_id for position, entry in self._held.items()}
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "unacked_messages": self._held.unacked_messages,
+            "blocked_on_unacked": self._held.blocked,
+            "delayed_entries": len(self._delayed),
+            "replay_entries": len(self._replay),
+        }
+
+    # Inside.
+
+    def _joined(self, consumer_id: int) -> None:
+        self._turns.append(consumer_id)
+        self._turns.sort(key=lambda id_: self.consumers[id_].options.priority)
+
+    def _left(self, state: ConsumerState) -> None:
+        self._turns.remove(state.id)
+        for position in state.pending:
+            self._held.remove(position)
+            self._replay.add(position)
+
+    def _next_turn(self) -> tuple[ConsumerState | None, int]:
+        """Who is next, and how many messages it may get before it is another's turn; it goes behind its equals."""
+        for at, consumer_id in enumerate(self._turns):
+            state = self.consumers[consumer_id]
+            if state.ready:
+                del self._turns[at]
+                priority = state.options.priority
+                behind = at
+                while behind < len(self._turns) and self.consumers[self._turns[behind]].options.priority == priority:
+                    behind += 1
+                self._turns.insert(behind, consumer_id)
+                return state, min(state.permits, TURN_MESSAGES_MAX)
+        return None, 0
