@@ -20,7 +20,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.topic import Topic
-from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
+from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 
 BATCH_BYTES_MAX: Final = 128 * 1024
 BATCH_MESSAGES_MAX: Final = 1_000
@@ -114,7 +114,9 @@ async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, cons
         sink = _Sink(topic.messages)
         connected = [
             await topic.subscribe(
-                f"{kind.value}-{run}", kind, f"consumer-{index}", sink.deliver, initial=InitialPosition.EARLIEST
+                f"{kind.value}-{run}",
+                SubscribeOptions(type=kind, consumer_name=f"consumer-{index}", initial=InitialPosition.EARLIEST),
+                sink.deliver,
             )
             for index in range(consumers)
         ]

@@ -7,18 +7,20 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import report_errors
 from replicator.engine.block import BlockKind, build_block
+from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.log_index import LogIndex
 from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.topic import Topic
-from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
+from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20.0
@@ -130,10 +132,13 @@ async def subscribed(
     *,
     permits: int = 1000,
     initial: InitialPosition = InitialPosition.EARLIEST,
-):  # type: ignore[no-untyped-def]  # (EngineConsumer, Inbox)
+    consumer_name: str = "c",
+    **options: Any,
+) -> tuple[EngineConsumer, Inbox]:
     """A connected consumer with permits, and its inbox."""
     inbox = Inbox()
-    consumer = await topic.subscribe(name, subscription_type, "c", inbox, initial=initial)
+    asked = SubscribeOptions(type=subscription_type, consumer_name=consumer_name, initial=initial, **options)
+    consumer = await topic.subscribe(name, asked, inbox)
     if permits:
         consumer.flow(permits)
     return consumer, inbox

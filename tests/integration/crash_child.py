@@ -17,7 +17,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.entry import encode_entry
 from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.topic import Topic
-from replicator.engine.types import Ack, Delivery, InitialPosition, SubscriptionType
+from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 
 TOPICS = ("one", "two")
 
@@ -47,7 +47,9 @@ async def consume(topic: Topic, kind: SubscriptionType, chance: random.Random) -
         for delivery in deliveries:
             arrived.put_nowait(delivery)
 
-    consumer = await topic.subscribe(kind.value, kind, "c", deliver, initial=InitialPosition.EARLIEST)
+    consumer = await topic.subscribe(
+        kind.value, SubscribeOptions(type=kind, consumer_name="c", initial=InitialPosition.EARLIEST), deliver
+    )
     consumer.flow(100_000)
     while True:
         delivery = await arrived.get()

@@ -12,7 +12,7 @@ from engine_support import DataPlaneServer, eventually, message, opened, serving
 from replicator.engine.engine import Engine
 from replicator.engine.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.types import InitialPosition, SubscriptionType
+from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.links.link import Link
 from replicator.sync import SubscriptionSync
 from snapshots.controller import ControllerSettings
@@ -97,11 +97,8 @@ async def consume_all(topic: Topic, count: int, kind: SubscriptionType = Subscri
     received: list[Position] = []
     consumer = await topic.subscribe(
         "sub",
-        kind,
-        "c",
+        SubscribeOptions(kind, "c", initial=InitialPosition.EARLIEST, replicated=True),
         lambda deliveries: received.extend(delivery.position for delivery in deliveries),
-        initial=InitialPosition.EARLIEST,
-        replicated=True,
     )
     consumer.flow(100_000)
     await eventually(lambda: len(received) >= count, f"{count} deliveries")
@@ -148,11 +145,8 @@ def test_what_is_not_consumed_is_not_taken_for_consumed_elsewhere(tmp_path: Path
             received: list[Position] = []
             consumer = await topic.subscribe(
                 "sub",
-                SubscriptionType.EXCLUSIVE,
-                "c",
+                SubscribeOptions(consumer_name="c", initial=InitialPosition.EARLIEST, replicated=True),
                 lambda deliveries: received.extend(delivery.position for delivery in deliveries),
-                initial=InitialPosition.EARLIEST,
-                replicated=True,
             )
             consumer.flow(1000)
             for _ in range(10):

@@ -11,10 +11,10 @@ import pytest
 from engine_support import Inbox, eventually, message, opened
 from test_sync import TOPIC, Node, mesh
 
+from replicator.engine.consumer import EngineConsumer
 from replicator.engine.errors import StoreFull
-from replicator.engine.subscription import EngineConsumer
 from replicator.engine.topic import Topic
-from replicator.engine.types import Ack, InitialPosition, SubscriptionType
+from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL
 
 
@@ -22,7 +22,9 @@ async def consuming(topic: Topic, count: int, name: str = "sub") -> tuple[Engine
     """A Shared consumer of a replicated subscription that has received ``count`` entries."""
     inbox = Inbox()
     consumer = await topic.subscribe(
-        name, SubscriptionType.SHARED, "c", inbox, initial=InitialPosition.EARLIEST, replicated=True
+        name,
+        SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=True),
+        inbox,
     )
     consumer.flow(10_000)
     await inbox.holds(count)
@@ -228,8 +230,8 @@ def test_of_two_who_make_a_subscription_at_once_one_can_ask_for_replication(tmp_
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await asyncio.gather(
-                topic.subscribe("sub", SubscriptionType.SHARED, "plain", Inbox()),
-                topic.subscribe("sub", SubscriptionType.SHARED, "asks", Inbox(), replicated=True),
+                topic.subscribe("sub", SubscribeOptions(SubscriptionType.SHARED, "plain"), Inbox()),
+                topic.subscribe("sub", SubscribeOptions(SubscriptionType.SHARED, "asks", replicated=True), Inbox()),
             )
             assert topic.subscriptions["sub"].replicated
         async with opened(tmp_path) as engine:

@@ -18,7 +18,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.entry import encode_entry
 from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.topic import Topic
-from replicator.engine.types import Ack, InitialPosition, SubscriptionType
+from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.engine.writer import CopiedBlock
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
@@ -339,11 +339,8 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
     async def acknowledge(topic: Topic, consumer_name: str, *acks: Ack) -> None:
         consumer = await topic.subscribe(
             "s",
-            SubscriptionType.SHARED,
-            consumer_name,
+            SubscribeOptions(SubscriptionType.SHARED, consumer_name, initial=InitialPosition.EARLIEST, replicated=True),
             lambda _: None,
-            initial=InitialPosition.EARLIEST,
-            replicated=True,
         )
         await consumer.acknowledge(acks)
 

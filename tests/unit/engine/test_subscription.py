@@ -9,6 +9,7 @@ import pytest
 from engine_support import TOPIC, Inbox, batch, eventually, make_block, marker, message, opened, subscribed
 from pyroaring import BitMap
 
+from replicator.engine.consumer import PERMITS_MAX, EngineConsumer
 from replicator.engine.errors import (
     ConsumerBusy,
     InvalidAck,
@@ -17,8 +18,7 @@ from replicator.engine.errors import (
     StoreFailed,
     SubscriptionNotFound,
 )
-from replicator.engine.subscription import PERMITS_MAX, EngineConsumer
-from replicator.engine.types import Ack, Delivery, InitialPosition, SubscriptionType
+from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
@@ -270,7 +270,9 @@ def test_a_consumer_that_closes_another_while_it_is_served_loses_no_entry(tmp_pa
 
             for nth in range(2):
                 consumer = await topic.subscribe(
-                    "sub", SHARED, f"c{nth}", lambda deliveries, nth=nth: served(nth, deliveries)
+                    "sub",
+                    SubscribeOptions(SHARED, f"c{nth}"),
+                    lambda deliveries, nth=nth: served(nth, deliveries),
                 )
                 consumer.flow(1000)
                 others.append(consumer)
