@@ -36,6 +36,7 @@ from replicator.engine.deduplication import Numbered, SequenceTable
 from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, NotAllowedError, TopicNotFound
 from replicator.engine.sequence_rows import load_sequences, write_sequences
 from replicator.engine.store import HighWater, Store, TopicRecord
+from replicator.engine.trim import trim_log
 from replicator.engine.types import DUPLICATE
 from snapshots.position import BEFORE_ALL, Position
 
@@ -160,6 +161,14 @@ class PutManyRequest(Request):
 
 
 @dataclass(slots=True)
+class TrimRequest(Request):
+    """Deletes a topic's oldest blocks as far as they lie at or below ``upto``, but never its last block."""
+
+    topic_id: int = 0
+    upto: Position = BEFORE_ALL
+
+
+@dataclass(slots=True)
 class CreateTopicRequest(Request):
     name: str = ""
 
@@ -233,6 +242,8 @@ class CommitGroup:
             if request.tail.numbered:
                 self._table(txn, request.tail).drop_inactive(self._now_ms)
             return None
+        if isinstance(request, TrimRequest):
+            return trim_log(txn, self._dbs, request.topic_id, request.upto)
         if isinstance(request, PutManyRequest):
             for table, prefix in request.cleared:
                 self._clear(txn, table, prefix)

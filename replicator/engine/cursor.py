@@ -8,6 +8,7 @@ The state is a mark-delete position (MDP: all up to it is consumed), the positio
 it, and for batches in which some messages are acknowledged the bitmap of their indexes. After every change the MDP
 is moved as far as it goes:
 
+0. It is never below the place up to which the log is trimmed: what is gone can be delivered to nobody.
 1. Take the position after the MDP.
 2. If it is individually deleted, jump to the end of that run; if it is a marker, to the end of the run of
    markers; else stop.
@@ -65,6 +66,7 @@ class Cursor:
     def __init__(self, log: LogIndex, state: CursorState) -> None:
         self._log = log
         self._state = state
+        self._move(log.trimmed)
         self.advance()
 
     @property
@@ -118,6 +120,8 @@ class Cursor:
         Raises :class:`InvalidAck` as :meth:`acknowledge` does.
         """
         self._check(position)
+        if position <= self._state.mark_delete:
+            return
         if batch_index is None or batch_index == batch_size - 1:
             self._move(position)
             return
@@ -188,9 +192,8 @@ class Cursor:
 
     def _check(self, position: Position) -> None:
         if position not in self._log:
-            first = self._log.first
-            if first is not None and position < first and position.entry >= 0 and position <= self._state.mark_delete:
-                return  # an entry that retention has removed meanwhile
+            if BEFORE_ALL < position <= self._log.trimmed:
+                return  # late: the entry was consumed, or expired, and is trimmed
             raise InvalidAck(f"position {position} does not exist in this topic (its last is {self._log.last})")
         if position in self._log.markers:
             raise InvalidAck(f"position {position} is a marker; markers are not acknowledged")

@@ -3,6 +3,10 @@
 Pure bookkeeping, held in memory for each loaded topic: a few numbers a ledger and one compressed bitmap of
 markers. Cursors and dispatchers ask it; the topic tells it what was committed.
 
+Trimming takes positions away at the front, never all of them: the last one stays, and with it what was ever counted.
+What is trimmed is remembered as one position, so that a cursor, a late acknowledgement or a link that stands
+below it can be told from one that is wrong.
+
 Invariant 7 rests here: the markers of a topic are kept once, for all its cursors, and a cursor steps over
 them without acknowledging anything. They never become individually deleted ranges.
 """
@@ -18,9 +22,11 @@ from snapshots.position import BEFORE_ALL, Position
 class LogIndex:
     """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
 
-    __slots__ = ("_first", "_last", "_ledgers", "markers")
+    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed")
 
-    def __init__(self) -> None:
+    def __init__(self, trimmed: Position = BEFORE_ALL) -> None:
+        self.trimmed = trimmed
+        """All up to here is gone."""
         self._ledgers: list[int] = []
         self._first: list[int] = []
         self._last: list[int] = []
@@ -54,6 +60,19 @@ class LogIndex:
         if marker:
             self.markers.add_range(ledger, entry, entry + entries - 1)
 
+    def trim(self, upto: Position) -> None:
+        """Everything up to ``upto`` is gone: an entry of this log, and not its last."""
+        assert upto in self, f"{upto} is not in the log"
+        assert upto < self.last, "the last entry stays: it says which positions were used"
+        at = bisect_left(self._ledgers, upto[0])
+        whole = self._last[at] == upto[1]
+        if not whole:
+            self._first[at] = upto[1] + 1
+        for column in (self._ledgers, self._first, self._last):
+            del column[: at + whole]
+        self.markers.discard_through(upto)
+        self.trimmed = upto
+
     def __contains__(self, position: Position) -> bool:
         at = bisect_left(self._ledgers, position[0])
         return (
@@ -72,15 +91,15 @@ class LogIndex:
         return Position(self._ledgers[at], self._first[at]) if at < len(self._ledgers) else None
 
     def clamp(self, position: Position) -> Position:
-        """The highest existing position at or below ``position``, or BEFORE_ALL."""
+        """The highest existing position at or below ``position``; if there is none, where the log was trimmed."""
         at = bisect_right(self._ledgers, position[0]) - 1
         if at < 0:
-            return BEFORE_ALL
+            return self.trimmed
         if self._ledgers[at] < position[0]:
             return Position(self._ledgers[at], self._last[at])
         if position[1] >= self._first[at]:
             return Position(self._ledgers[at], min(position[1], self._last[at]))
-        return Position(self._ledgers[at - 1], self._last[at - 1]) if at else BEFORE_ALL
+        return Position(self._ledgers[at - 1], self._last[at - 1]) if at else self.trimmed
 
     def entries_between(self, after: Position, upto: Position) -> int:
         """How many entries p, markers included, have ``after < p <= upto``."""

@@ -121,6 +121,17 @@ class PositionSet:
             total += bitmap.range_cardinality(low, high) if low < high else 0
         return total
 
+    def entries_in(self, ledger: int, first: int, last: int) -> BitMap:
+        """The entry ids of ``ledger`` from ``first`` to ``last``, both included."""
+        bitmap = self._ledgers.get(ledger)
+        return BitMap() if bitmap is None else bitmap & BitMap(range(first, last + 1))
+
+    def last(self) -> Position | None:
+        if not self._ledgers:
+            return None
+        ledger = max(self._ledgers)
+        return Position(ledger, self._ledgers[ledger].max())
+
     def runs(self) -> Iterator[tuple[Position, Position]]:
         """The runs without holes, in order, first and last position of each."""
         for ledger in sorted(self._ledgers):

@@ -15,6 +15,9 @@ extents    topic id | origin NUL | incarnation | ledger   entries u32 | local le
            | first entry (origin's position)
 cursors    topic id | subscription                        see :mod:`replicator.engine.cursor_rows`
 cursor_rows                                               see there
+trims      topic id                                       JSON: up to where the log was trimmed, and by origin
+                                                          the newest message that was trimmed
+policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
 sequences  topic id | producer name                       see :mod:`replicator.engine.sequence_rows`
 epochs     topic id                                       the topic's epoch of exclusive producers u64
 compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compacted_view`
@@ -33,16 +36,18 @@ import os
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
 import lmdb
 import numpy as np
 
-from replicator.engine.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, read_header, verify_block
+from replicator.engine.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView, read_header, verify_block
+from replicator.engine.entry import decode_entry
 from replicator.engine.errors import BlockCorrupt, StoreUnusable
-from snapshots.position import Position
+from replicator.engine.position_set import PositionSet
+from snapshots.position import BEFORE_ALL, Position
 
 FORMAT: Final = 1
 TABLES: Final = (
@@ -54,6 +59,8 @@ TABLES: Final = (
     "extents",
     "cursors",
     "cursor_rows",
+    "trims",
+    "policies",
     "sequences",
     "epochs",
     "compacted",
@@ -72,6 +79,9 @@ READERS_MAX: Final = 512
 LOOK_BACK_BLOCKS_MAX: Final = 50_000
 """Bounds the time to load a topic: 50,000 headers are read in a tenth of a second."""
 
+REFINE_ENTRIES_MAX: Final = 20_000
+"""Entries that a search by time decodes: what producers sent just before the time and the store took just after it."""
+
 PASS_OVER_BLOCKS_MAX: Final = 2_000
 """Headers that one call looks at in vain: some milliseconds, so that many blocks of others hold nobody up."""
 
@@ -87,6 +97,24 @@ class StoredBlock:
     @property
     def last(self) -> Position:
         return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpan:
+    """A block as its header tells it: where it lies here, how large it is, and when its origin wrote it."""
+
+    first: Position
+    last: Position
+    size_bytes: int
+    publish_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin."""
+
+    through: Position = BEFORE_ALL
+    vector: Mapping[str, Position] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +255,7 @@ class Store:
         """Messages appended before the entry at ``position``, which must exist."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            if not _seek_block(cursor, topic_id, position):
+            if not seek_block(cursor, topic_id, position):
                 return 0
             _, _, first = BLOCK_KEY.unpack(cursor.key())
             value = cursor.value()
@@ -263,6 +291,7 @@ class Store:
         """For each origin the origin position of its newest message; looks back from the end of the log.
 
         What is not found in :data:`LOOK_BACK_BLOCKS_MAX` blocks is given by the high-water mark: at or above the truth.
+        For what is trimmed the trim remembers it.
         """
         found: dict[str, Position] = {}
         looked_at = 0
@@ -277,7 +306,13 @@ class Store:
                 if header.kind is BlockKind.MESSAGES:
                     found.setdefault(header.origin, header.origin_last)
                 more = cursor.prev()
-        return found
+        return {**self.trim(topic_id).vector, **found}
+
+    def trim(self, topic_id: int) -> Trim:
+        """What was trimmed from the topic's log."""
+        with self.env.begin(db=self.tables["trims"]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(topic_id))
+        return Trim() if stored is None else decode_trim(stored)
 
     def cursors(self, topic_id: int) -> dict[str, bytes]:
         prefix = TOPIC_KEY.pack(topic_id)
@@ -338,7 +373,7 @@ class Store:
         taken, passed_over, reached = 0, 0, after
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            more = _seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
+            more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
             while more:
                 key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
                 if key_topic != topic_id or Position(ledger, first) > upto:
@@ -367,6 +402,65 @@ class Store:
         blocks, _ = self.read_blocks(topic_id, Position(position.ledger, position.entry - 1), position, bytes_max=0)
         return blocks[0] if blocks else None
 
+    def block_spans(self, topic_id: int, after: Position, *, blocks_max: int) -> list[BlockSpan]:
+        """The next ``blocks_max`` blocks that hold entries above ``after``, in order; reads their headers only."""
+        found: list[BlockSpan] = []
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            for first, header, block in _blocks_after(cursor, topic_id, after):
+                last = Position(first.ledger, first.entry + header.entries - 1)
+                found.append(BlockSpan(first, last, len(block), header.publish_time_ms))
+                if len(found) >= blocks_max:
+                    break
+        return found
+
+    def position_at_time(self, topic_id: int, published_ms: int, *, after: Position = BEFORE_ALL) -> Position:
+        """The last position before the first message above ``after`` that was published at ``published_ms`` or later.
+
+        1. Blocks that their origin wrote before that time are passed over by their headers.
+        2. In the first that is not, entries are told apart by the publish time that their producer gave.
+        3. If all of that block's are before, the next block is looked into; at most :data:`REFINE_ENTRIES_MAX` entries.
+
+        So no message that was published at that time or later is passed over, whatever the links mixed in.
+        ``after`` if nothing is before. Costs a header for each block in between.
+        """
+        reached, decoded = after, 0
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            for first, header, block in _blocks_after(txn.cursor(), topic_id, after):
+                if header.kind is not BlockKind.MESSAGES:
+                    continue
+                last = Position(first.ledger, first.entry + header.entries - 1)
+                if header.publish_time_ms >= published_ms:
+                    decoded += header.entries
+                    if decoded > REFINE_ENTRIES_MAX + header.entries:
+                        break
+                    self._verify(block, topic_id, first)
+                    before = _entries_before(BlockView(block, header), published_ms)
+                    if before:
+                        reached = max(reached, Position(first.ledger, first.entry + before - 1))
+                    if before < header.entries:
+                        break
+                reached = max(reached, last)
+        return reached
+
+    def messages_in(self, topic_id: int, positions: PositionSet) -> int:
+        """How many messages the entries at ``positions`` hold together; all of them must exist."""
+        start, end = positions.first(), positions.last()
+        if start is None or end is None:
+            return 0
+        total = 0
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            for first, header, block in _blocks_after(txn.cursor(), topic_id, Position(start.ledger, start.entry - 1)):
+                if first > end:
+                    break
+                entries = positions.entries_in(first.ledger, first.entry, first.entry + header.entries - 1)
+                if header.messages == header.entries:
+                    total += len(entries)
+                elif entries:
+                    sizes = np.frombuffer(block, "<u4", header.entries, header.columns_at + 4 * header.entries)
+                    total += int(sizes[np.asarray(entries.to_array()) - first.entry].sum(dtype=np.int64))
+        return total
+
     def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
         """Where an entry of another origin lies here, from the extents; None if it is not here."""
         prefix = extent_key_prefix(topic_id, origin)
@@ -393,7 +487,40 @@ def extent_key_prefix(topic_id: int, origin: str) -> bytes:
     return TOPIC_KEY.pack(topic_id) + origin.encode("ascii") + b"\0"
 
 
-def _seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
+def encode_trim(trim: Trim) -> bytes:
+    vector = {origin: list(position) for origin, position in trim.vector.items()}
+    return json.dumps({"through": list(trim.through), "vector": vector}).encode()
+
+
+def decode_trim(stored: bytes) -> Trim:
+    row = json.loads(stored)
+    return Trim(Position(*row["through"]), {origin: Position(*each) for origin, each in row["vector"].items()})
+
+
+def _blocks_after(
+    cursor: lmdb.Cursor, topic_id: int, after: Position
+) -> Iterator[tuple[Position, BlockHeader, memoryview]]:
+    """The blocks that hold entries above ``after``, each with its local position; a view ends with the transaction."""
+    more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
+    while more:
+        key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
+        if key_topic != topic_id:
+            return
+        block = memoryview(cursor.value())[LOCAL_PREFIX.size :]
+        yield Position(ledger, first), read_header(block), block
+        more = cursor.next()
+
+
+def _entries_before(view: BlockView, published_ms: int) -> int:
+    """How many entries at the start of a block were published before that time, by their producers' clocks."""
+    for index, entry in enumerate(view.entries(0, len(view))):
+        metadata, _ = decode_entry(entry, check=False)
+        if metadata.publish_time >= published_ms:
+            return index
+    return len(view)
+
+
+def seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
     """Put the cursor on the block that holds ``position``, or on the first one above it."""
     key = BLOCK_KEY.pack(topic_id, position.ledger, position.entry)
     if not cursor.set_range(key):

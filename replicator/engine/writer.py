@@ -39,6 +39,7 @@ from replicator.engine.commit_group import (
     PutRequest,
     Request,
     Tail,
+    TrimRequest,
     select_new,
 )
 from replicator.engine.deduplication import Numbered
@@ -146,6 +147,12 @@ class Writer:
     async def drop_inactive_producers(self, tail: Tail) -> None:
         """Forget the sequence ids of producers that are not connected and were not seen for long."""
         await self._submit(DropInactiveRequest(self._loop.create_future(), tail=tail))
+
+    async def trim(self, topic_id: int, upto: Position) -> None:
+        """Delete a topic's oldest blocks as far as they lie at or below ``upto``, some in each transaction."""
+        more = True
+        while more:
+            more = await self._submit(TrimRequest(self._loop.create_future(), topic_id=topic_id, upto=upto))
 
     async def create_topic(self, name: str) -> TopicRecord:
         """The topic's record, made if there is none."""

@@ -113,7 +113,7 @@ def test_a_topic_that_cannot_be_loaded_leaves_the_directory_free_for_the_next_tr
             await subscribed(topic)
             with engine.store.env.begin(write=True, db=engine.store.tables["cursors"]) as txn:
                 ((key, stored),) = list(txn.cursor())
-                txn.put(key, stored.replace(b'"format":1', b'"format":7'))
+                txn.put(key, stored.replace(b'"format":2', b'"format":7'))
         for _ in range(2):
             with pytest.raises(StoreUnusable, match="format 7"):
                 await Engine.open(tmp_path, cluster="us-east")
