@@ -14,6 +14,7 @@ import lmdb
 from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.failover import FailoverRegistry
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.store import Store, TopicRecord
 from replicator.engine.topic import Topic, TopicListener
 from replicator.engine.topic_name import parse_topic
@@ -31,6 +32,8 @@ class EngineSettings:
     store_bytes_max: int = 64 * 1024**3
     cache_bytes_max: int = CACHE_BYTES_MAX
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
+    policies: TopicPolicies = TopicPolicies()
+    """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
 
 
 class Engine:
@@ -47,6 +50,7 @@ class Engine:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._failover = FailoverRegistry()
+        self._policies = settings.policies
         self._cache = BlockCache(settings.cache_bytes_max)
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
 
@@ -77,6 +81,7 @@ class Engine:
             for subscription in topic.subscriptions.values():
                 for consumer in list(subscription.consumers.values()):
                     consumer.close("the worker is stopping")
+            await topic.stop("the worker is stopping")
         await self.writer.close()
         self.store.close()
 
@@ -114,7 +119,7 @@ class Engine:
         await self.writer.put("meta", name.encode(), json.dumps(value).encode())
 
     def _load(self, record: TopicRecord) -> Topic:
-        return Topic(record, self.store, self.writer, self._cache, self._listeners, self._failover)
+        return Topic(record, self.store, self.writer, self._cache, self._listeners, self._failover, self._policies)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic

@@ -312,6 +312,7 @@ class TopicProducers:
         self.topic = topic
         self.registry = ProducerRegistry(epoch)
         self._members: dict[int, EngineProducer] = {}
+        topic.tail.connected = self.registry.sessions
 
     async def create(self, options: ProducerOptions) -> EngineProducer:
         """Connect a producer; one that waits for the topic is connected when this returns, or cancelled.
@@ -345,10 +346,11 @@ class TopicProducers:
 
     def close(self, reason: str) -> None:
         """Let go of everybody."""
-        for producer in list(self._members.values()):
+        members, self._members = self._members, {}
+        for session in members:  # whoever this admits leaves as well
+            self.registry.leave(session)
+        for producer in members.values():
             producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), CLOSED)
-        self._members.clear()
-        self.registry = ProducerRegistry(self.registry.epoch)
 
     def _act(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:

@@ -14,23 +14,25 @@ from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import CursorState
 from replicator.engine.cursor_rows import load_cursors
-from replicator.engine.entry import decode_entry
 from replicator.engine.errors import (
     BlockCorrupt,
-    EntryCorrupt,
     InvalidAck,
     InvalidSeek,
-    MessageTooLarge,
     NotAllowedError,
+    StoreFailed,
     SubscriptionNotFound,
 )
 from replicator.engine.failover import FailoverRegistry
 from replicator.engine.log_index import LogIndex
-from replicator.engine.policies import TopicPolicies
-from replicator.engine.store import HighWater, Store, StoredBlock, TopicRecord
+from replicator.engine.policies import QuotaPolicy, TopicPolicies
+from replicator.engine.policies_codec import decode_policies, encode_policies
+from replicator.engine.position_set import PositionSet
+from replicator.engine.producers import EngineProducer, TopicProducers
+from replicator.engine.publishing import PublishGate, check_entries
+from replicator.engine.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
 from replicator.engine.subscription import Subscription
 from replicator.engine.topic_name import check_subscription_name, parse_topic
-from replicator.engine.types import InitialPosition, LoggedEntry, SubscribeOptions
+from replicator.engine.types import InitialPosition, LoggedEntry, ProducerOptions, SubscribeOptions
 from replicator.engine.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from snapshots.position import BEFORE_ALL, Position
 
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
 SUBSCRIPTIONS_MAX = 10_000
 END_LEDGER = 2**63 - 1
 """The ledger of the position after every message, as upstream's clients name it."""
-PUBLISH_ENTRIES_MAX = 10_000
-"""Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
-PUBLISH_BYTES_MAX = 32 * 1024 * 1024
-"""One call's entries become one block; this leaves room below the largest."""
 
 
 class TopicListener(Protocol):
@@ -73,6 +71,7 @@ class Topic:
         cache: BlockCache,
         listeners: Sequence[TopicListener],
         failover: FailoverRegistry,
+        default_policies: TopicPolicies,
     ) -> None:
         self.name = record.name
         self.topic_id = record.topic_id
@@ -81,15 +80,21 @@ class Topic:
         self.loop = asyncio.get_running_loop()
         self.writer = writer
         self.failover = failover
-        self.policies = TopicPolicies()
-        self.log = LogIndex()
+        self._default_policies = default_policies
+        self.log = LogIndex(store.trim(record.topic_id).through)
+        self.held_back: dict[str, Position] = {}
+        """By name, such as a link's, the position up to which somebody besides subscriptions is done with the log."""
         self._store = store
         self._cache = cache
         self._listeners = listeners
         self.subscriptions: dict[str, Subscription] = {}
+        self._gate = PublishGate(self.name)
         self._load()
+        self.producers = TopicProducers(self, self._store.epoch(self.topic_id))
 
     def _load(self) -> None:
+        own_policies = self._store.policies(self.topic_id)
+        self.policies = self._default_policies if own_policies is None else decode_policies(own_policies)
         for ledger in self._store.ledgers(self.topic_id):
             self.log.append(Position(ledger.ledger, ledger.first), ledger.last - ledger.first + 1, marker=False)
         for first, entries in self._store.marker_runs(self.topic_id):
@@ -99,10 +104,16 @@ class Topic:
         self._high_water = dict(high_waters)
         self._message_vector = self._store.message_vector(self.topic_id, high_waters)
         self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
+        self._tail.numbered = self._store.has_rows("sequences", self.topic_id)
         for name, (state, rows) in load_cursors(self._store, self.topic_id).items():
             self.subscriptions[name] = Subscription(self, name, state, rows=rows)
 
     # What is here.
+
+    @property
+    def tail(self) -> Tail:
+        """The writer's; passed on to it only."""
+        return self._tail
 
     @property
     def cluster(self) -> str:
@@ -129,22 +140,40 @@ class Topic:
 
     # Writing.
 
-    async def publish(self, entries: Sequence[bytes]) -> list[Position]:
-        """Append entries as producers sent them; returns their positions when they are durable (invariant 1).
+    async def create_producer(self, options: ProducerOptions) -> EngineProducer:
+        """Connect a producer; waits in WaitForExclusive until it owns the topic.
 
-        Raises :class:`EntryCorrupt` or :class:`MessageTooLarge` (then none was appended), and the store's errors.
+        Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`NotAllowedError` and the store's errors.
         """
-        if not 0 < len(entries) <= PUBLISH_ENTRIES_MAX:
-            raise NotAllowedError(f"1 to {PUBLISH_ENTRIES_MAX} entries can be published at once, not {len(entries)}")
-        sizes: list[int] = []
-        for entry in entries:
-            metadata, _ = decode_entry(entry)
-            if metadata.HasField("marker_type"):
-                raise EntryCorrupt("a producer sent a marker; only workers write markers")
-            sizes.append(metadata.num_messages_in_batch)
-        if (size_bytes := sum(map(len, entries))) > PUBLISH_BYTES_MAX:
-            raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
-        return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, sizes)
+        return await self.producers.create(options)
+
+    async def publish(self, entries: Sequence[bytes], producer: EngineProducer | None = None) -> list[Position]:
+        """Append entries as producers sent them; returns their positions when they are durable (invariant 1), and
+        ``DUPLICATE`` for those that deduplication knows. Waits while the backlog's quota holds publishes.
+
+        Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`, :class:`NotAllowedError`, :class:`BacklogQuotaExceeded`
+        (then none was appended), and the store's errors.
+        """
+        checked = check_entries(entries, self.policies, None if producer is None else producer.name)
+        if not self._gate.open:
+            await self._gate.enter(checked.size_bytes)
+            if producer is not None:
+                producer.check_open()
+        return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered)
+
+    @property
+    def quota_exceeded(self) -> QuotaPolicy | None:
+        """What is done to publishes because the backlog is over its quota; None while it is not."""
+        return self._gate.policy
+
+    @quota_exceeded.setter
+    def quota_exceeded(self, policy: QuotaPolicy | None) -> None:
+        self._gate.policy = policy
+
+    async def stop(self, reason: str) -> None:
+        """Let go of producers and of what waits; the store is about to be closed."""
+        self.producers.close(reason)
+        self._gate.refuse(StoreFailed(f"{self.name}: {reason}"))
 
     async def write_marker(self, entry: bytes, *, local: bool = False) -> Position:
         """Append one marker; a ``local`` one is not carried by links."""
@@ -227,8 +256,8 @@ class Topic:
         return found
 
     def has_position(self, position: Position) -> bool:
-        """Whether there is an entry at ``position`` that can be acknowledged."""
-        return position in self.log
+        """Whether there is, or was before it was trimmed, an entry at ``position`` that can be acknowledged."""
+        return position in self.log or BEFORE_ALL < position <= self.log.trimmed
 
     def batch_size(self, position: Position) -> int:
         """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
@@ -242,6 +271,10 @@ class Topic:
         following = self.log.next_after(position)
         return self.messages if following is None else self._store.messages_before(self.topic_id, following)
 
+    def messages_in(self, positions: PositionSet) -> int:
+        """Messages in the entries at ``positions``, all of which exist."""
+        return self._store.messages_in(self.topic_id, positions)
+
     def _block_at(self, position: Position) -> tuple[Position, BlockView]:
         cached = self._cache.get(self.topic_id, position)
         if cached is not None:
@@ -252,6 +285,34 @@ class Topic:
         view = BlockView(stored.block, stored.header)
         self._cache.put(self.topic_id, stored.position, view, len(stored.block))
         return stored.position, view
+
+    # Policies, and trimming by them.
+
+    async def set_policies(self, policies: TopicPolicies | None) -> None:
+        """Give the topic policies of its own, durably; with None those of the engine hold for it again."""
+        stored = None if policies is None else encode_policies(policies)
+        await self.writer.put("policies", TOPIC_KEY.pack(self.topic_id), stored)
+        self.policies = self._default_policies if policies is None else policies
+        for subscription in self.subscriptions.values():
+            subscription.apply_policies(self.policies)
+
+    async def trim(self, upto: Position) -> None:
+        """Delete the oldest blocks as far as they lie at or below ``upto``; the last block stays (invariant 10).
+
+        What is read from here on starts above them. A subscription that is not durable is moved there if it lags.
+        """
+        following = self.log.next_after(upto)
+        kept = self._store.block_start(self.topic_id, self.log.last if following is None else following)
+        end = self.log.trimmed if kept is None else self.log.clamp(Position(kept.ledger, kept.entry - 1))
+        if end <= self.log.trimmed:
+            return
+        subscriptions = list(self.subscriptions.values())
+        assert all(each.cursor.mark_delete >= end for each in subscriptions if each.durable), "invariant 5"
+        self.log.trim(end)
+        self._cache.discard_through(self.topic_id, end)
+        for subscription in subscriptions:
+            await subscription.consume_through(end)
+        await self.writer.trim(self.topic_id, end)
 
     # Subscriptions.
 
@@ -381,6 +442,7 @@ class Topic:
             "name": self.name,
             "incarnation": self.incarnation,
             "first": str(self.log.first or BEFORE_ALL),
+            "trimmed": str(self.log.trimmed),
             "lac": str(self.log.last),
             "entries": self.log.entries,
             "messages": self.messages,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import TOPIC, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
+from engine_support import TOPIC, batch, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
 
 from replicator.engine.block import BlockKind
 from replicator.engine.engine import Engine, EngineSettings
@@ -145,7 +145,7 @@ def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.publish([message(b"a"), message(b"b", batch_size=7), message(b"c")])
+            await topic.publish([message(b"a"), batch([b"b"] * 7), message(b"c")])
             await topic.write_marker(marker())
             await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
             consumer, inbox = await subscribed(topic)

@@ -16,6 +16,7 @@ from replicator.engine import commit_group
 from replicator.engine import writer as writers
 from replicator.engine.block import BLOCK_BYTES_MAX, BlockKind
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.entry import encode_entry
 from replicator.engine.errors import (
     BlockCorrupt,
     CopyGap,
@@ -26,6 +27,7 @@ from replicator.engine.errors import (
     StoreFailed,
     StoreFull,
 )
+from replicator.engine.metadata_pb2 import LZ4, MessageMetadata
 from replicator.engine.writer import CopiedBlock, Extent
 from snapshots.position import BEFORE_ALL, Position
 
@@ -186,7 +188,9 @@ def test_entries_that_claim_the_largest_batches_do_not_break_the_store(tmp_path:
         clock = HeldClock()
         async with opened(tmp_path, settings=clock.settings()) as engine:
             topic = await engine.topic(TOPIC)
-            entry = message(b"", batch_size=100_000)
+            claim = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=100_000)
+            claim.compression, claim.uncompressed_size = LZ4, 2**31  # so that nobody can see that it holds nothing
+            entry = encode_entry(claim, b"")
             results = await one_group(engine, clock, *(topic.publish([entry] * 10_000) for _ in range(5)))
             assert [len(positions) for positions in results] == [10_000] * 5
             assert topic.messages == 5 * 10_000 * 100_000
