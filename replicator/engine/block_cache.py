@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Final
 
 from replicator.engine.block import BlockView
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -34,6 +34,15 @@ class BlockCache:
             return None
         self._blocks.move_to_end(key)
         return key[1], view
+
+    def discard_through(self, topic_id: int, position: Position) -> None:
+        """Forget the blocks of a topic that lie at or below ``position``: they were trimmed."""
+        start = bisect_right(self._order, (topic_id, BEFORE_ALL))
+        end = bisect_right(self._order, (topic_id, position))
+        for key in self._order[start:end]:
+            _, freed = self._blocks.pop(key)
+            self._bytes -= freed
+        del self._order[start:end]
 
     def put(self, topic_id: int, first: Position, view: BlockView, size_bytes: int) -> None:
         key = (topic_id, first)

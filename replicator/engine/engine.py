@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class EngineSettings:
     store_bytes_max: int = 64 * 1024**3
     cache_bytes_max: int = CACHE_BYTES_MAX
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
-    policies: TopicPolicies = TopicPolicies()
+    policies: TopicPolicies = field(default_factory=TopicPolicies)
     """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
 
 

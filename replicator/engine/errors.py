@@ -64,6 +64,10 @@ class InvalidHashRanges(EngineError):
     """Sticky ranges of a Key_Shared consumer that are missing, outside of 0..65535, or taken by another consumer."""
 
 
+class InvalidPolicies(EngineError):
+    """Topic policies with an unknown name or a value that makes no sense."""
+
+
 class InvalidSeek(EngineError):
     """A position to go to that the topic does not have."""
 

@@ -461,6 +461,19 @@ class Store:
                     total += int(sizes[np.asarray(entries.to_array()) - first.entry].sum(dtype=np.int64))
         return total
 
+    def block_start(self, topic_id: int, position: Position) -> Position | None:
+        """The first position of the block that holds ``position``, or of the first block above it."""
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            for first, _, _ in _blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
+                return first
+        return None
+
+    def policies(self, topic_id: int) -> bytes | None:
+        """The topic's own policies as they were put; None if it has none."""
+        with self.env.begin(db=self.tables["policies"]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(topic_id))
+        return None if stored is None else bytes(stored)
+
     def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
         """Where an entry of another origin lies here, from the extents; None if it is not here."""
         prefix = extent_key_prefix(topic_id, origin)

@@ -25,10 +25,11 @@ from replicator.engine.errors import ConsumerBusy, InvalidAck, NotAllowedError, 
 from replicator.engine.failover import FailoverRegistry
 from replicator.engine.log_index import LogIndex
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.position_set import PositionSet
 from replicator.engine.pump import Pump, ReadEntries
 from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
 from replicator.engine.writer import Writer
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.position import Position
 
 CONSUMERS_MAX: Final = 10_000
 
@@ -58,6 +59,8 @@ class SubscribedTopic(Protocol):
     def batch_size(self, position: Position) -> int: ...
 
     def messages_through(self, position: Position) -> int: ...
+
+    def messages_in(self, positions: PositionSet) -> int: ...
 
     def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None: ...
 
@@ -436,9 +439,8 @@ class Subscription:
     def backlog_messages(self) -> int:
         """Messages not consumed yet; a partly acknowledged batch counts whole."""
         if self._consumed_messages is None:
-            self._consumed_messages = self.topic.messages_through(self.cursor.mark_delete) + sum(
-                self.topic.messages_through(last) - self.topic.messages_through(_before(first))
-                for first, last in self.cursor.state.individually_deleted.runs()
+            self._consumed_messages = self.topic.messages_through(self.cursor.mark_delete) + self.topic.messages_in(
+                self.cursor.state.individually_deleted
             )
         return self.topic.messages - self._consumed_messages
 
@@ -465,7 +467,3 @@ class Subscription:
                 if dispatcher is not None
             ],
         }
-
-
-def _before(position: Position) -> Position:
-    return Position(position.ledger, position.entry - 1) if position != BEFORE_ALL else position
