@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.compaction import Compaction
 from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import CursorState
 from replicator.engine.cursor_rows import load_cursors
@@ -29,6 +30,7 @@ from replicator.engine.policies_codec import decode_policies, encode_policies
 from replicator.engine.position_set import PositionSet
 from replicator.engine.producers import EngineProducer, TopicProducers
 from replicator.engine.publishing import PublishGate, check_entries
+from replicator.engine.retention import done_through
 from replicator.engine.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
 from replicator.engine.subscription import Subscription
 from replicator.engine.topic_name import check_subscription_name, parse_topic
@@ -91,6 +93,7 @@ class Topic:
         self._gate = PublishGate(self.name)
         self._load()
         self.producers = TopicProducers(self, self._store.epoch(self.topic_id))
+        self.compaction = Compaction(self, store)
 
     def _load(self) -> None:
         own_policies = self._store.policies(self.topic_id)
@@ -171,9 +174,10 @@ class Topic:
         self._gate.policy = policy
 
     async def stop(self, reason: str) -> None:
-        """Let go of producers and of what waits; the store is about to be closed."""
+        """Let go of producers and of what waits or runs; the store is about to be closed."""
         self.producers.close(reason)
         self._gate.refuse(StoreFailed(f"{self.name}: {reason}"))
+        await self.compaction.stop()
 
     async def write_marker(self, entry: bytes, *, local: bool = False) -> Position:
         """Append one marker; a ``local`` one is not carried by links."""
@@ -259,9 +263,19 @@ class Topic:
         """Whether there is, or was before it was trimmed, an entry at ``position`` that can be acknowledged."""
         return position in self.log or BEFORE_ALL < position <= self.log.trimmed
 
+    async def compact(self) -> None:
+        """Compact the topic up to its LAC, or wait for the pass that is running. See :meth:`Compaction.run`."""
+        await self.compaction.run()
+
+    def read_compacted(self, after: Position, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
+        """Entries above ``after``: of the compacted view as far as it reaches, then of the log."""
+        return self.compaction.read(after, entries_max, bytes_max)
+
     def batch_size(self, position: Position) -> int:
         """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
         if position not in self.log:
+            if (compacted := self.compaction.find(position)) is not None:
+                return compacted.batch_size
             raise InvalidAck(f"position {position} does not exist in {self.name} (its last entry is {self.log.last})")
         first, view = self._block_at(position)
         return int(view.batch_sizes[position.entry - first.entry])
@@ -293,21 +307,24 @@ class Topic:
         stored = None if policies is None else encode_policies(policies)
         await self.writer.put("policies", TOPIC_KEY.pack(self.topic_id), stored)
         self.policies = self._default_policies if policies is None else policies
+        self.compaction.hold_back()
         for subscription in self.subscriptions.values():
             subscription.apply_policies(self.policies)
 
     async def trim(self, upto: Position) -> None:
-        """Delete the oldest blocks as far as they lie at or below ``upto``; the last block stays (invariant 10).
+        """Delete the oldest blocks as far as they lie at or below ``upto``; the last block stays (invariant 10), and so
+        does what a durable subscription or a link still needs (invariant 5).
 
         What is read from here on starts above them. A subscription that is not durable is moved there if it lags.
         """
+        subscriptions = list(self.subscriptions.values())
+        mark_deletes = (each.cursor.mark_delete for each in subscriptions if each.durable)
+        upto = done_through(upto, mark_deletes, self.held_back.values())
         following = self.log.next_after(upto)
         kept = self._store.block_start(self.topic_id, self.log.last if following is None else following)
         end = self.log.trimmed if kept is None else self.log.clamp(Position(kept.ledger, kept.entry - 1))
         if end <= self.log.trimmed:
             return
-        subscriptions = list(self.subscriptions.values())
-        assert all(each.cursor.mark_delete >= end for each in subscriptions if each.durable), "invariant 5"
         self.log.trim(end)
         self._cache.discard_through(self.topic_id, end)
         for subscription in subscriptions:
