@@ -1,181 +1,211 @@
-"""The batch container: gathers messages into one entry. Sans-IO; the clock is passed in.
+"""The batch containers: gather messages into entries. Sans-IO; the clock is passed in.
 
-Invariant 11: a batch is bounded by count, payload size and age.
+Invariant 11: what is open is bounded by count, payload size, age, and with batches by key by their number.
 
-Algorithm:
-1. A message that would take the open batch over its size seals that batch first, so that order stays and
-   no batch is over the limit; a message that alone is over it becomes a batch of one.
-2. The message is added.
-3. A batch that has reached its count or its size is sealed at once.
-4. What is still open is sealed by the shell when :attr:`BatchContainer.deadline` has passed, or at a flush.
+Algorithm of both:
+1. A message that would take what is open over its size seals it first, so that order stays and no batch is over the
+   limit; a message that alone is over it becomes a batch of one.
+2. The message is added to its batch, and its confirmation with it.
+3. When the count or the size is reached, everything is sealed at once.
+4. What is still open is sealed by the shell when ``deadline`` has passed, or at a flush.
 
-The key stands in the entry's metadata only when every message of the batch has the same one; a batch of
-mixed keys counts as having none.
+:class:`BatchContainer` has one batch open. The key stands in the entry's metadata only when every message of the batch
+has the same one; a batch of mixed keys counts as having none.
 
-Source: the publicly documented behaviour of Pulsar's default batch container.
+:class:`KeyBasedBatchContainer` has one open for each key (the ordering key, else the partition key; messages without
+either share one that has none), so that Key_Shared can send each entry to the consumer of its key. Limits count over
+all of them and they are sealed together, because of deduplication: a topic drops an entry whose sequence id is not
+above the highest that it has. Each batch bears its own highest sequence id as its only one, and batches leave in
+the order of those: keys A: 0, 3, 4 and B: 1, 2 leave as B (2), A (4), so that each is above the one before, and a
+resend after a loss is recognised. A batch that were sealed alone while an older one is open would make the topic drop
+the older one. Sequence ids that the application chooses itself have to grow from one flush to the next for the same
+reason.
+
+Source: the publicly documented behaviour of Pulsar's batch containers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 
-from replicator.client.errors import PulsarException, from_engine
+from replicator.client.framing import (
+    EntryFramer,
+    SealedEntry,
+    message_bytes,
+    ordering_key_bytes,
+    single_metadata,
+)
 from replicator.client.message import OutgoingMessage
 from replicator.client.settings import BatchLimits
-from replicator.engine.entry import append_to_batch, encode_entry
-from replicator.engine.errors import EngineError
-from replicator.engine.metadata_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+from replicator.engine.entry import append_to_batch
+from replicator.engine.metadata_pb2 import MessageMetadata
+
+KEYS_MAX: Final = 1_000
+"""Batches that are open at once; each is an entry when it is sealed, and more of them would hardly be batches."""
+
+C = TypeVar("C")
 
 
-@dataclass(frozen=True, slots=True)
-class SealedEntry:
-    """An entry that is ready to be sent, and the messages in it.
+class Batcher(Protocol[C]):
+    """What a producer needs of a container."""
 
-    ``entry`` is the error instead when the messages cannot be framed.
-    """
-
-    entry: bytes | PulsarException
-    messages: Sequence[OutgoingMessage]
-    highest_sequence_id: int
-    batched: bool
-
-
-class BatchContainer:
-    """The one open batch of a producer."""
-
-    __slots__ = (
-        "_first_sequence_id",
-        "_highest_sequence_id",
-        "_key",
-        "_limits",
-        "_messages",
-        "_ordering_key",
-        "_payload",
-        "_producer_name",
-        "_publish_time_ms",
-        "deadline",
-    )
-
-    def __init__(self, limits: BatchLimits, producer_name: str) -> None:
-        self._limits = limits
-        self._producer_name = producer_name
-        self.deadline: float | None = None
-        """When the open batch must go (seconds, of the clock that :meth:`add` is given); None if it is empty."""
-        self._payload = bytearray()
-        self._messages: list[OutgoingMessage] = []
-        self._first_sequence_id = 0
-        self._highest_sequence_id = 0
-        self._publish_time_ms = 0
-        self._key: str | None = None
-        self._ordering_key: str | None = None
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def open_messages(self) -> list[OutgoingMessage]:
-        """The messages of the open batch, in order."""
-        return list(self._messages)
+    @property
+    def deadline(self) -> float | None:
+        """When what is open must go (seconds, of the clock that :meth:`add` is given); None if nothing is open."""
 
     def add(
-        self, message: OutgoingMessage, sequence_id: int, now_seconds: float, wall_time_ms: int
-    ) -> list[SealedEntry]:
+        self, message: OutgoingMessage, sequence_id: int, now_seconds: float, wall_time_ms: int, confirmation: C
+    ) -> list[SealedEntry[C]]:
         """Add one message; returns the entries that are to be sent now, in order."""
-        sealed: list[SealedEntry] = []
-        size = message_bytes(message)
-        if self._messages and len(self._payload) + size > self._limits.payload_bytes_max:
-            sealed += self.seal()
-        if not self._messages:
-            self._first_sequence_id = sequence_id
-            self._publish_time_ms = wall_time_ms
-            self._key = message.partition_key
-            self._ordering_key = message.ordering_key
-            self.deadline = now_seconds + self._limits.publish_delay_ms / 1000
-        else:
-            if message.partition_key != self._key:
-                self._key = None
-            if message.ordering_key != self._ordering_key:
-                self._ordering_key = None
-        append_to_batch(self._payload, _single_metadata(message, sequence_id), message.content)
-        self._messages.append(message)
-        self._highest_sequence_id = max(self._highest_sequence_id, sequence_id)
-        if len(self._messages) >= self._limits.messages_max or len(self._payload) >= self._limits.payload_bytes_max:
+
+    def seal(self) -> list[SealedEntry[C]]:
+        """Close everything that is open, and begin anew."""
+
+    def open_messages(self) -> list[OutgoingMessage]:
+        """The messages that are not sealed; those of one key in order."""
+
+
+class _OpenBatch(Generic[C]):
+    """One batch that still takes messages."""
+
+    __slots__ = (
+        "confirmations",
+        "first_sequence_id",
+        "highest_sequence_id",
+        "key",
+        "messages",
+        "ordering_key",
+        "payload",
+        "publish_time_ms",
+    )
+
+    def __init__(self, first: OutgoingMessage, sequence_id: int, wall_time_ms: int) -> None:
+        self.payload = bytearray()
+        self.messages: list[OutgoingMessage] = []
+        self.confirmations: list[C] = []
+        self.first_sequence_id = sequence_id
+        self.highest_sequence_id = sequence_id
+        self.publish_time_ms = wall_time_ms
+        self.key = first.partition_key
+        self.ordering_key = first.ordering_key
+
+    def add(self, message: OutgoingMessage, sequence_id: int, confirmation: C) -> None:
+        if message.partition_key != self.key:
+            self.key = None
+        if message.ordering_key != self.ordering_key:
+            self.ordering_key = None
+        append_to_batch(self.payload, single_metadata(message, sequence_id), message.content)
+        self.messages.append(message)
+        self.confirmations.append(confirmation)
+        if sequence_id > self.highest_sequence_id:
+            self.highest_sequence_id = sequence_id
+
+    def sealed(self, framer: EntryFramer, *, by_key: bool) -> SealedEntry[C]:
+        metadata = MessageMetadata(
+            producer_name=framer.producer_name,
+            sequence_id=self.highest_sequence_id if by_key else self.first_sequence_id,
+            publish_time=self.publish_time_ms,
+            num_messages_in_batch=len(self.messages),
+            uncompressed_size=len(self.payload),
+        )
+        if not by_key:
+            metadata.highest_sequence_id = self.highest_sequence_id
+        if self.key is not None:
+            metadata.partition_key = self.key
+        if self.ordering_key is not None:
+            metadata.ordering_key = ordering_key_bytes(self.ordering_key)
+        entry = framer.frame(metadata, self.payload)
+        return SealedEntry(entry, self.messages, self.confirmations, self.highest_sequence_id, batched=True)
+
+
+class BatchContainer(Generic[C]):
+    """One open batch."""
+
+    __slots__ = ("_deadline", "_framer", "_limits", "_open")
+
+    def __init__(self, limits: BatchLimits, framer: EntryFramer) -> None:
+        self._limits = limits
+        self._framer = framer
+        self._deadline: float | None = None
+        self._open: _OpenBatch[C] | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
+
+    def open_messages(self) -> list[OutgoingMessage]:
+        return [] if self._open is None else list(self._open.messages)
+
+    def add(
+        self, message: OutgoingMessage, sequence_id: int, now_seconds: float, wall_time_ms: int, confirmation: C
+    ) -> list[SealedEntry[C]]:
+        sealed: list[SealedEntry[C]] = []
+        limits, batch = self._limits, self._open
+        if batch is not None and len(batch.payload) + message_bytes(message) > limits.payload_bytes_max:
+            sealed = self.seal()
+            batch = None
+        if batch is None:
+            batch = self._open = _OpenBatch(message, sequence_id, wall_time_ms)
+            self._deadline = now_seconds + limits.publish_delay_ms / 1000
+        batch.add(message, sequence_id, confirmation)
+        if len(batch.messages) >= limits.messages_max or len(batch.payload) >= limits.payload_bytes_max:
             sealed += self.seal()
         return sealed
 
-    def seal(self) -> list[SealedEntry]:
-        """Close the open batch, if there is one, and begin the next."""
-        if not self._messages:
-            return []
-        metadata = MessageMetadata(
-            producer_name=self._producer_name,
-            sequence_id=self._first_sequence_id,
-            highest_sequence_id=self._highest_sequence_id,
-            publish_time=self._publish_time_ms,
-            num_messages_in_batch=len(self._messages),
-            uncompressed_size=len(self._payload),
-        )
-        if self._key is not None:
-            metadata.partition_key = self._key
-        if self._ordering_key is not None:
-            metadata.ordering_key = self._ordering_key.encode("utf-8", "surrogateescape")
-        sealed = SealedEntry(_framed(metadata, self._payload), self._messages, self._highest_sequence_id, batched=True)
-        self._begin()
-        return [sealed]
-
-    def _begin(self) -> None:
-        self._payload = bytearray()
-        self._messages = []
-        self._highest_sequence_id = 0
-        self.deadline = None
+    def seal(self) -> list[SealedEntry[C]]:
+        batch, self._open, self._deadline = self._open, None, None
+        return [] if batch is None else [batch.sealed(self._framer, by_key=False)]
 
 
-def single_entry(message: OutgoingMessage, sequence_id: int, producer_name: str, wall_time_ms: int) -> SealedEntry:
-    """A message as an entry of its own: without ``num_messages_in_batch``."""
-    metadata = MessageMetadata(
-        producer_name=producer_name,
-        sequence_id=sequence_id,
-        publish_time=wall_time_ms,
-        properties=_pairs(message.properties),
-    )
-    if message.partition_key is not None:
-        metadata.partition_key = message.partition_key
-    if message.ordering_key is not None:
-        metadata.ordering_key = message.ordering_key.encode("utf-8", "surrogateescape")
-    if message.event_timestamp is not None:
-        metadata.event_time = message.event_timestamp
-    return SealedEntry(_framed(metadata, message.content), [message], sequence_id, batched=False)
+class KeyBasedBatchContainer(Generic[C]):
+    """One open batch for each key."""
 
+    __slots__ = ("_deadline", "_framer", "_limits", "_messages", "_open", "_payload_bytes")
 
-def message_bytes(message: OutgoingMessage) -> int:
-    """About how many bytes the message takes in an entry: exact for the content, an upper guess for the rest."""
-    size = len(message.content) + 32
-    if message.partition_key is not None:
-        size += 4 * len(message.partition_key)
-    if message.ordering_key is not None:
-        size += 4 * len(message.ordering_key)
-    if message.properties:
-        size += sum(4 * (len(key) + len(value)) + 16 for key, value in message.properties.items())
-    return size
+    def __init__(self, limits: BatchLimits, framer: EntryFramer) -> None:
+        self._limits = limits
+        self._framer = framer
+        self._deadline: float | None = None
+        self._open: dict[tuple[bool, str | None], _OpenBatch[C]] = {}
+        self._messages = 0
+        self._payload_bytes = 0
 
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
 
-def _single_metadata(message: OutgoingMessage, sequence_id: int) -> SingleMessageMetadata:
-    single = SingleMessageMetadata(sequence_id=sequence_id, partition_key=message.partition_key)
-    if message.properties:
-        single.properties.extend(_pairs(message.properties))
-    if message.ordering_key is not None:
-        single.ordering_key = message.ordering_key.encode("utf-8", "surrogateescape")
-    if message.event_timestamp is not None:
-        single.event_time = message.event_timestamp
-    return single
+    def open_messages(self) -> list[OutgoingMessage]:
+        return [message for batch in self._open.values() for message in batch.messages]
 
+    def add(
+        self, message: OutgoingMessage, sequence_id: int, now_seconds: float, wall_time_ms: int, confirmation: C
+    ) -> list[SealedEntry[C]]:
+        sealed: list[SealedEntry[C]] = []
+        by_ordering_key = message.ordering_key is not None
+        # The flag keeps an ordering key apart from a partition key that reads the same.
+        key = (by_ordering_key, message.ordering_key if by_ordering_key else message.partition_key)
+        limits = self._limits
+        if self._open and (
+            self._payload_bytes + message_bytes(message) > limits.payload_bytes_max
+            or (len(self._open) >= KEYS_MAX and key not in self._open)
+        ):
+            sealed = self.seal()
+        batch = self._open.get(key)
+        if batch is None:
+            if not self._open:
+                self._deadline = now_seconds + limits.publish_delay_ms / 1000
+            batch = self._open[key] = _OpenBatch(message, sequence_id, wall_time_ms)
+        before_bytes = len(batch.payload)
+        batch.add(message, sequence_id, confirmation)
+        self._payload_bytes += len(batch.payload) - before_bytes
+        self._messages += 1
+        if self._messages >= limits.messages_max or self._payload_bytes >= limits.payload_bytes_max:
+            sealed += self.seal()
+        return sealed
 
-def _pairs(properties: Mapping[str, str] | None) -> list[KeyValue]:
-    return [KeyValue(key=key, value=value) for key, value in (properties or {}).items()]
-
-
-def _framed(metadata: MessageMetadata, payload: bytes | bytearray) -> bytes | PulsarException:
-    try:
-        return encode_entry(metadata, payload)
-    except EngineError as error:
-        return from_engine(error)
+    def seal(self) -> list[SealedEntry[C]]:
+        batches = sorted(self._open.values(), key=lambda batch: batch.highest_sequence_id)
+        self._open = {}
+        self._deadline = None
+        self._messages = self._payload_bytes = 0
+        return [batch.sealed(self._framer, by_key=True) for batch in batches]

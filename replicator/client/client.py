@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,37 +19,37 @@ from urllib.parse import urlsplit
 from replicator.client.channel import Connector
 from replicator.client.consumer import Consumer
 from replicator.client.embedded_channel import EmbeddedConnector
-from replicator.client.errors import AlreadyClosed, InvalidConfiguration, InvalidUrl, OperationNotSupported
+from replicator.client.encryption import CryptoKeyReader
+from replicator.client.errors import AlreadyClosed, InvalidConfiguration, InvalidUrl
+from replicator.client.framing import MESSAGE_BYTES_MAX
+from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
+from replicator.client.producer_making import ProducerMaker, make_encryptor
+from replicator.client.routing import CustomRouter, RoutingSettings
+from replicator.client.schema import Schema
 from replicator.client.settings import (
+    BatchingType,
     BatchLimits,
     CompressionType,
     ConsumerSettings,
     ConsumerType,
+    HashingScheme,
     InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
     ProducerSettings,
+    check_enum,
     check_range,
     full_topic_name,
     refuse_unsupported,
     subscription_type,
 )
 from replicator.client.socket_channel import SocketConnector
+from replicator.engine.types import AccessMode
 from replicator.engine.types import InitialPosition as EngineInitialPosition
 
 EMBEDDED: Final = "embedded:"
 
-_PRODUCER_OFF: Final[Mapping[str, object]] = {
-    "schema": None,
-    "max_pending_messages_across_partitions": 50_000,
-    "chunking_enabled": False,
-    "message_routing_mode": None,
-    "lazy_start_partitioned_producers": False,
-    "batching_type": None,
-    "encryption_key": None,
-    "crypto_key_reader": None,
-    "access_mode": None,
-    "message_router": None,
-}
 _CONSUMER_OFF: Final[Mapping[str, object]] = {
     "schema": None,
     "max_total_receiver_queue_size_across_partitions": 50_000,
@@ -94,7 +94,8 @@ class Client:
         self._operation_timeout_seconds = operation_timeout_seconds
         self._reconnect = reconnect
         self._connector = _connector(service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds)
-        self._producers: set[Producer] = set()
+        self._producer_maker = ProducerMaker(self._connector, reconnect, operation_timeout_seconds)
+        self._producers: set[Producer | PartitionedProducer] = set()
         self._consumers: set[Consumer] = set()
         self._closed = False
 
@@ -102,47 +103,72 @@ class Client:
         self,
         topic: str,
         producer_name: str | None = None,
-        *,
+        schema: Schema | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30_000,
         compression_type: CompressionType = CompressionType.NONE,
         max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50_000,
         block_if_queue_full: bool = False,
         batching_enabled: bool = True,
         batching_max_messages: int = 1000,
         batching_max_allowed_size_in_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
         properties: Mapping[str, str] | None = None,
-        **unsupported: Any,
-    ) -> Producer:
-        """A producer on ``topic``, which is made if it does not exist.
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: CustomRouter | None = None,
+        *,
+        encryption_keys: Sequence[str] = (),
+        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+        chunk_max_message_size: int = MESSAGE_BYTES_MAX,
+        stats_interval_in_seconds: int = 0,
+    ) -> Producer | PartitionedProducer:
+        """A producer on ``topic``, which is made if it does not exist; one for all partitions if it has any.
+
+        Without a ``producer_name`` the cluster chooses one. Without an ``initial_sequence_id`` numbering goes on
+        after the highest that a topic with deduplication has of this name. Beyond the official client:
+        ``encryption_keys`` (several names), ``hashing_scheme``, ``chunk_max_message_size`` (bytes of an entry from
+        which on a message is cut into chunks), ``stats_interval_in_seconds`` (a log line with the statistics; 0: none).
+        With ``WaitForExclusive`` it returns when no other producer is connected any more.
 
         Raises :class:`InvalidTopicName`, :class:`InvalidConfiguration`, :class:`ConnectError`,
-        :class:`OperationNotSupported`.
+        :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`CryptoError`, :class:`OperationNotSupported`.
         """
         self._check_open()
-        refuse_unsupported("create_producer", unsupported, _PRODUCER_OFF)
-        if compression_type is not CompressionType.NONE:
-            raise OperationNotSupported(f"compression_type {compression_type!r} is not supported yet; use NONE")
+        check_enum("access_mode", access_mode, ProducerAccessMode)
+        if schema is not None and not (hasattr(schema, "encode") and hasattr(schema, "decode")):
+            raise InvalidConfiguration(f"schema is {schema!r:.80}; it must be an instance of a schema")
         batching = BatchLimits(batching_max_messages, batching_max_allowed_size_in_bytes, batching_max_publish_delay_ms)
         settings = ProducerSettings(
             topic=full_topic_name(topic),
-            producer_name=_unique_name() if producer_name is None else producer_name,
+            producer_name=producer_name,
             initial_sequence_id=-1 if initial_sequence_id is None else initial_sequence_id,
             send_timeout_ms=send_timeout_millis,
             max_pending_messages=max_pending_messages,
             block_if_queue_full=block_if_queue_full,
             batching=batching if batching_enabled else None,
             properties=dict(properties or {}),
+            access_mode=AccessMode(access_mode.value),
+            batching_type=batching_type,
+            compression=compression_type,
+            chunk_message_bytes=chunk_max_message_size if chunking_enabled else None,
+            stats_interval_seconds=stats_interval_in_seconds,
         )
-        producer = Producer(
-            settings,
-            lambda: self._connector.open_producer(settings),
-            reconnect=self._reconnect,
-            operation_timeout_seconds=self._operation_timeout_seconds,
-            on_close=self._producers.discard,
+        routing = RoutingSettings(
+            message_routing_mode,
+            hashing_scheme,
+            message_router,
+            lazy_start_partitioned_producers,
+            max_pending_messages_across_partitions,
         )
-        await producer.connect()
+        encryptor = make_encryptor(encryption_key, encryption_keys, crypto_key_reader)
+        producer = await self._producer_maker.make(settings, routing, schema, encryptor, self._producers.discard)
         self._producers.add(producer)
         return producer
 

@@ -1,23 +1,27 @@
 """Messages: what a producer is given, what a consumer gets, and the id that names one.
 
-Owns the lazy expansion of an entry into messages: a batch is opened one message at a time as the application takes
-them, and the indexes that are acknowledged already are left out.
+Owns the lazy expansion of an entry into messages: an entry is decrypted and decompressed when its first message is
+taken, a batch is opened one message at a time, and the indexes that are acknowledged already are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import total_ordering
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pyroaring import BitMap
 
-from replicator.client.errors import InvalidMessage, from_engine
+from replicator.client.chunking import Assembled, Chunk, chunk_of
+from replicator.client.encryption import ConsumerCryptoFailureAction, EntryDecryptor
+from replicator.client.errors import DecryptionFailed, InvalidMessage, SchemaError, from_engine
+from replicator.client.schema import Schema
+from replicator.engine.compression import decompress
 from replicator.engine.entry import decode_entry, split_batch
 from replicator.engine.errors import EngineError
-from replicator.engine.metadata_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
-from replicator.engine.types import Delivery
+from replicator.engine.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
+from replicator.engine.types import DUPLICATE, Delivery
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
@@ -82,6 +86,10 @@ class MessageId:
     def position(self) -> Position:
         return self._position
 
+    def is_duplicate(self) -> bool:
+        """Of a message that was sent: whether the topic had it already (deduplication), under an id unknown here."""
+        return self._position == DUPLICATE
+
     def serialize(self) -> bytes:
         """``ledger:entry:partition:batch_index:batch_size`` as ASCII; :meth:`deserialize` reads it."""
         return str(self).encode()
@@ -90,9 +98,13 @@ class MessageId:
     def deserialize(cls, message_id_bytes: bytes) -> MessageId:
         """Read what :meth:`serialize` wrote; raises :class:`InvalidMessage`."""
         try:
-            ledger, entry, partition, index, size = message_id_bytes.decode("ascii").split(":")
+            ledger, entry, partition, index, size, *first_chunk = message_id_bytes.decode("ascii").split(":")
             position = Position.parse(f"{ledger}:{entry}")
-            made = cls.at(position, int(partition), int(index), int(size))
+            if first_chunk:
+                first = Position.parse(":".join(first_chunk))
+                made: MessageId = ChunkMessageId((first, position), int(partition))
+            else:
+                made = MessageId.at(position, int(partition), int(index), int(size))
         except (ValueError, InvalidPosition):
             raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}") from None
         if made._partition < -1 or made._batch_size < 1 or not -1 <= made._batch_index < made._batch_size:
@@ -126,10 +138,36 @@ MessageId.earliest = MessageId.at(BEFORE_ALL, -1, NO_BATCH, 1)
 MessageId.latest = MessageId.at(Position(2**63 - 1, 2**63 - 1), -1, NO_BATCH, 1)
 
 
+class ChunkMessageId(MessageId):
+    """The id of a message in chunks: that of its last chunk, and the positions of the others.
+
+    One that was read by :meth:`deserialize` knows the first and the last position only.
+    """
+
+    __slots__ = ("_positions",)
+
+    def __init__(self, positions: Sequence[Position], partition: int) -> None:
+        super().__init__(partition, *positions[-1])
+        self._positions = tuple(positions)
+
+    def first_chunk_position(self) -> Position:
+        """Where to seek to, so that the message comes."""
+        return self._positions[0]
+
+    def chunk_positions(self) -> tuple[Position, ...]:
+        """All that is to be acknowledged when the message is consumed, in order."""
+        return self._positions
+
+    def serialize(self) -> bytes:
+        """As the base class, with ``:ledger:entry`` of the first chunk at the end."""
+        return f"{self}:{self._positions[0]}".encode()
+
+
 class OutgoingMessage(NamedTuple):
     """A message to be sent, as the application gave it: the arguments of ``Producer.send``.
 
-    ``sequence_id`` is None when the producer is to number it; ``event_timestamp`` is in milliseconds since the epoch.
+    ``sequence_id`` is None when the producer is to number it; ``event_timestamp`` and ``deliver_at`` are in
+    milliseconds since the epoch.
     """
 
     content: bytes
@@ -138,6 +176,7 @@ class OutgoingMessage(NamedTuple):
     ordering_key: str | None = None
     sequence_id: int | None = None
     event_timestamp: int | None = None
+    deliver_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +187,25 @@ class ReceivedEntry:
     partition: int
     delivery: Delivery
     metadata: MessageMetadata
+    schema: Schema | None = None
+    chunk_positions: tuple[Position, ...] = ()
+    """Of a message in chunks: the positions of all of them; ``delivery`` is the last one."""
+    encrypted: bool = False
+    """Whether the payload is shown encrypted, because it could not be decrypted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a consumer opens entries.
+
+    ``on_chunk`` is called for each chunk and returns the message that it completes, if it does; without it chunks are
+    refused.
+    """
+
+    schema: Schema | None = None
+    decryptor: EntryDecryptor | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    on_chunk: Callable[[Chunk], Assembled | None] | None = None
 
 
 class Message:
@@ -167,9 +225,19 @@ class Message:
         """The payload."""
         return self._payload
 
-    def value(self) -> bytes:
-        """The payload; there are no schemas yet."""
-        return self._payload
+    def value(self) -> Any:
+        """The payload as the consumer's schema reads it, or the payload; raises :class:`SchemaError`."""
+        schema = self._entry.schema
+        if schema is None or self._entry.encrypted:
+            return self._payload
+        try:
+            return schema.decode(self._payload)
+        except SchemaError as error:
+            raise SchemaError(f"message {self.message_id()} of {self._entry.topic}: {error}") from None
+
+    def is_encrypted(self) -> bool:
+        """Whether the payload is the encrypted one of a whole entry: only with ``CONSUME`` as failure action."""
+        return self._entry.encrypted
 
     def properties(self) -> dict[str, str]:
         return {pair.key: pair.value for pair in self._properties()}
@@ -193,6 +261,8 @@ class Message:
 
     def message_id(self) -> MessageId:
         delivery = self._entry.delivery
+        if self._entry.chunk_positions:
+            return ChunkMessageId(self._entry.chunk_positions, self._entry.partition)
         return MessageId.at(
             delivery.position, self._entry.partition, self._batch_index, self._entry.metadata.num_messages_in_batch
         )
@@ -233,24 +303,28 @@ class Message:
         return (self._entry.metadata if self._single is None else self._single).properties
 
 
-def messages_of(delivery: Delivery, topic: str, partition: int, skip: BitMap | None = None) -> Iterator[Message]:
+def messages_of(
+    delivery: Delivery, topic: str, partition: int, skip: BitMap | None = None, opening: Opening | None = None
+) -> Iterator[Message]:
     """The messages of one delivered entry in order, without the batch indexes that are acknowledged.
 
     ``skip`` holds further indexes to leave out. Each message is made when it is asked for; its payload is copied then,
-    so that a message which is kept does not keep its batch. Raises :class:`InvalidMessage`, which names the position,
-    at the message that cannot be read.
+    so that a message which is kept does not keep its batch. A chunk gives no message, or the one that it completes.
+    Raises :class:`InvalidMessage`, which names the position, at the message that cannot be read;
+    :class:`DecryptionFailed` is one of them.
     """
     try:
         metadata, payload = decode_entry(delivery.entry)
-        for what, present in (
-            ("compressed", metadata.compression != 0),
-            ("encrypted", bool(metadata.encryption_keys)),
-            ("a chunk of a larger message", metadata.num_chunks_from_msg > 1),
-        ):
-            if present:
-                raise InvalidMessage(f"entry {delivery.position} of {topic} is {what}; that is not supported yet")
-        entry = ReceivedEntry(topic, partition, delivery, metadata)
-        if not metadata.HasField("num_messages_in_batch"):
+        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1 or opening is not None:
+            entry, opened = _opened(ReceivedEntry(topic, partition, delivery, metadata), payload, opening or Opening())
+            if opened is None:
+                return
+            payload = memoryview(opened)
+        else:
+            entry = ReceivedEntry(topic, partition, delivery, metadata)
+        if metadata.compression != NONE and not entry.encrypted:
+            payload = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
+        if not metadata.HasField("num_messages_in_batch") or entry.encrypted:
             yield Message(entry, NO_BATCH, None, bytes(payload))
             return
         acked = _acknowledged_indexes(delivery)
@@ -261,6 +335,37 @@ def messages_of(delivery: Delivery, topic: str, partition: int, skip: BitMap | N
                 yield Message(entry, index, single, bytes(content))
     except EngineError as error:
         raise InvalidMessage(f"entry {delivery.position} of {topic}: {from_engine(error)}") from error
+
+
+def _opened(
+    entry: ReceivedEntry, payload: memoryview, opening: Opening
+) -> tuple[ReceivedEntry, bytes | memoryview | None]:
+    """The entry with what is known of it now, and its payload, decrypted and with all its chunks; None without them."""
+    position, metadata = entry.delivery.position, entry.metadata
+    entry = replace(entry, schema=opening.schema)
+    clear: bytes | memoryview = payload
+    if metadata.encryption_keys:
+        try:
+            clear = _decrypted(metadata, payload, opening.decryptor)
+        except DecryptionFailed as error:
+            if opening.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
+                return replace(entry, encrypted=True), payload
+            raise DecryptionFailed(f"entry {position} of {entry.topic}: {error}") from error
+    chunk = chunk_of(metadata, clear, position)
+    if chunk is None:
+        return entry, clear
+    if opening.on_chunk is None:
+        raise InvalidMessage(f"entry {position} of {entry.topic} is a chunk of a larger message; nobody assembles it")
+    assembled = opening.on_chunk(chunk)
+    if assembled is None:
+        return entry, None
+    return replace(entry, chunk_positions=assembled.positions), assembled.payload
+
+
+def _decrypted(metadata: MessageMetadata, payload: memoryview, decryptor: EntryDecryptor | None) -> bytes:
+    if decryptor is None:
+        raise DecryptionFailed("it is encrypted, and the consumer has no crypto_key_reader")
+    return decryptor.decrypt(metadata, payload)
 
 
 def _acknowledged_indexes(delivery: Delivery) -> BitMap | None:

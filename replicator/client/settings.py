@@ -71,6 +71,46 @@ class CompressionType(Enum):
     SNAPPY = "SNAPPY"
 
 
+class BatchingType(Enum):
+    """How messages are put together into batches."""
+
+    Default = "Default"
+    """In the order in which they are sent."""
+    KeyBased = "KeyBased"
+    """By key, so that Key_Shared can send each batch to the consumer of its key."""
+
+
+class PartitionsRoutingMode(Enum):
+    """How a message without a key finds its partition; one with a key goes where its hash says."""
+
+    UseSinglePartition = "UseSinglePartition"
+    RoundRobinDistribution = "RoundRobinDistribution"
+    CustomPartition = "CustomPartition"
+    """The ``message_router`` says, for messages with a key too."""
+
+
+class HashingScheme(Enum):
+    """The hash of a key that chooses its partition; producers of one topic must agree on it, in all languages."""
+
+    JavaStringHash = "JavaStringHash"
+    """The default of Pulsar's Java client."""
+    Murmur3_32Hash = "Murmur3_32Hash"
+    BoostHash = "BoostHash"
+    """The default of Pulsar's C++ and Python clients. Its values depend on their build; it is refused."""
+
+
+class ProducerAccessMode(Enum):
+    """How a producer shares its topic with other producers."""
+
+    Shared = "Shared"
+    Exclusive = "Exclusive"
+    """Refused with :class:`ProducerBusy` while another producer is connected."""
+    WaitForExclusive = "WaitForExclusive"
+    """``create_producer`` returns when no other producer is connected any more."""
+    ExclusiveWithFencing = "ExclusiveWithFencing"
+    """Disconnects the others, with :class:`ProducerFenced`."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """When an open batch is sent: at the first of these that is reached."""
@@ -87,10 +127,15 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """One producer as its user wants it; ``batching`` is None when every message is an entry of its own."""
+    """One producer as its user wants it; ``batching`` is None when every message is an entry of its own.
+
+    Without a name the cluster chooses one. With an ``initial_sequence_id`` of -1 the numbering goes on after the
+    highest sequence id that the topic has of this name. ``chunk_message_bytes`` is the largest entry of a message that
+    may be cut into chunks, None if no message may. ``stats_interval_seconds`` of 0 logs no statistics.
+    """
 
     topic: str
-    producer_name: str
+    producer_name: str | None
     initial_sequence_id: int = -1
     send_timeout_ms: int = 30_000
     max_pending_messages: int = 1000
@@ -98,14 +143,26 @@ class ProducerSettings:
     batching: BatchLimits | None = field(default_factory=BatchLimits)
     properties: Mapping[str, str] = field(default_factory=dict)
     access_mode: AccessMode = AccessMode.SHARED
+    batching_type: BatchingType = BatchingType.Default
+    compression: CompressionType = CompressionType.NONE
+    chunk_message_bytes: int | None = None
+    stats_interval_seconds: int = 0
 
     def options(self, topic_epoch: int | None = None) -> ProducerOptions:
         """What the cluster is told; ``topic_epoch`` is what it gave an exclusive producer before."""
         return ProducerOptions(self.producer_name, self.access_mode, topic_epoch, self.properties)
 
     def __post_init__(self) -> None:
-        check_name("producer_name", self.producer_name)
+        if self.producer_name is not None:
+            check_name("producer_name", self.producer_name)
         check_range("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 1)
+        check_enum("batching_type", self.batching_type, BatchingType)
+        check_enum("compression_type", self.compression, CompressionType)
+        if self.chunk_message_bytes is not None:
+            if self.batching is not None:
+                raise InvalidConfiguration("chunking_enabled needs batching_enabled=False")
+            check_range("chunk_max_message_size", self.chunk_message_bytes, 1, 5 * 1024 * 1024)
+        check_range("stats_interval_in_seconds", self.stats_interval_seconds, 0, 86_400)
         check_range("send_timeout_millis", self.send_timeout_ms, 0, 2**31)
         check_range("max_pending_messages", self.max_pending_messages, 1, PENDING_MESSAGES_MAX)
         check_properties(self.properties)
@@ -319,6 +376,12 @@ def check_subscription(name: str) -> None:
         check_subscription_name(name)
     except EngineError as error:
         raise from_engine(error) from None
+
+
+def check_enum(name: str, value: object, kind: type[Enum]) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``value`` is a member of ``kind``."""
+    if not isinstance(value, kind):
+        raise InvalidConfiguration(f"{name} is {value!r}; it must be a member of {kind.__name__}")
 
 
 def check_name(what: str, name: object) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from replicator.client import (
     Client,
-    CompressionType,
     ConsumerType,
     InvalidConfiguration,
     InvalidTopicName,
@@ -17,7 +16,9 @@ from replicator.client import (
     OperationNotSupported,
     PulsarException,
 )
-from replicator.client.errors import from_code
+from replicator.client.encryption import CryptoKeyReader
+from replicator.client.errors import CryptoError, from_code
+from replicator.client.settings import HashingScheme, PartitionsRoutingMode
 
 UNREACHABLE = "http://127.0.0.1:9"
 
@@ -40,9 +41,19 @@ def test_a_url_that_is_not_ours_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "named"),
     [
-        ({"compression_type": CompressionType.ZSTD}, OperationNotSupported, "ZSTD"),
-        ({"chunking_enabled": True}, OperationNotSupported, "chunking_enabled"),
-        ({"schema": object()}, OperationNotSupported, "schema"),
+        ({"compression_type": "ZSTD"}, InvalidConfiguration, "compression_type"),
+        ({"batching_type": 1}, InvalidConfiguration, "batching_type"),
+        ({"access_mode": "Exclusive"}, InvalidConfiguration, "access_mode"),
+        ({"chunking_enabled": True}, InvalidConfiguration, "batching_enabled=False"),
+        ({"schema": object()}, InvalidConfiguration, "schema"),
+        ({"encryption_key": "k"}, InvalidConfiguration, "crypto_key_reader"),
+        ({"encryption_key": "k", "crypto_key_reader": CryptoKeyReader()}, CryptoError, "'k'"),
+        ({"message_routing_mode": "x"}, InvalidConfiguration, "message_routing_mode"),
+        ({"message_routing_mode": PartitionsRoutingMode.CustomPartition}, InvalidConfiguration, "message_router"),
+        ({"message_router": 3}, InvalidConfiguration, "message_router"),
+        ({"hashing_scheme": HashingScheme.BoostHash}, OperationNotSupported, "BoostHash"),
+        ({"max_pending_messages_across_partitions": 0}, InvalidConfiguration, "across_partitions"),
+        ({"stats_interval_in_seconds": -1}, InvalidConfiguration, "stats_interval_in_seconds"),
         ({"max_pending_messages": 0}, InvalidConfiguration, "max_pending_messages"),
         ({"batching_max_messages": True}, InvalidConfiguration, "batching_max_messages"),
         ({"producer_name": ""}, InvalidConfiguration, "producer_name"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap
 
-from replicator.client.batching import BatchContainer, single_entry
+from replicator.client.batching import BatchContainer
 from replicator.client.errors import InvalidMessage
+from replicator.client.framing import EntryFramer, single_entry
 from replicator.client.message import MessageId, OutgoingMessage, messages_of
 from replicator.client.settings import BatchLimits
 from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import LZ4, MessageMetadata
+from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Delivery
 from snapshots.position import Position
 
@@ -18,10 +19,10 @@ TOPIC = "persistent://public/default/t"
 
 
 def _batch(count: int) -> bytes:
-    container = BatchContainer(BatchLimits(), "producer")
+    container: BatchContainer[None] = BatchContainer(BatchLimits(), EntryFramer("producer"))
     for index in range(count):
         message = OutgoingMessage(b"m%d" % index, {"n": str(index)}, f"key-{index}", f"order-{index}", None, 50 + index)
-        container.add(message, 10 + index, 0.0, 1_000)
+        container.add(message, 10 + index, 0.0, 1_000, None)
     entry = container.seal()[0].entry
     assert isinstance(entry, bytes)
     return entry
@@ -55,7 +56,7 @@ def test_a_batch_opens_into_messages_with_their_own_metadata() -> None:
 
 
 def test_a_single_message_has_no_batch_index() -> None:
-    sealed = single_entry(OutgoingMessage(b"a", {"p": "1"}, "key"), 5, "producer", 1_000)
+    sealed = single_entry(OutgoingMessage(b"a", {"p": "1"}, "key"), 5, EntryFramer("producer"), 1_000, None)
     assert isinstance(sealed.entry, bytes)
     (message,) = messages_of(_delivery(sealed.entry, 1), TOPIC, 3)
     assert message.message_id().batch_index() == -1
@@ -88,20 +89,6 @@ def test_a_batch_is_opened_only_as_far_as_it_is_read() -> None:
 def test_an_entry_that_cannot_be_read_names_its_position(entry: bytes) -> None:
     with pytest.raises(InvalidMessage, match="4:7"):
         next(messages_of(_delivery(entry, 1), TOPIC, -1))
-
-
-def test_a_compressed_batch_is_refused_by_name() -> None:
-    metadata = MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=1, compression=LZ4
-    )
-    with pytest.raises(InvalidMessage, match="compressed"):
-        next(messages_of(_delivery(encode_entry(metadata, b"?"), 1), TOPIC, -1))
-
-
-def test_a_compressed_single_message_is_refused_by_name() -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, compression=LZ4)
-    with pytest.raises(InvalidMessage, match="compressed"):
-        next(messages_of(_delivery(encode_entry(metadata, b"?"), 1), TOPIC, -1))
 
 
 def test_message_ids_are_ordered_by_position_then_index() -> None:

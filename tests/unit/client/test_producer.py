@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replicator.client.channel import ProducerEvents
+from replicator.client.channel import ProducerEvents, ProducerReady
 from replicator.client.errors import ConnectError, ProducerBlockedQuotaExceededError, Timeout
 from replicator.client.producer import Producer
 from replicator.client.settings import BatchLimits, ProducerSettings
@@ -20,7 +20,8 @@ TOPIC = "persistent://public/default/t"
 class HandChannel:
     """A producer channel that keeps what it is given, and confirms only what the test makes it confirm."""
 
-    def __init__(self) -> None:
+    def __init__(self, ready: ProducerReady) -> None:
+        self.ready = ready
         self.events: ProducerEvents
         self.entries: list[tuple[int, bytes]] = []
 
@@ -35,17 +36,24 @@ class HandChannel:
 
 
 def run(
-    scenario: Callable[[Producer, list[HandChannel]], Awaitable[None]], *, reconnect: bool = True, **settings: Any
+    scenario: Callable[[Producer, list[HandChannel]], Awaitable[None]],
+    *,
+    reconnect: bool = True,
+    ready: ProducerReady = ProducerReady("p", -1, None),  # noqa: B008  (a value)
+    opened_with: list[tuple[str | None, int | None]] | None = None,
+    **settings: Any,
 ) -> None:
     async def main() -> None:
         channels: list[HandChannel] = []
 
-        async def open_channel() -> HandChannel:
-            channels.append(HandChannel())
+        async def open_channel(settings: ProducerSettings, topic_epoch: int | None) -> HandChannel:
+            if opened_with is not None:
+                opened_with.append((settings.producer_name, topic_epoch))
+            channels.append(HandChannel(ready))
             return channels[-1]
 
         producer = Producer(
-            ProducerSettings(TOPIC, "p", **{"batching": None, **settings}),
+            ProducerSettings(TOPIC, **{"producer_name": "p", "batching": None, **settings}),
             open_channel,
             reconnect=reconnect,
             operation_timeout_seconds=5,

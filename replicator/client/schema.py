@@ -1,0 +1,125 @@
+"""Schemas: how typed values become payloads and payloads become values again.
+
+Names are those of ``pulsar.schema``. Payloads are those of its schemas too (UTF-8 text, JSON objects), so that official
+clients read them. A cluster does not keep schemas: each side brings its own, and a payload that does not fit the
+reader's is a named error when its value is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from typing import Any, Protocol, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
+
+from replicator.client.errors import InvalidConfiguration, SchemaError
+
+
+class Schema(Protocol):
+    """What a producer and a consumer need of a schema; both raise :class:`SchemaError`, which names the field."""
+
+    def encode(self, obj: Any) -> bytes:
+        """The payload of a value."""
+
+    def decode(self, data: bytes) -> Any:
+        """The value of a payload."""
+
+
+class BytesSchema:
+    """Payloads as they are."""
+
+    def encode(self, obj: Any) -> bytes:
+        if not isinstance(obj, bytes):
+            raise SchemaError(f"the value is {type(obj).__name__}; it must be bytes")
+        return obj
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class StringSchema:
+    """Text in UTF-8."""
+
+    def encode(self, obj: Any) -> bytes:
+        if not isinstance(obj, str):
+            raise SchemaError(f"the value is {type(obj).__name__}; it must be str")
+        try:
+            return obj.encode()
+        except UnicodeEncodeError as error:
+            raise SchemaError(f"the value is not text that UTF-8 can hold: {error.reason}") from None
+
+    def decode(self, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise SchemaError(f"the payload is not UTF-8 at byte {error.start}") from None
+
+
+class JsonSchema:
+    """Objects of one class as JSON: a dataclass, a pydantic model, or a class with annotated attributes.
+
+    A class of the last kind is made from keyword arguments, one for each annotated attribute. Values are checked in
+    both directions. Raises :class:`InvalidConfiguration` for a class that cannot be described.
+    """
+
+    def __init__(self, record_cls: type) -> None:
+        self._record_cls = record_cls
+        self._adapter: TypeAdapter[Any]
+        self._make: Callable[[Any], Any] = _as_it_is
+        self._read: Callable[[Any], Any] = _as_it_is
+        try:
+            if is_dataclass(record_cls):
+                self._adapter = TypeAdapter(record_cls, config=ConfigDict(revalidate_instances="always", strict=False))
+            elif isinstance(record_cls, type) and issubclass(record_cls, BaseModel):
+                self._adapter = TypeAdapter(record_cls)
+                self._read = _fields_of_model
+            else:
+                self._describe_record(record_cls)
+        except (PydanticUserError, NameError, TypeError) as error:
+            raise InvalidConfiguration(f"JsonSchema: {record_cls!r} cannot be described: {error}") from None
+
+    def encode(self, obj: Any) -> bytes:
+        if not isinstance(obj, self._record_cls):
+            raise SchemaError(f"the value is {type(obj).__name__}; it must be {self._record_cls.__name__}")
+        try:
+            return self._adapter.dump_json(self._adapter.validate_python(self._read(obj)))
+        except ValidationError as error:
+            raise SchemaError(f"{self._record_cls.__name__}: {_faults(error)}") from None
+        except PydanticSerializationError as error:
+            raise SchemaError(f"{self._record_cls.__name__}: {error}") from None
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._make(self._adapter.validate_json(data))
+        except ValidationError as error:
+            raise SchemaError(f"{self._record_cls.__name__}: {_faults(error)}") from None
+
+    def _describe_record(self, record_cls: type) -> None:
+        hints = get_type_hints(record_cls)
+        if not hints:
+            raise TypeError("it has no annotated attributes")
+        fields: dict[str, Any] = {
+            name: (hint, getattr(record_cls, name)) if hasattr(record_cls, name) else (hint, ...)
+            for name, hint in hints.items()
+        }
+        model = create_model(record_cls.__name__, **fields)
+        self._adapter = TypeAdapter(model)
+        self._read = lambda obj: {name: getattr(obj, name) for name in hints if hasattr(obj, name)}
+        self._make = lambda read: record_cls(**{name: getattr(read, name) for name in hints})
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _fields_of_model(model: BaseModel) -> Any:
+    """Its fields, so that they are checked as they are now: assignments to a model are not."""
+    return {name: getattr(model, name) for name in type(model).model_fields}
+
+
+def _faults(error: ValidationError) -> str:
+    """Each wrong field by its path, and what is wrong with it."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"field {'.'.join(map(str, fault['loc'])) or '(the whole)'}: {fault['msg']}" for fault in faults)
