@@ -77,6 +77,16 @@ class BlockHeader:
         return Position(self.origin_first.ledger, self.origin_first.entry + self.entries - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockSpan:
+    """A stored block from outside: where it lies in this cluster, how large it is, and when its origin wrote it."""
+
+    first: Position
+    last: Position
+    size_bytes: int
+    publish_time_ms: int
+
+
 def build_block(
     *,
     kind: BlockKind,

@@ -14,6 +14,7 @@ import lmdb
 from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.failover import FailoverRegistry
+from replicator.engine.maintenance import INTERVAL_SECONDS, Maintenance
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.store import Store, TopicRecord
 from replicator.engine.topic import Topic, TopicListener
@@ -32,6 +33,8 @@ class EngineSettings:
     store_bytes_max: int = 64 * 1024**3
     cache_bytes_max: int = CACHE_BYTES_MAX
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
+    maintenance_seconds: float = INTERVAL_SECONDS
+    """Between two passes that expire messages, check backlogs and trim logs."""
     policies: TopicPolicies = field(default_factory=TopicPolicies)
     """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
 
@@ -53,6 +56,10 @@ class Engine:
         self._policies = settings.policies
         self._cache = BlockCache(settings.cache_bytes_max)
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
+        self.maintenance = Maintenance(
+            store, self.topics, wall_clock_ms=settings.wall_clock_ms, interval_seconds=settings.maintenance_seconds
+        )
+        self._listeners.append(self.maintenance)
 
     @classmethod
     async def open(cls, path: Path, *, cluster: str, settings: EngineSettings | None = None) -> Engine:
@@ -73,10 +80,12 @@ class Engine:
         except BaseException:
             await engine.close()
             raise
+        engine.maintenance.start()
         return engine
 
     async def close(self) -> None:
         """Disconnect consumers, commit what is queued, and close the store."""
+        await self.maintenance.stop()
         for topic in self._topics.values():
             for subscription in topic.subscriptions.values():
                 for consumer in list(subscription.consumers.values()):

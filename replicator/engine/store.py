@@ -43,7 +43,15 @@ from typing import IO, Any, Final
 import lmdb
 import numpy as np
 
-from replicator.engine.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView, read_header, verify_block
+from replicator.engine.block import (
+    ENTRY_IDS_MAX,
+    BlockHeader,
+    BlockKind,
+    BlockSpan,
+    BlockView,
+    read_header,
+    verify_block,
+)
 from replicator.engine.entry import decode_entry
 from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from replicator.engine.position_set import PositionSet
@@ -97,16 +105,6 @@ class StoredBlock:
     @property
     def last(self) -> Position:
         return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSpan:
-    """A block as its header tells it: where it lies here, how large it is, and when its origin wrote it."""
-
-    first: Position
-    last: Position
-    size_bytes: int
-    publish_time_ms: int
 
 
 @dataclass(frozen=True, slots=True)

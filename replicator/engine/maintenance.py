@@ -1,0 +1,242 @@
+"""The engine's periodic pass over its topics: expires messages, watches backlogs, deletes what need not be kept.
+
+The thin shell around :mod:`replicator.engine.retention` and :mod:`replicator.engine.backlog_quota`. Per topic, in this
+order, so that what expires can go in the same pass:
+
+1. TTL: each durable subscription moves over what was published too long ago. Markers are stepped over as ever.
+2. Backlog quota: publishes are held or refused, or subscriptions are moved. While publishes are held, a subscription
+   that moves on brings the topic's next check at once.
+3. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted.
+
+A topic without any of these policies costs nothing. Reading headers gives way to others after
+:data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from replicator.engine import backlog_quota, retention
+from replicator.engine.backlog_quota import Backlog, EvictBytes, EvictOlder
+from replicator.engine.block import BlockSpan
+from replicator.engine.log_sizes import SAMPLE_BLOCKS, LogSizes
+from replicator.engine.store import Store
+from snapshots.position import Position
+
+if TYPE_CHECKING:
+    from replicator.engine.subscription import Subscription
+    from replicator.engine.topic import Topic
+    from replicator.engine.writer import AppendedBlock
+
+INTERVAL_SECONDS: Final = 60.0
+"""As upstream checks quotas; limits are kept to within what comes in this time."""
+PAGE_BLOCKS: Final = 1_000
+"""Headers that are read in one go: some milliseconds."""
+
+log = structlog.get_logger(__name__)
+
+
+class Maintenance:
+    """Runs the passes of one engine. ``topics`` gives its topics as they are at the time."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Callable[[], Iterable[Topic]],
+        *,
+        wall_clock_ms: Callable[[], int],
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._wall_clock_ms = wall_clock_ms
+        self._interval_seconds = interval_seconds
+        self._sizes: dict[int, LogSizes] = {}
+        self._moved: set[Topic] = set()
+        self._wake = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
+
+    async def stop(self) -> None:
+        """Returns when nothing is read or trimmed any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def run_once(self) -> None:
+        """One pass over all topics."""
+        for topic in list(self._topics()):
+            await self._guarded(self._maintain, topic)
+
+    # What the engine tells.
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        """Checked by the next pass."""
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Checked by the next pass."""
+
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+        self._check_soon(topic)
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+        self._check_soon(topic)
+
+    def _check_soon(self, topic: Topic) -> None:
+        if topic.quota_exceeded is not None:
+            self._moved.add(topic)
+            self._wake.set()
+
+    # The passes.
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._interval_seconds
+        while True:
+            self._wake.clear()
+            moved, self._moved = self._moved, set()
+            for topic in moved:
+                await self._guarded(self._watch_backlog, topic)
+            if loop.time() >= due:
+                await self.run_once()
+                due = loop.time() + self._interval_seconds
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+
+    async def _guarded(self, step: Callable[[Topic], Awaitable[None]], topic: Topic) -> None:
+        async with self._one_at_a_time:
+            try:
+                await step(topic)
+            except Exception:  # whatever is wrong with one topic, the others are looked after
+                log.exception("maintenance of a topic failed", topic=topic.name)
+
+    async def _maintain(self, topic: Topic) -> None:
+        await self._expire(topic)
+        await self._watch_backlog(topic)
+        await self._retain(topic)
+
+    async def _expire(self, topic: Topic) -> None:
+        ttl_seconds = topic.policies.message_ttl_seconds
+        if ttl_seconds is not None:
+            for subscription in _durable(topic):
+                await self._move_over_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
+
+    async def _move_over_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
+        """A block is wholly older or the search in it is the store's; so pages of old blocks are passed over here."""
+        reached = subscription.cursor.mark_delete
+        async for block in self._blocks(topic, reached):
+            if block.publish_time_ms >= published_before_ms:
+                break
+            reached = block.last
+        reached = self._store.position_at_time(topic.topic_id, published_before_ms, after=reached)
+        await subscription.consume_through(reached)
+
+    async def _watch_backlog(self, topic: Topic) -> None:
+        quota = topic.policies.backlog_quota
+        if quota.bytes_max is None and quota.age_seconds_max is None:
+            topic.quota_exceeded = None
+            return
+        backlogs = [await self._backlog(topic, each, sized=quota.bytes_max is not None) for each in _durable(topic)]
+        decision = backlog_quota.decide(quota, backlogs, self._wall_clock_ms())
+        for eviction in decision.evictions:
+            await self._evict(topic, eviction)
+        if decision.publishes is not topic.quota_exceeded:
+            log.info("backlog quota", topic=topic.name, publishes=decision.publishes and decision.publishes.value)
+        topic.quota_exceeded = decision.publishes
+
+    async def _backlog(self, topic: Topic, subscription: Subscription, *, sized: bool) -> Backlog:
+        mark_delete = subscription.cursor.mark_delete
+        oldest = self._store.block_spans(topic.topic_id, mark_delete, blocks_max=1)
+        size_bytes = 0
+        if sized:
+            sizes = await self._sizes_of(topic)
+            size_bytes = sizes.size_bytes - self._bytes_through(topic, sizes, mark_delete)
+        return Backlog(subscription.name, size_bytes, oldest[0].publish_time_ms if oldest else None)
+
+    async def _evict(self, topic: Topic, eviction: EvictBytes | EvictOlder) -> None:
+        subscription = topic.subscriptions.get(eviction.subscription)
+        if subscription is None:
+            return
+        before = subscription.cursor.mark_delete
+        if isinstance(eviction, EvictOlder):
+            await self._move_over_older(topic, subscription, eviction.published_before_ms)
+        else:
+            left, reached = eviction.size_bytes, before
+            async for block in self._blocks(topic, reached):
+                if left <= 0:
+                    break
+                left -= block.size_bytes
+                reached = block.last
+            await subscription.consume_through(reached)
+        log.warning(
+            "backlog quota: messages were evicted",
+            topic=topic.name,
+            subscription=subscription.name,
+            before=str(before),
+            after=str(subscription.cursor.mark_delete),
+        )
+
+    async def _retain(self, topic: Topic) -> None:
+        policy = topic.policies.retention
+        if policy.age_seconds_max is None and policy.bytes_max is None:
+            return
+        done = retention.done_through(
+            topic.log.last, (each.cursor.mark_delete for each in _durable(topic)), topic.held_back.values()
+        )
+        if done <= topic.log.trimmed:
+            return
+        sizes = await self._sizes_of(topic)
+        done_bytes = self._bytes_through(topic, sizes, done)
+        going = retention.RetentionPass(policy, done, done_bytes, topic.log.last, self._wall_clock_ms())
+        async for block in self._blocks(topic, topic.log.trimmed):
+            if not going.drop(block):
+                break
+        trimming = going.trimming
+        if trimming is not None:
+            await topic.trim(trimming.upto)
+            if topic.log.trimmed == trimming.upto:  # else somebody went back meanwhile; the sums are made again
+                sizes.trim(trimming.upto, trimming.size_bytes)
+
+    # Reading headers.
+
+    async def _blocks(self, topic: Topic, after: Position) -> AsyncIterator[BlockSpan]:
+        while page := self._store.block_spans(topic.topic_id, after, blocks_max=PAGE_BLOCKS):
+            for block in page:
+                if block.last > topic.log.last:
+                    return
+                yield block
+            after = page[-1].last
+            await asyncio.sleep(0)
+
+    async def _sizes_of(self, topic: Topic) -> LogSizes:
+        sizes = self._sizes.get(topic.topic_id)
+        if sizes is None or sizes.start != topic.log.trimmed:
+            sizes = self._sizes[topic.topic_id] = LogSizes(topic.log.trimmed)
+        async for block in self._blocks(topic, sizes.reached):
+            sizes.add(block)
+        return sizes
+
+    def _bytes_through(self, topic: Topic, sizes: LogSizes, position: Position) -> int:
+        """Bytes of the blocks that lie wholly at or below ``position``."""
+        reached, size_bytes = sizes.sample(position)
+        while page := self._store.block_spans(topic.topic_id, reached, blocks_max=SAMPLE_BLOCKS):
+            for block in page:
+                if block.last > position:
+                    return size_bytes
+                size_bytes += block.size_bytes
+            reached = page[-1].last
+        return size_bytes
+
+
+def _durable(topic: Topic) -> list[Subscription]:
+    return [each for each in topic.subscriptions.values() if each.durable]
