@@ -2,14 +2,15 @@
 
 The frames are described in :mod:`replicator.client.frames`. A connection is one producer or one consumer of one
 topic, named by its first frame. A malformed frame costs the connection that sent it: one error frame with a null
-id, then the close. A request that the engine refuses costs nothing but that request.
+id, then the close. A request that the engine refuses costs nothing but that request. A producer that the engine lets
+go of hears the answers to what it sent before, then an error frame with a null id.
 
 Invariant 11 on this path:
 
 - reading stops while :data:`REQUESTS_IN_FLIGHT_MAX` requests or :data:`REQUEST_BYTES_IN_FLIGHT_MAX` wait for the
-store, so a sender
-  that is too fast is slowed by TCP;
-- :class:`PermitGate` withholds permits from the engine while entries wait for a slow reader;
+  store, so a sender that is too fast is slowed by TCP;
+- :mod:`replicator.api.outgoing` withholds permits from the engine while entries wait for a slow reader, and bounds
+  what else waits for it;
 - a frame over the limit closes its connection with the WebSocket's own code 1009.
 """
 
@@ -18,42 +19,47 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from replicator.api.errors import BadRequest
+from replicator.api.outgoing import OUTGOING_CONTROLS_MAX, OutgoingQueue
+from replicator.client.channel import ProducerReady
 from replicator.client.frame_codec import decode_request, encode_reply
 from replicator.client.frames import (
-    ENTRIES_PER_FRAME_MAX,
     FRAME_BYTES_MAX,
-    FRAME_BYTES_TARGET,
-    PERMITS_MAX,
     Acknowledge,
     AcknowledgeCumulative,
+    AskLastPosition,
     Closed,
-    Deliver,
     Done,
     Flow,
     InvalidFrame,
+    LastPosition,
     Produce,
     Publish,
     Ready,
     Receipt,
     Redeliver,
-    Redelivering,
     Refusal,
     Reply,
     Request,
+    RestartSeen,
+    Seek,
     Subscribe,
     Unsubscribe,
 )
+from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
-from replicator.engine.entry import ENTRY_BYTES_MAX
 from replicator.engine.errors import EngineError
-from replicator.engine.subscription import EngineConsumer
+from replicator.engine.last_message import last_message
+from replicator.engine.producers import EngineProducer
 from replicator.engine.topic import Topic
-from replicator.engine.types import Delivery
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.types import AccessMode, Delivery
 
 ENGINE: Final = web.AppKey("client_sockets_engine", Engine)
 SOCKETS: Final = web.AppKey("client_sockets", set[web.WebSocketResponse])
@@ -65,19 +71,17 @@ CLOSE_SECONDS_MAX: Final = 2.0
 REQUESTS_IN_FLIGHT_MAX: Final = 64
 REQUEST_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 """Of one connection; a group commit of the store takes as much."""
-OUTGOING_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Entries that wait for one consumer's socket."""
-OUTGOING_CONTROLS_MAX: Final = 100
-GRANT_MESSAGES_MIN: Final = 16
-GRANT_MESSAGES_MAX: Final = 1_000
-"""With small messages a larger grant saves the engine work; with large ones it would only fill memory."""
 
 log = structlog.get_logger(__name__)
 
 
 def routes() -> list[web.RouteDef]:
     """The routes; the application sets :data:`ENGINE`, and calls :func:`close_sockets` on shutdown."""
-    return [web.get("/client/v1/producer", producer_socket), web.get("/client/v1/consumer", consumer_socket)]
+    return [
+        web.get("/client/v1/producer", producer_socket),
+        web.get("/client/v1/consumer", consumer_socket),
+        web.get("/client/v1/partitions", partitions),
+    ]
 
 
 async def close_sockets(app: web.Application) -> None:
@@ -99,53 +103,20 @@ async def consumer_socket(request: web.Request) -> web.StreamResponse:
     return await _serve(request, _serve_consumer)
 
 
-class PermitGate:
-    """How many of a client's permits the engine may have. Pure.
+async def partitions(request: web.Request) -> web.Response:
+    """How many partitions a topic has: 0 if it is not partitioned or does not exist."""
+    name = request.query.get("topic")
+    if not name:
+        raise BadRequest("parameter topic is missing")
+    return web.json_response({"topic": str(parse_topic(name)), "partitions": request.app[ENGINE].partitions(name)})
 
-    The engine sends what it has permits for, without asking how fast the socket is. So:
 
-    1. it gets none while :data:`OUTGOING_BYTES_MAX` wait for the socket;
-    2. it gets at most as many at once as fit in that, by the largest entry of late, within
-       :data:`GRANT_MESSAGES_MIN` and :data:`GRANT_MESSAGES_MAX`; the memory of a large entry fades by half a delivery.
-    """
+class _LetGo(Exception):
+    """The engine let go of a producer, with this code."""
 
-    __slots__ = ("_entry_bytes", "_granted", "_queued_bytes", "_requested")
-
-    def __init__(self) -> None:
-        self._requested = 0
-        self._granted = 0
-        self._queued_bytes = 0
-        self._entry_bytes = ENTRY_BYTES_MAX
-
-    def requested(self, permits: int) -> int:
-        """The client allows more; returns what to grant the engine now. Raises :class:`InvalidFrame`."""
-        if self._requested + permits > PERMITS_MAX:
-            raise InvalidFrame(f"flow: more than {PERMITS_MAX} permits without a delivery")
-        self._requested += permits
-        return self._grant()
-
-    def delivered(self, deliveries: Sequence[Delivery]) -> None:
-        """The engine used permits; what it has may go below zero, because it does not split batches."""
-        sizes = [len(delivery.entry) for delivery in deliveries]
-        self._granted -= sum(delivery.batch_size for delivery in deliveries)
-        self._queued_bytes += sum(sizes)
-        self._entry_bytes = max(self._entry_bytes // 2, *sizes, 1)
-
-    def sent(self, entry_bytes: int) -> int:
-        """Entries left; returns what to grant the engine now."""
-        self._queued_bytes -= entry_bytes
-        assert self._queued_bytes >= 0
-        return self._grant()
-
-    def _grant(self) -> int:
-        if self._queued_bytes >= OUTGOING_BYTES_MAX:
-            return 0
-        fitting = OUTGOING_BYTES_MAX // self._entry_bytes
-        fitting = min(max(fitting, GRANT_MESSAGES_MIN), GRANT_MESSAGES_MAX)
-        permits = max(0, min(self._requested, fitting - self._granted))
-        self._requested -= permits
-        self._granted += permits
-        return permits
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class _Answers:
@@ -172,16 +143,12 @@ class _Answers:
             while not self._in_flight:
                 self._changed.clear()
                 await self._changed.wait()
-            request_id, task, request_bytes = self._in_flight[0]
-            await asyncio.wait([task])  # not the task itself: its end must not hang on this session's
-            try:
-                reply = task.result()
-            except EngineError as error:
-                reply = Refusal(request_id, error.code, str(error))
-            await _send(self._socket, reply)
-            self._in_flight.popleft()
-            self._bytes -= request_bytes
-            self._changed.set()
+            await self._answer_first()
+
+    async def finish(self) -> None:
+        """Send the answers to what was begun, instead of :meth:`run` and after it."""
+        while self._in_flight:
+            await self._answer_first()
 
     async def drain(self) -> None:
         """Let the engine finish what it has begun."""
@@ -190,74 +157,109 @@ class _Answers:
         for _, task, _ in self._in_flight:
             task.exception()  # the client is gone: there is nobody to tell
 
+    async def _answer_first(self) -> None:
+        request_id, task, request_bytes = self._in_flight[0]
+        await asyncio.wait([task])  # not the task itself: its end must not hang on this session's
+        try:
+            reply = task.result()
+        except EngineError as error:
+            reply = Refusal(request_id, error.code, str(error))
+        self._in_flight.popleft()  # before it is sent: who is cancelled while the socket is full has sent it
+        try:
+            await _send(self._socket, reply)
+        finally:
+            self._bytes -= request_bytes
+            self._changed.set()
+
 
 class _Outgoing:
     """What the engine has for a consumer, in order, on its way to the socket."""
 
     def __init__(self, socket: web.WebSocketResponse) -> None:
         self._socket = socket
-        self._gate = PermitGate()
-        self._waiting: deque[Delivery | Redelivering | Closed] = deque()
-        self._controls = 0
+        self._queue = OutgoingQueue()
         self._changed = asyncio.Event()
-        self.consumer: EngineConsumer | None = None
+        self._abandoned = False
+        self._consumer: EngineConsumer | None = None
+
+    def connected(self, consumer: EngineConsumer) -> None:
+        """The engine's side is there; before anything comes from it."""
+        self._consumer = consumer
+        consumer.on_closed = self._closed
+        consumer.on_restarted = self._restarted
+        consumer.on_active_change = self._active_change
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Called by the engine."""
-        self._waiting.extend(deliveries)
-        self._gate.delivered(deliveries)
+        self._queue.delivered(deliveries)
         self._changed.set()
 
     def flow(self, permits: int) -> None:
-        self._grant(self._gate.requested(permits))
+        self._grant(self._queue.requested(permits))
 
-    def closed(self, reason: str) -> None:
-        """The engine let go of the consumer."""
-        self._waiting.append(Closed(reason))
-        self._changed.set()
+    def restart_seen(self) -> None:
+        self._queue.restart_seen()
+
+    def place(self) -> int | None:
+        """What a request that was just read is about; None for a place where the subscription is no longer."""
+        return None if self._queue.restart_unseen else self._queue.restarts
+
+    def is_at(self, place: int | None) -> bool:
+        """Whether the subscription was not put elsewhere since."""
+        return place == self._queue.restarts
 
     async def redeliver(self, redeliver: Redeliver) -> None:
         """Mark the place from which on deliveries belong to the redelivery, then ask for it."""
-        while self._controls >= OUTGOING_CONTROLS_MAX:
+        while self._queue.redeliveries >= OUTGOING_CONTROLS_MAX:
             self._changed.clear()
             await self._changed.wait()
+        if self._queue.restart_unseen:
+            return
         if redeliver.positions is None:
-            self._waiting.append(Redelivering())
-            self._controls += 1
+            self._queue.redelivering()
             self._changed.set()
-        if self.consumer is not None and not self.consumer.closed:
-            self.consumer.redeliver(redeliver.positions)
+        if self._consumer is not None and not self._consumer.closed:
+            self._consumer.redeliver(redeliver.positions)
+
+    def abandon(self) -> None:
+        """Nothing is sent any more: let go who waits for that."""
+        self._abandoned = True
+        self._changed.set()
+
+    async def restart_told(self) -> None:
+        """Wait until the client has been sent the news of every restart so far."""
+        while self._queue.restart_untold and not self._abandoned:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def run(self) -> None:
         """Send what comes, until cancelled or the engine closes the consumer."""
         while True:
-            while not self._waiting:
+            while (frame := self._queue.take()) is None:
                 self._changed.clear()
                 await self._changed.wait()
-            first = self._waiting.popleft()
-            if not isinstance(first, Delivery):
-                await _send(self._socket, first)
-                if isinstance(first, Closed):
-                    await self._socket.close(message=first.reason.encode()[:100])
-                    return
-                self._controls -= 1
-                self._changed.set()
-                continue
-            deliveries = [first]
-            size = len(first.entry)
-            while self._waiting and len(deliveries) < ENTRIES_PER_FRAME_MAX:
-                following = self._waiting[0]
-                if not isinstance(following, Delivery) or size + len(following.entry) > FRAME_BYTES_TARGET:
-                    break
-                self._waiting.popleft()
-                deliveries.append(following)
-                size += len(following.entry)
-            await _send(self._socket, Deliver(tuple(deliveries)))
-            self._grant(self._gate.sent(size))
+            await _send(self._socket, frame)
+            self._grant(self._queue.sent(frame))
+            self._changed.set()
+            if isinstance(frame, Closed):
+                await self._socket.close(message=frame.reason.encode()[:100])
+                return
+
+    def _closed(self, reason: str) -> None:
+        self._queue.closed(reason)
+        self._changed.set()
+
+    def _restarted(self) -> None:
+        self._grant(self._queue.restarted())
+        self._changed.set()
+
+    def _active_change(self, active: bool) -> None:
+        self._queue.active(active)
+        self._changed.set()
 
     def _grant(self, permits: int) -> None:
-        if permits and self.consumer is not None and not self.consumer.closed:
-            self.consumer.flow(permits)
+        if permits and self._consumer is not None and not self._consumer.closed:
+            self._consumer.flow(permits)
 
 
 _Session = Callable[[web.WebSocketResponse, Engine, Request], Awaitable[None]]
@@ -286,6 +288,9 @@ async def _serve(request: web.Request, session: _Session) -> web.StreamResponse:
         code = error.code if isinstance(error, EngineError) else "InvalidFrame"
         log.info("client refused", path=request.path, peer=request.remote, error=code, reason=str(error))
         await _refuse(socket, Refusal(None, code, str(error)), WSCloseCode.POLICY_VIOLATION)
+    except _LetGo as gone:
+        log.info("producer let go", path=request.path, peer=request.remote, error=gone.code, reason=str(gone))
+        await _refuse(socket, Refusal(None, gone.code, str(gone)), WSCloseCode.POLICY_VIOLATION)
     except (ConnectionError, TimeoutError):
         pass  # the client has gone; there is nobody to tell
     except Exception:
@@ -303,7 +308,20 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
     if not isinstance(first, Produce):
         raise InvalidFrame(f"the first frame of a producer is produce, not {type(first).__name__}")
     topic = await engine.topic(first.topic)
-    await _send(socket, Ready(topic.name, engine.cluster))
+    let_go: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+
+    async def connect() -> EngineProducer:
+        producer = await topic.create_producer(first.options)
+        producer.on_closed = lambda code, reason: let_go.set_result((code, reason))
+        return producer
+
+    if first.options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:
+        waited_for = await _while_the_client_stays(socket, connect())
+        if waited_for is None:
+            return
+        producer = waited_for
+    else:
+        producer = await connect()
     answers = _Answers(socket)
 
     async def read() -> None:
@@ -311,12 +329,48 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
             if not isinstance(request, Publish):
                 raise InvalidFrame(f"a producer sends publish frames, not {type(request).__name__}")
             request_bytes = sum(map(len, request.entries))
-            await answers.submit(request.request_id, _publish(topic, request), request_bytes)
+            await answers.submit(request.request_id, _publish(producer, request), request_bytes)
+
+    async def until_let_go() -> None:
+        raise _LetGo(*await let_go)
 
     try:
-        await _until_first_ends(read(), answers.run())
+        ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch)
+        await _send(socket, Ready(topic.name, engine.cluster, ready))
+        await _until_first_ends(read(), answers.run(), until_let_go())
+    except _LetGo:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await answers.finish()
+        raise
     finally:
+        producer.on_closed = None
+        producer.close()  # before the rest: the client may be connecting again under this name
         await answers.drain()
+
+
+async def _while_the_client_stays(
+    socket: web.WebSocketResponse, connecting: Coroutine[Any, Any, EngineProducer]
+) -> EngineProducer | None:
+    """Wait for the producer's turn, and for the client's leaving: then None, and its place in the queue is free."""
+    turn = asyncio.create_task(connecting)
+    # Also what keeps the socket alive: its heartbeat is answered only while somebody reads from it.
+    frame = asyncio.create_task(_next_request(socket))
+    its_turn = False
+    try:
+        await asyncio.wait([turn, frame], return_when=asyncio.FIRST_COMPLETED)
+        if not frame.done():
+            its_turn = True
+            return turn.result()
+        if (request := frame.result()) is not None:
+            raise InvalidFrame(f"{type(request).__name__} from a producer that has not heard ready yet")
+        return None
+    finally:
+        for task in (turn, frame):
+            task.cancel()
+        await asyncio.wait([turn, frame])
+        if not its_turn and not turn.cancelled() and turn.exception() is None:
+            turn.result().close()
 
 
 async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: Request) -> None:
@@ -324,17 +378,17 @@ async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: 
         raise InvalidFrame(f"the first frame of a consumer is subscribe, not {type(first).__name__}")
     topic = await engine.topic(first.topic)
     outgoing = _Outgoing(socket)
-    consumer = outgoing.consumer = await topic.subscribe(
-        first.subscription,
-        first.consumer_type,
-        first.consumer_name,
-        outgoing.deliver,
-        initial=first.initial_position,
-        replicated=first.replicated,
-        properties=first.properties,
-    )
-    consumer.on_closed = outgoing.closed
+    consumer = await topic.subscribe(first.subscription, first.options, outgoing.deliver)
+    outgoing.connected(consumer)
     answers = _Answers(socket)
+
+    async def acknowledge(request: Acknowledge | AcknowledgeCumulative, place: int | None) -> Reply:
+        if outgoing.is_at(place):
+            if isinstance(request, Acknowledge):
+                await consumer.acknowledge(request.acks)
+            else:
+                await consumer.acknowledge_cumulative(request.position, request.batch_index)
+        return Done(request.request_id)
 
     async def read() -> None:
         while (request := await _next_request(socket)) is not None:
@@ -342,11 +396,17 @@ async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: 
                 case Flow(permits):
                     outgoing.flow(permits)
                 case Acknowledge(request_id, acks):
-                    await answers.submit(request_id, _acknowledge(consumer, request), 100 * len(acks))
+                    await answers.submit(request_id, acknowledge(request, outgoing.place()), 100 * len(acks))
                 case AcknowledgeCumulative(request_id):
-                    await answers.submit(request_id, _acknowledge_cumulative(consumer, request), 100)
+                    await answers.submit(request_id, acknowledge(request, outgoing.place()), 100)
                 case Redeliver():
                     await outgoing.redeliver(request)
+                case RestartSeen():
+                    outgoing.restart_seen()
+                case Seek(request_id):
+                    await answers.submit(request_id, _seek(consumer, outgoing, request), 100)
+                case AskLastPosition(request_id):
+                    await answers.submit(request_id, _last_position(topic, request), 100)
                 case Unsubscribe(request_id):
                     await answers.submit(request_id, _unsubscribe(consumer, request), 100)
                 case _:
@@ -356,27 +416,29 @@ async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: 
         await _send(socket, Ready(topic.name, engine.cluster))
         await _until_first_ends(read(), answers.run(), outgoing.run())
     finally:
-        consumer.on_closed = None
+        consumer.on_closed = consumer.on_restarted = consumer.on_active_change = None
         consumer.close()
+        outgoing.abandon()
         await answers.drain()
 
 
-async def _publish(topic: Topic, request: Publish) -> Reply:
-    return Receipt(request.request_id, tuple(await topic.publish(request.entries)))
+async def _publish(producer: EngineProducer, request: Publish) -> Reply:
+    return Receipt(request.request_id, tuple(await producer.publish(request.entries)))
 
 
-async def _acknowledge(consumer: EngineConsumer, request: Acknowledge) -> Reply:
-    await consumer.acknowledge(request.acks)
+async def _seek(consumer: EngineConsumer, outgoing: _Outgoing, request: Seek) -> Reply:
+    await consumer.seek(request.target)
+    # So that what the client gets after its seek is done comes from the new place.
+    await outgoing.restart_told()
     return Done(request.request_id)
 
 
-async def _acknowledge_cumulative(consumer: EngineConsumer, request: AcknowledgeCumulative) -> Reply:
-    await consumer.acknowledge_cumulative(request.position, request.batch_index)
-    return Done(request.request_id)
+async def _last_position(topic: Topic, request: AskLastPosition) -> Reply:
+    return LastPosition(request.request_id, last_message(topic.log))
 
 
 async def _unsubscribe(consumer: EngineConsumer, request: Unsubscribe) -> Reply:
-    await consumer.unsubscribe()
+    await consumer.unsubscribe(force=request.force)
     return Done(request.request_id)
 
 

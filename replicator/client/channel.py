@@ -68,7 +68,8 @@ class ConsumerEvents(Protocol):
 
     def on_restarted(self) -> None:
         """The subscription was put elsewhere (seek, reset): all that came before is to be dropped, nothing is
-        pending, and what is not confirmed of earlier acknowledgements is void."""
+        pending, and what is not confirmed of earlier acknowledgements is void (it is answered all the same). Each
+        earlier ``redeliver(None)`` has had its ``on_redelivery_started`` before this."""
 
     def on_active_change(self, active: bool) -> None:
         """Failover: this consumer became the active one, or is not any more."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
-from replicator.client.channel import ConsumerEvents, ProducerEvents
-from replicator.client.errors import AlreadyClosed, ConnectError, from_engine
+from replicator.client.channel import ConsumerEvents, ProducerEvents, ProducerReady
+from replicator.client.errors import AlreadyClosed, ConnectError, PulsarException, from_engine, from_loss
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.subscription import EngineConsumer
+from replicator.engine.last_message import last_message
+from replicator.engine.producers import EngineProducer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
 from snapshots.position import Position
+
+P = ParamSpec("P")
 
 ENTRIES_PER_PUBLISH_MAX: Final = 1_000
 
@@ -30,27 +34,29 @@ class EmbeddedConnector:
         self._engine: Engine | None = None
         self._closed = False
 
-    async def open_producer(self, settings: ProducerSettings) -> EmbeddedProducerChannel:
+    async def open_producer(
+        self, settings: ProducerSettings, topic_epoch: int | None = None
+    ) -> EmbeddedProducerChannel:
         engine = await self._open()
         try:
-            return EmbeddedProducerChannel(await engine.topic(settings.topic))
+            topic = await engine.topic(settings.topic)
+            return EmbeddedProducerChannel(await topic.create_producer(settings.options(topic_epoch)))
+        except EngineError as error:
+            raise from_engine(error) from error
+
+    async def partitions(self, topic: str) -> int:
+        engine = await self._open()
+        try:
+            return engine.partitions(topic)
         except EngineError as error:
             raise from_engine(error) from error
 
     async def open_consumer(self, settings: ConsumerSettings) -> EmbeddedConsumerChannel:
         engine = await self._open()
-        channel = EmbeddedConsumerChannel()
         try:
             topic = await engine.topic(settings.topic)
-            channel.consumer = await topic.subscribe(
-                settings.subscription,
-                settings.consumer_type,
-                settings.consumer_name,
-                channel.deliver,
-                initial=settings.initial_position,
-                replicated=settings.replicated,
-                properties=dict(settings.properties),
-            )
+            channel = EmbeddedConsumerChannel(topic)
+            channel.connected(await topic.subscribe(settings.subscription, settings.options(), channel.deliver))
         except EngineError as error:
             raise from_engine(error) from error
         return channel
@@ -75,11 +81,10 @@ class EmbeddedConnector:
 
 
 class _Tasks:
-    """The running calls of one channel; keeps them alive, and silences what comes after the end."""
+    """The running calls of one channel; keeps them alive until they end."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
-        self.ended = False
 
     def start(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(call)
@@ -94,14 +99,19 @@ class _Tasks:
 class EmbeddedProducerChannel:
     """Entries of one tick of the event loop go to the engine in one call, in order."""
 
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
+    def __init__(self, producer: EngineProducer) -> None:
+        self.ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch)
+        self._producer = producer
         self._events: ProducerEvents | None = None
+        self._lost: PulsarException | None = None
         self._gathered: list[tuple[int, bytes]] = []
         self._tasks = _Tasks()
+        producer.on_closed = self._closed
 
     def start(self, events: ProducerEvents) -> None:
         self._events = events
+        if self._lost is not None:  # before anybody listened
+            asyncio.get_running_loop().call_soon(self._report_lost)
 
     def publish(self, entry_id: int, entry: bytes) -> None:
         if not self._gathered:
@@ -111,7 +121,9 @@ class EmbeddedProducerChannel:
     async def close(self) -> None:
         self._publish_gathered()
         self._events = None
+        self._producer.on_closed = None
         await self._tasks.wait()
+        self._producer.close()
 
     def _publish_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -120,7 +132,7 @@ class EmbeddedProducerChannel:
 
     async def _publish(self, group: list[tuple[int, bytes]]) -> None:
         try:
-            positions = await self._topic.publish([entry for _, entry in group])
+            positions = await self._producer.publish([entry for _, entry in group])
         except EngineError as error:
             for entry_id, _ in group:
                 if self._events is not None:
@@ -130,18 +142,41 @@ class EmbeddedProducerChannel:
             if self._events is not None:
                 self._events.on_receipt(entry_id, position)
 
+    def _closed(self, code: str, reason: str) -> None:
+        self._lost = from_loss(code, f"the engine closed the producer: {reason}")
+        self._report_lost()
+
+    def _report_lost(self) -> None:
+        events, self._events = self._events, None
+        if events is not None and self._lost is not None:
+            events.on_lost(self._lost)
+
 
 class EmbeddedConsumerChannel:
     """Passes calls straight to the engine's consumer, and its deliveries straight back."""
 
-    def __init__(self) -> None:
-        self.consumer: EngineConsumer | None = None
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._consumer: EngineConsumer
         self._events: ConsumerEvents | None = None
+        self._active: bool | None = None
+        """What the engine said before anybody listened."""
+        self._lost: PulsarException | None = None
+        self._over = False
+        self._restarts = 0
         self._tasks = _Tasks()
+
+    def connected(self, consumer: EngineConsumer) -> None:
+        """The engine's side is there; before anything comes from it."""
+        self._consumer = consumer
+        consumer.on_closed = self._closed
+        consumer.on_restarted = self._restarted
+        consumer.on_active_change = self._active_change
 
     def start(self, events: ConsumerEvents) -> None:
         self._events = events
-        self._connected().on_closed = self._closed
+        if self._active is not None or self._lost is not None:
+            asyncio.get_running_loop().call_soon(self._report_early)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """The engine has entries; it only has with permits, and those come after :meth:`start`."""
@@ -149,47 +184,84 @@ class EmbeddedConsumerChannel:
             self._events.on_deliveries(deliveries)
 
     def flow(self, permits: int) -> None:
-        self._connected().flow(permits)
+        if not self._consumer.closed:
+            self._consumer.flow(permits)
 
     def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
-        self._tasks.start(self._answer(request_id, self._connected().acknowledge(acks)))
+        self._tasks.start(self._answer(request_id, self._restarts, lambda: self._consumer.acknowledge(acks)))
 
     def acknowledge_cumulative(self, request_id: int, position: Position, batch_index: int | None) -> None:
-        self._tasks.start(self._answer(request_id, self._connected().acknowledge_cumulative(position, batch_index)))
+        self._tasks.start(
+            self._answer(
+                request_id, self._restarts, lambda: self._consumer.acknowledge_cumulative(position, batch_index)
+            )
+        )
 
     def redeliver(self, positions: Sequence[Position] | None) -> None:
         # Deliveries are handed over without a queue in between, so all that come later belong to the redelivery.
         if positions is None and self._events is not None:
             self._events.on_redelivery_started()
-        self._connected().redeliver(positions)
+        if not self._consumer.closed:
+            self._consumer.redeliver(positions)
 
-    async def unsubscribe(self) -> None:
-        consumer = self._connected()
-        consumer.on_closed = None
-        try:
-            await consumer.unsubscribe()
-        except EngineError as error:
-            consumer.on_closed = self._closed
-            raise from_engine(error) from error
+    async def seek(self, target: Position | int) -> None:
+        await self._ask(self._consumer.seek, target)
+
+    async def last_position(self) -> Position:
+        if self._over:
+            raise AlreadyClosed("the channel is closed")
+        return last_message(self._topic.log)
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        await self._ask(self._consumer.unsubscribe, force=force)
 
     async def close(self) -> None:
         self._events = None
-        if self.consumer is not None:
-            self.consumer.close()
+        self._over = True
+        self._consumer.close()
         await self._tasks.wait()
 
-    def _connected(self) -> EngineConsumer:
-        assert self.consumer is not None
-        return self.consumer
+    async def _ask(self, call: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._over:
+            raise AlreadyClosed("the channel is closed")
+        try:
+            await call(*args, **kwargs)
+        except EngineError as error:
+            raise from_engine(error) from error
+
+    def _restarted(self) -> None:
+        self._restarts += 1
+        if self._events is not None:
+            self._events.on_restarted()
+
+    def _active_change(self, active: bool) -> None:
+        if self._events is None:
+            self._active = active
+        else:
+            self._active = None
+            self._events.on_active_change(active)
 
     def _closed(self, reason: str) -> None:
-        events, self._events = self._events, None
-        if events is not None:
-            events.on_lost(ConnectError(f"the engine closed the consumer: {reason}"))
+        self._lost = ConnectError(f"the engine closed the consumer: {reason}")
+        self._over = True
+        self._report_lost()
 
-    async def _answer(self, request_id: int, call: Coroutine[Any, Any, None]) -> None:
+    def _report_early(self) -> None:
+        if self._events is not None and self._active is not None:
+            active, self._active = self._active, None
+            self._events.on_active_change(active)
+        self._report_lost()
+
+    def _report_lost(self) -> None:
+        if self._events is not None and self._lost is not None:
+            events, self._events = self._events, None
+            events.on_lost(self._lost)
+
+    async def _answer(self, request_id: int, restarts: int, call: Callable[[], Awaitable[None]]) -> None:
+        """Run an acknowledgement, unless the subscription was put elsewhere since it was asked: then it is void."""
         try:
-            await call
+            if restarts == self._restarts:
+                await call()
         except EngineError as error:
             if self._events is not None:
                 self._events.on_ack_refused(request_id, from_engine(error))

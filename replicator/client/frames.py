@@ -7,27 +7,41 @@ Control frames are WebSocket text: one JSON object with a ``type``. Data frames 
 A position is ``[ledger, entry]``. Frames of a client:
 
 ==================  ==========================================================================================
-produce             first frame of a producer: ``topic, producer_name``
+produce             first frame of a producer: ``topic, producer_name`` (null: the topic chooses one),
+                    ``access_mode, topic_epoch`` (null, or what ``ready`` said before), ``properties``
 publish (binary)    ``id, sizes``: entries with the ids ``id, id+1, …`` and their sizes in bytes
-subscribe           first frame of a consumer: ``topic, subscription, consumer_type, consumer_name,
-                    initial_position, replicated, properties``
+subscribe           first frame of a consumer: ``topic, subscription, consumer_type, consumer_name, priority``
+                    (0 is the highest), ``key_shared: {sticky_ranges: [[start, end], …]`` or null,
+                    ``allow_out_of_order_delivery}, consumer_properties, initial_position, start`` (null, or a
+                    position up to which all is consumed), ``durable, replicated, read_compacted,
+                    subscription_properties``
 flow                ``permits``: messages that may be sent
 ack                 ``id, acks: [[ledger, entry] | [ledger, entry, [[first, last], …]]]``: whole entries, or ranges of
                     batch indexes
 ack_cumulative      ``id, position, batch_index`` (null: the whole entry)
 redeliver           ``positions`` (null: everything unacknowledged)
-unsubscribe         ``id``
+restart_seen        the answer to ``restarted``; what the client asked before it was about the former place
+seek                ``id``, and one of ``position`` and ``publish_time_ms``; the other is null
+last_position       ``id``
+unsubscribe         ``id, force``
 ==================  ==========================================================================================
 
 Frames of a worker:
 
 ==================  ==========================================================================================
-ready               the first frame was accepted: ``topic`` in its full form, ``cluster``
-receipt             ``id, positions: [[ledger, first entry, count], …]``: a publish frame is durable
-done                ``id``: an acknowledgement is durable, or the subscription is deleted
+ready               the first frame was accepted: ``topic`` in its full form, ``cluster``; to a producer also
+                    ``producer_name, last_sequence_id`` (-1: none), ``topic_epoch`` (null unless exclusive). A
+                    producer that waits for its turn hears nothing before
+receipt             ``id, positions: [[ledger, first entry, count], …]``: a publish frame is durable; ``[0, -1]`` is
+                    the position of an entry that was dropped because it is stored already
+done                ``id``: an acknowledgement is durable, a seek is done, or the subscription is deleted
+position            ``id, position``: the topic's last message, ``[0, -1]`` if it has none
 error               ``id, error, message``: that request was refused, by the name of the error; with a null id
                     the connection is closed next
 redelivering        deliveries after this one come after a ``redeliver`` of everything
+restarted           the subscription was put elsewhere: what came before is void. Acknowledgements and ``redeliver``
+                    that the worker gets before ``restart_seen`` change nothing; they are answered all the same
+active              ``active``: whether this consumer of a Failover subscription is the one that gets messages
 closed              ``reason``: the worker let go of the consumer; the connection is closed next
 deliver (binary)    ``entries: [[ledger, entry, redelivery count, batch size, bytes, origin, origin ledger,
                     origin entry, acked], …]``; ``acked`` is the base64 of a roaring bitmap, or null
@@ -41,9 +55,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from replicator.client.channel import ProducerReady
 from replicator.client.errors import PulsarException
 from replicator.engine.entry import ENTRY_BYTES_MAX
-from replicator.engine.types import Ack, Delivery, InitialPosition, SubscriptionType
+from replicator.engine.types import Ack, Delivery, ProducerOptions, SubscribeOptions
 from snapshots.position import Position
 
 HEADER_BYTES_MAX: Final = 512 * 1024
@@ -56,6 +71,11 @@ ACKS_PER_FRAME_MAX: Final = 10_000
 INDEXES_PER_FRAME_MAX: Final = 1_000_000
 """Batch indexes that the ranges of one ack frame may name."""
 PERMITS_MAX: Final = 1_000_000
+PRIORITY_MAX: Final = 2**31 - 1
+STICKY_RANGES_MAX: Final = 1_000
+"""Of one consumer: a share of the 65,536 slots as scattered as anyone needs, and a small frame."""
+PROPERTIES_CHARACTERS_MAX: Final = 64 * 1024
+"""Names and values of one frame together: a worker keeps them for as long as the consumer or subscription lives."""
 
 
 class InvalidFrame(PulsarException):
@@ -65,7 +85,7 @@ class InvalidFrame(PulsarException):
 @dataclass(frozen=True, slots=True)
 class Produce:
     topic: str
-    producer_name: str
+    options: ProducerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +98,7 @@ class Publish:
 class Subscribe:
     topic: str
     subscription: str
-    consumer_type: SubscriptionType
-    consumer_name: str
-    initial_position: InitialPosition
-    replicated: bool
-    properties: dict[str, str]
+    options: SubscribeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +125,34 @@ class Redeliver:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartSeen:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    request_id: int
+    target: Position | int
+    """A position, or a publish time in milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskLastPosition:
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unsubscribe:
     request_id: int
+    force: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     topic: str
     cluster: str
+    producer: ProducerReady | None = None
+    """Set for producers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +164,12 @@ class Receipt:
 @dataclass(frozen=True, slots=True)
 class Done:
     request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastPosition:
+    request_id: int
+    position: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +185,16 @@ class Redelivering:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     reason: str
 
@@ -152,5 +204,17 @@ class Deliver:
     deliveries: tuple[Delivery, ...]
 
 
-Request = Produce | Publish | Subscribe | Flow | Acknowledge | AcknowledgeCumulative | Redeliver | Unsubscribe
-Reply = Ready | Receipt | Done | Refusal | Redelivering | Closed | Deliver
+Request = (
+    Produce
+    | Publish
+    | Subscribe
+    | Flow
+    | Acknowledge
+    | AcknowledgeCumulative
+    | Redeliver
+    | RestartSeen
+    | Seek
+    | AskLastPosition
+    | Unsubscribe
+)
+Reply = Ready | Receipt | Done | LastPosition | Refusal | Redelivering | Restarted | Active | Closed | Deliver

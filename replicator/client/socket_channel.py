@@ -2,6 +2,9 @@
 
 Each channel has a task that reads and one that writes. Nothing here waits for a single message: what is to be sent is
 gathered while the writer is busy, and goes out in one frame.
+
+A producer that waits for its turn is a socket that waits for its first reply, alive by its heartbeat, for as long as it
+takes; whoever cancels the opening closes it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Final
 
 import aiohttp
 
-from replicator.client.channel import ConsumerEvents, ProducerEvents
+from replicator.client.channel import ConsumerEvents, ProducerEvents, ProducerReady
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -22,6 +25,7 @@ from replicator.client.errors import (
     Timeout,
     UnknownError,
     from_code,
+    from_loss,
 )
 from replicator.client.frame_codec import decode_reply, encode_request
 from replicator.client.frames import (
@@ -30,11 +34,14 @@ from replicator.client.frames import (
     FRAME_BYTES_TARGET,
     Acknowledge,
     AcknowledgeCumulative,
+    Active,
+    AskLastPosition,
     Closed,
     Deliver,
     Done,
     Flow,
     InvalidFrame,
+    LastPosition,
     Produce,
     Publish,
     Ready,
@@ -44,20 +51,24 @@ from replicator.client.frames import (
     Refusal,
     Reply,
     Request,
+    Restarted,
+    RestartSeen,
+    Seek,
     Subscribe,
     Unsubscribe,
 )
 from replicator.client.settings import ConsumerSettings, ProducerSettings
-from replicator.engine.types import Ack
+from replicator.engine.types import AccessMode, Ack
 from snapshots.position import Position
 
 PRODUCER_PATH: Final = "/client/v1/producer"
 CONSUMER_PATH: Final = "/client/v1/consumer"
+PARTITIONS_PATH: Final = "/client/v1/partitions"
 HEARTBEAT_SECONDS: Final = 10.0
 """How soon a worker that fell silent without closing the connection is noticed."""
 CLOSE_SECONDS_MAX: Final = 2.0
-UNSUBSCRIBE_REQUEST_ID: Final = 0
-"""Acknowledgements count from 1."""
+OWN_REQUEST_IDS_FROM: Final = 2**62
+"""Ids of a channel's own requests, such as a seek; those of acknowledgements, which the consumer counts, are below."""
 
 
 class SocketConnector:
@@ -70,21 +81,38 @@ class SocketConnector:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def open_producer(self, settings: ProducerSettings) -> SocketProducerChannel:
-        socket = await self._connect(PRODUCER_PATH, Produce(settings.topic, settings.producer_name))
-        return SocketProducerChannel(socket, self._base_url)
+    async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> SocketProducerChannel:
+        options = settings.options(topic_epoch)
+        patient = options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE
+        socket, ready = await self._connect(PRODUCER_PATH, Produce(settings.topic, options), patient=patient)
+        if ready.producer is None:
+            await socket.close()
+            raise ConnectError(f"{self._base_url} accepted the producer without a name; is the worker of this version?")
+        return SocketProducerChannel(socket, self._base_url, ready.producer)
+
+    async def partitions(self, topic: str) -> int:
+        session = self._open_session()
+        try:
+            async with (
+                asyncio.timeout(self._operation_timeout_seconds),
+                session.get(self._base_url + PARTITIONS_PATH, params={"topic": topic}) as response,
+            ):
+                answer = await response.json()
+        except TimeoutError:
+            raise Timeout(f"{self._base_url}: no answer within {self._operation_timeout_seconds:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ConnectError(f"{self._base_url}: {error or type(error).__name__}") from error
+        match answer:
+            case {"partitions": int(partitions)}:
+                return partitions
+            case {"error": str(code), "message": str(message)}:
+                raise from_code(code, message)
+            case _:
+                raise ConnectError(f"{self._base_url}{PARTITIONS_PATH}: {answer!r:.80} is not an answer of a worker")
 
     async def open_consumer(self, settings: ConsumerSettings) -> SocketConsumerChannel:
-        subscribe = Subscribe(
-            settings.topic,
-            settings.subscription,
-            settings.consumer_type,
-            settings.consumer_name,
-            settings.initial_position,
-            settings.replicated,
-            dict(settings.properties),
-        )
-        socket = await self._connect(CONSUMER_PATH, subscribe)
+        subscribe = Subscribe(settings.topic, settings.subscription, settings.options())
+        socket, _ = await self._connect(CONSUMER_PATH, subscribe)
         return SocketConsumerChannel(socket, self._base_url, self._operation_timeout_seconds)
 
     async def close(self) -> None:
@@ -93,22 +121,31 @@ class SocketConnector:
         if session is not None:
             await session.close()
 
-    async def _connect(self, path: str, first: Produce | Subscribe) -> aiohttp.ClientWebSocketResponse:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if self._session is None:
             self._session = aiohttp.ClientSession()
+        return self._session
+
+    async def _connect(
+        self, path: str, first: Produce | Subscribe, *, patient: bool = False
+    ) -> tuple[aiohttp.ClientWebSocketResponse, Ready]:
+        """Open a socket and hear that its first frame is accepted; the ``patient`` wait for that without a limit."""
+        session = self._open_session()
         socket: aiohttp.ClientWebSocketResponse | None = None
         accepted = False
         try:
-            async with asyncio.timeout(self._connection_timeout_seconds):
-                socket = await self._session.ws_connect(
+            async with asyncio.timeout(self._connection_timeout_seconds) as deadline:
+                socket = await session.ws_connect(
                     self._base_url + path,
                     max_msg_size=FRAME_BYTES_MAX,
                     heartbeat=HEARTBEAT_SECONDS,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS_MAX),
                 )
                 await _send(socket, first)
+                if patient:
+                    deadline.reschedule(None)
                 reply = _decoded(await socket.receive(), socket, self._base_url)
             if isinstance(reply, Refusal):
                 raise from_code(reply.code, reply.message)
@@ -126,7 +163,7 @@ class SocketConnector:
         finally:
             if socket is not None and not accepted:
                 await socket.close()
-        return socket
+        return socket, reply
 
 
 class _SocketChannel:
@@ -145,6 +182,7 @@ class _SocketChannel:
     async def close(self) -> None:
         if not self._over:
             self._over = True
+            self._on_over(AlreadyClosed(f"{self._base_url}: the channel is closed"))
             await self._stop_tasks()
             await self._socket.close()
 
@@ -160,13 +198,16 @@ class _SocketChannel:
         try:
             while True:
                 reply = _decoded(await self._socket.receive(), self._socket, self._base_url)
-                if isinstance(reply, Refusal) and reply.request_id is None:
-                    raise from_code(reply.code, reply.message)
-                if isinstance(reply, Closed):
-                    raise ConnectError(f"{self._base_url} closed the consumer: {reply.reason}")
+                match reply:
+                    case Refusal(None, code, message):
+                        return await self._lose(from_loss(code, f"{self._base_url}: {message}"))
+                    case Closed(reason):
+                        return await self._lose(ConnectError(f"{self._base_url} closed the consumer: {reason}"))
                 self._on_reply(reply)
-        except PulsarException as error:
+        except ConnectError as error:
             await self._lose(error)
+        except PulsarException as error:
+            await self._lose(ConnectError(f"{self._base_url}: {error.error()}: {error}"))
 
     async def _write(self) -> None:
         try:
@@ -184,8 +225,7 @@ class _SocketChannel:
         if self._over:
             return
         self._over = True
-        if not isinstance(error, ConnectError):
-            error = ConnectError(f"{self._base_url}: {error.error()}: {error}")
+        self._on_over(error)
         self._on_lost(error)
         await self._stop_tasks()
         await self._socket.close()
@@ -196,15 +236,19 @@ class _SocketChannel:
     def _on_reply(self, reply: Reply) -> None:
         raise NotImplementedError
 
-    def _on_lost(self, error: ConnectError) -> None:
+    def _on_over(self, error: PulsarException) -> None:
+        """Nothing comes any more: release whoever waits in a call. Also after :meth:`close`."""
+
+    def _on_lost(self, error: PulsarException) -> None:
         raise NotImplementedError
 
 
 class SocketProducerChannel(_SocketChannel):
     """Entries that wait for the writer go out together, up to the target size of a frame."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, base_url: str) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, base_url: str, ready: ProducerReady) -> None:
         super().__init__(socket, base_url)
+        self.ready = ready
         self._events: ProducerEvents
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: dict[int, int] = {}
@@ -248,7 +292,7 @@ class SocketProducerChannel(_SocketChannel):
             case _:
                 raise InvalidFrame(f"unexpected {type(reply).__name__} for a producer")
 
-    def _on_lost(self, error: ConnectError) -> None:
+    def _on_lost(self, error: PulsarException) -> None:
         self._events.on_lost(error)
 
 
@@ -262,7 +306,9 @@ class SocketConsumerChannel(_SocketChannel):
         self._events: ConsumerEvents
         self._operation_timeout_seconds = operation_timeout_seconds
         self._waiting: deque[Request] = deque()
-        self._unsubscribed: asyncio.Future[None] | None = None
+        self._asked: dict[int, asyncio.Future[Reply]] = {}
+        self._next_own_id = OWN_REQUEST_IDS_FROM
+        self._redeliveries_awaited = 0
 
     def start(self, events: ConsumerEvents) -> None:
         self._events = events
@@ -278,20 +324,40 @@ class SocketConsumerChannel(_SocketChannel):
         self._request(AcknowledgeCumulative(request_id, position, batch_index))
 
     def redeliver(self, positions: Sequence[Position] | None) -> None:
+        if positions is None:
+            self._redeliveries_awaited += 1
         self._request(Redeliver(None if positions is None else tuple(positions)))
 
-    async def unsubscribe(self) -> None:
-        if self._unsubscribed is not None:
-            raise AlreadyClosed("unsubscribe was called before")
-        self._unsubscribed = asyncio.get_running_loop().create_future()
-        self._request(Unsubscribe(UNSUBSCRIBE_REQUEST_ID))
+    async def seek(self, target: Position | int) -> None:
+        await self._ask(Seek(self._own_id(), target))
+
+    async def last_position(self) -> Position:
+        reply = await self._ask(AskLastPosition(self._own_id()))
+        if not isinstance(reply, LastPosition):
+            raise ConnectError(f"{self._base_url} answered with {type(reply).__name__}; expected LastPosition")
+        return reply.position
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        await self._ask(Unsubscribe(self._own_id(), force))
+
+    def _own_id(self) -> int:
+        self._next_own_id += 1
+        return self._next_own_id - 1
+
+    async def _ask(self, request: Seek | AskLastPosition | Unsubscribe) -> Reply:
+        if self._over:
+            raise AlreadyClosed(f"{self._base_url}: the channel is closed")
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[request.request_id] = answer
+        self._request(request)
         try:
             async with asyncio.timeout(self._operation_timeout_seconds):
-                await self._unsubscribed
+                return await answer
         except TimeoutError:
-            raise Timeout(f"unsubscribe: no answer within {self._operation_timeout_seconds:g} s") from None
+            name = type(request).__name__
+            raise Timeout(f"{name}: no answer within {self._operation_timeout_seconds:g} s") from None
         finally:
-            self._unsubscribed = None
+            self._asked.pop(request.request_id, None)
 
     def _request(self, request: Request) -> None:
         self._waiting.append(request)
@@ -304,30 +370,37 @@ class SocketConsumerChannel(_SocketChannel):
         match reply:
             case Deliver(deliveries):
                 self._events.on_deliveries(deliveries)
-            case Done(request_id) if request_id == UNSUBSCRIBE_REQUEST_ID:
-                self._answer_unsubscribe(None)
+            case Done(request_id) | LastPosition(request_id) if request_id >= OWN_REQUEST_IDS_FROM:
+                if (asked := self._asked.get(request_id)) is not None and not asked.done():
+                    asked.set_result(reply)
             case Done(request_id):
                 self._events.on_ack_confirmed(request_id)
-            case Refusal(request_id, code, message) if request_id == UNSUBSCRIBE_REQUEST_ID:
-                self._answer_unsubscribe(from_code(code, message))
-            case Refusal(request_id, code, message) if request_id is not None:
+            case Refusal(int(request_id), code, message) if request_id >= OWN_REQUEST_IDS_FROM:
+                if (asked := self._asked.get(request_id)) is not None and not asked.done():
+                    asked.set_exception(from_code(code, message))
+            case Refusal(int(request_id), code, message):
                 self._events.on_ack_refused(request_id, from_code(code, message))
-            case Redelivering():
+            case Redelivering() if self._redeliveries_awaited:
+                self._redeliveries_awaited -= 1
                 self._events.on_redelivery_started()
+            case Restarted():
+                self._request(RestartSeen())  # first: what the consumer asks on hearing of it is about the new place
+                while self._redeliveries_awaited:  # the restart came before them: the worker starts none of them
+                    self._redeliveries_awaited -= 1
+                    self._events.on_redelivery_started()
+                self._events.on_restarted()
+            case Active(active):
+                self._events.on_active_change(active)
             case _:
                 raise InvalidFrame(f"unexpected {type(reply).__name__} for a consumer")
 
-    def _on_lost(self, error: ConnectError) -> None:
-        self._answer_unsubscribe(error)
-        self._events.on_lost(error)
+    def _on_over(self, error: PulsarException) -> None:
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(error)
 
-    def _answer_unsubscribe(self, error: PulsarException | None) -> None:
-        if self._unsubscribed is None or self._unsubscribed.done():
-            return
-        if error is None:
-            self._unsubscribed.set_result(None)
-        else:
-            self._unsubscribed.set_exception(error)
+    def _on_lost(self, error: PulsarException) -> None:
+        self._events.on_lost(error)
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, request: Request) -> None:

@@ -38,8 +38,7 @@ from replicator.client.batching import single_entry
 from replicator.client.frame_codec import encode_request
 from replicator.client.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
 from replicator.engine.engine import Engine
-from replicator.engine.types import InitialPosition as EngineInitialPosition
-from replicator.engine.types import SubscriptionType
+from replicator.engine.types import AccessMode, ProducerOptions, SubscribeOptions, SubscriptionType
 
 TOPIC = "persistent://public/default/flights"
 DEADLINE_SECONDS = 20
@@ -270,7 +269,7 @@ def test_acknowledged_messages_of_a_batch_do_not_come_again(with_client: WithCli
         consumer = await client.subscribe("flights", "s", ConsumerType.Shared)
         again = await receive(consumer, 3)
         assert contents(again) == [b"1", b"3", b"4"]
-        assert [message.redelivery_count() for message in again] == [1, 1, 1]
+        assert [message.redelivery_count() for message in again] == [0, 0, 0], "a consumer that left is no failed try"
         for message in again:
             await consumer.acknowledge(message.message_id())
         await consumer.close()
@@ -659,8 +658,13 @@ async def last_words(socket: aiohttp.ClientWebSocketResponse) -> tuple[dict[str,
     return last, socket.close_code
 
 
-PRODUCE = encode_request(Produce(TOPIC, "p"))
-SUBSCRIBE = encode_request(Subscribe(TOPIC, "s", SubscriptionType.SHARED, "c", EngineInitialPosition.LATEST, False, {}))
+PRODUCE = encode_request(Produce(TOPIC, ProducerOptions("p")))
+SUBSCRIBE = encode_request(Subscribe(TOPIC, "s", SubscribeOptions(SubscriptionType.SHARED, "c")))
+
+
+def waiting_produce(name: str) -> str:
+    """The first frame of a producer that waits until it is alone."""
+    return str(encode_request(Produce(TOPIC, ProducerOptions(name, AccessMode.WAIT_FOR_EXCLUSIVE))))
 
 
 @pytest.mark.parametrize(
@@ -669,8 +673,8 @@ SUBSCRIBE = encode_request(Subscribe(TOPIC, "s", SubscriptionType.SHARED, "c", E
         ("producer", ["garbage"], "InvalidFrame", "not JSON"),
         ("producer", [b"\x00"], "InvalidFrame", "shorter than its header"),
         ("producer", [SUBSCRIBE], "InvalidFrame", "first frame of a producer is produce"),
-        ("producer", [encode_request(Produce("persistent://a/../b", "p"))], "InvalidTopicName", "'..'"),
-        ("producer", [encode_request(Produce("x" * 500, "p"))], "InvalidTopicName", "longer than 400"),
+        ("producer", [str(PRODUCE).replace("default", "..")], "InvalidTopicName", "'..'"),
+        ("producer", [encode_request(Produce("x" * 500, ProducerOptions("p")))], "InvalidTopicName", "longer than 400"),
         ("producer", [PRODUCE, '{"type":"flow","permits":1}'], "InvalidFrame", "publish frames"),
         ("producer", [PRODUCE, '{"type":"dance"}'], "InvalidFrame", "dance"),
         ("consumer", [PRODUCE], "InvalidFrame", "first frame of a consumer is subscribe"),
@@ -681,6 +685,10 @@ SUBSCRIBE = encode_request(Subscribe(TOPIC, "s", SubscriptionType.SHARED, "c", E
             "InvalidFrame",
             "permits without a delivery",
         ),
+        ("consumer", [SUBSCRIBE, '{"type":"flow","permits":0}'], "InvalidFrame", "permits is 0"),
+        ("consumer", [SUBSCRIBE, '{"type":"restart_seen"}'], "InvalidFrame", "without a restart"),
+        ("consumer", [str(SUBSCRIBE).replace('"Shared"', '"Quantum"')], "InvalidFrame", "consumer_type is 'Quantum'"),
+        ("consumer", [str(SUBSCRIBE).replace('"priority":0', '"priority":-1')], "InvalidFrame", "priority is -1"),
         ("consumer", [SUBSCRIBE, encode_request(Publish(1, (b"x",)))], "InvalidFrame", "unexpected Publish"),
         ("consumer", [str(SUBSCRIBE).replace('"s"', '"../s"')], "InvalidSubscriptionName", "subscription name"),
     ],
