@@ -143,10 +143,12 @@ class AckGrouping:
         """Every acknowledgement up to this ticket was answered."""
 
     def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> Sequence[Action]:
-        """One message; ``batch_index`` -1 means the whole entry."""
-        if batch_index < 0 or batch_size <= 1:
+        """One message; ``batch_index`` -1 means the whole entry.
+
+        An index that is not below ``batch_size`` is of an id that was made without the size: it counts alone.
+        """
+        if batch_index < 0 or (batch_index == 0 and batch_size <= 1):
             return self._acknowledge_entry(position)
-        assert batch_index < batch_size
         if not self._batch_index_acks:
             return self._acknowledge_partial(position, BitMap([batch_index]), batch_size)
         self._take_ticket()
@@ -165,7 +167,7 @@ class AckGrouping:
         self, position: Position, batch_index: int = -1, batch_size: int = 1
     ) -> Sequence[Action]:
         """Everything up to and with this message; the last of its batch means the whole entry."""
-        whole = batch_index < 0 or batch_index >= batch_size - 1
+        whole = batch_index < 0 or batch_index == batch_size - 1
         if not whole and not self._batch_index_acks:
             actions = self._acknowledge_partial(position, BitMap(range(batch_index + 1)), batch_size)
             if position.entry == 0 or position not in self._partial:  # nothing before it in its ledger, or complete

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from replicator.client.errors import (
     ConnectError,
@@ -16,6 +17,8 @@ from replicator.client.errors import (
     Timeout,
 )
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 PAUSE_FIRST_SECONDS: Final = 0.05
@@ -25,17 +28,26 @@ PAUSE_MAX_SECONDS: Final = 2.0
 _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 
 
-async def open_with_retries(attempt: Callable[[], Awaitable[T]], timeout_seconds: float, *, again: bool = False) -> T:
+async def open_with_retries(
+    attempt: Callable[[], Awaitable[T]], timeout_seconds: float, *, again: bool = False, what: str = "connection"
+) -> T:
     """Call ``attempt`` until it returns, up to ``timeout_seconds``; then raise its last error.
 
     Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
-    :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone.
+    :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone. The first failure is
+    logged as a warning that names ``what`` is being opened: otherwise nobody learns for long what it waits for.
     """
+
+    def warn_once(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            _log.warning("%s: %s; trying again for %g s", what, state.outcome.exception(), timeout_seconds)
+
     healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + ((ConsumerBusy, ProducerBusy) if again else ())
     retrying = AsyncRetrying(
         stop=stop_after_delay(timeout_seconds),
         wait=wait_exponential_jitter(multiplier=PAUSE_FIRST_SECONDS, max=PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
         retry=retry_if_exception_type(healed_by_time),
+        before_sleep=warn_once,
         reraise=True,
     )
     async for trial in retrying:

@@ -3,88 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import pytest
 
-from replicator.client.batching import BatchContainer
-from replicator.client.channel import ConsumerEvents
+from client_support import HandChannel, delivery, run_consumer, until
 from replicator.client.consumer import Consumer
 from replicator.client.errors import ConnectError
-from replicator.client.message import OutgoingMessage
-from replicator.client.settings import BatchLimits, ConsumerSettings
 from replicator.engine.types import Ack, Delivery, SubscriptionType
 from snapshots.position import Position
-
-TOPIC = "persistent://public/default/t"
-
-
-class HandChannel:
-    """A consumer channel that writes down what it is asked, and says only what the test makes it say."""
-
-    def __init__(self) -> None:
-        self.events: ConsumerEvents
-        self.asked: list[tuple[Any, ...]] = []
-
-    def start(self, events: ConsumerEvents) -> None:
-        self.events = events
-
-    def flow(self, permits: int) -> None:
-        self.asked.append(("flow", permits))
-
-    def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
-        self.asked.append(("acknowledge", request_id, tuple(acks)))
-
-    def acknowledge_cumulative(self, request_id: int, position: Position, batch_index: int | None) -> None:
-        self.asked.append(("acknowledge_cumulative", request_id, position, batch_index))
-
-    def redeliver(self, positions: Sequence[Position] | None) -> None:
-        self.asked.append(("redeliver", positions))
-
-    async def unsubscribe(self) -> None:
-        self.asked.append(("unsubscribe",))
-
-    async def close(self) -> None:
-        self.asked.append(("close",))
-
-
-def delivery(entry: int, *contents: bytes) -> Delivery:
-    container = BatchContainer(BatchLimits(), "p")
-    for index, content in enumerate(contents):
-        container.add(OutgoingMessage(content), index, 0.0, 0)
-    sealed = container.seal()[0].entry
-    assert isinstance(sealed, bytes)
-    return Delivery(Position(1, entry), 0, len(contents), None, sealed, "us-east", Position(1, entry))
-
-
-def run(scenario: Callable[[Consumer, list[HandChannel]], Awaitable[None]], **settings: Any) -> None:
-    """Run with a consumer, and the list of channels that it has opened."""
-
-    async def main() -> None:
-        channels: list[HandChannel] = []
-
-        async def open_channel() -> HandChannel:
-            channels.append(HandChannel())
-            return channels[-1]
-
-        consumer = Consumer(
-            ConsumerSettings(TOPIC, "s", "c", **settings),
-            open_channel,
-            reconnect=True,
-            operation_timeout_seconds=5,
-            on_close=lambda _: None,
-        )
-        await consumer.connect()
-        await scenario(consumer, channels)
-
-    asyncio.run(main())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  (there is no event to wait for)
-            await asyncio.sleep(0)  # a turn of the event loop, not a wait for time to pass
 
 
 def test_requests_that_are_not_confirmed_are_sent_again_before_the_first_permits() -> None:
@@ -100,7 +26,7 @@ def test_requests_that_are_not_confirmed_are_sent_again_before_the_first_permits
         await until(lambda: len(channels) == 2 and len(channels[1].asked) == 2)
         assert channels[1].asked == [sent[1], ("flow", 1000)]
 
-    run(scenario, acknowledgement_group_time_ms=0)
+    run_consumer(scenario, acknowledgement_group_time_ms=0)
 
 
 def test_acknowledgements_made_while_disconnected_are_sent_when_it_is_back() -> None:
@@ -112,7 +38,7 @@ def test_acknowledgements_made_while_disconnected_are_sent_when_it_is_back() -> 
         await until(lambda: len(channels) == 2 and len(channels[1].asked) == 2)
         assert channels[1].asked == [("acknowledge", 1, (Ack(Position(1, 0)),)), ("flow", 1000)]
 
-    run(scenario)
+    run_consumer(scenario)
 
 
 def test_what_was_prefetched_is_dropped_with_its_connection() -> None:
@@ -125,7 +51,7 @@ def test_what_was_prefetched_is_dropped_with_its_connection() -> None:
         channels[1].events.on_deliveries([delivery(0, b"a"), delivery(1, b"b")])
         assert [message.data() for message in await consumer.receive_many()] == [b"a", b"b"]
 
-    run(scenario)
+    run_consumer(scenario)
 
 
 def test_what_is_acknowledged_but_not_confirmed_is_not_shown_again() -> None:
@@ -137,7 +63,7 @@ def test_what_is_acknowledged_but_not_confirmed_is_not_shown_again() -> None:
         channels[0].events.on_deliveries([delivery(0, b"a"), delivery(1, b"b", b"c", b"d")])
         assert [message.data() for message in await consumer.receive_many()] == [b"c", b"d"]
 
-    run(scenario)
+    run_consumer(scenario)
 
 
 def test_deliveries_that_were_on_their_way_when_redelivery_was_asked_for_are_dropped_and_paid_for() -> None:
@@ -153,7 +79,7 @@ def test_deliveries_that_were_on_their_way_when_redelivery_was_asked_for_are_dro
         granted = sum(asked[1] for asked in channel.asked if asked[0] == "flow")
         assert granted == 4 + 6, "four at the start, and one for each entry that was taken or dropped"
 
-    run(scenario, receiver_queue_size=4)
+    run_consumer(scenario, receiver_queue_size=4)
 
 
 def test_acknowledgements_go_out_before_the_redelivery_that_could_bring_them_to_another_consumer() -> None:
@@ -166,7 +92,7 @@ def test_acknowledgements_go_out_before_the_redelivery_that_could_bring_them_to_
         await until(lambda: ("redeliver", [Position(1, 0)]) in channel.asked)
         assert [asked[0] for asked in channel.asked] == ["flow", "acknowledge", "redeliver"]
 
-    run(scenario, consumer_type=SubscriptionType.SHARED, negative_ack_redelivery_delay_ms=0)
+    run_consumer(scenario, consumer_type=SubscriptionType.SHARED, negative_ack_redelivery_delay_ms=0)
 
 
 def test_a_wake_up_that_meets_a_cancelled_receive_is_handed_to_the_next() -> None:
@@ -179,7 +105,7 @@ def test_a_wake_up_that_meets_a_cancelled_receive_is_handed_to_the_next() -> Non
             assert (await patient).data() == b"a"
         assert cancelled.cancelled()
 
-    run(scenario)
+    run_consumer(scenario)
 
 
 def test_an_entry_that_cannot_be_read_is_reported_once_and_the_others_come() -> None:
@@ -192,4 +118,4 @@ def test_an_entry_that_cannot_be_read_is_reported_once_and_the_others_come() -> 
             await consumer.receive()
         assert (await consumer.receive()).data() == b"c"
 
-    run(scenario)
+    run_consumer(scenario)

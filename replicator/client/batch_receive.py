@@ -1,0 +1,41 @@
+"""Batch receive: which messages one call returns together. Sans-IO.
+
+The limits are those of :class:`ConsumerBatchReceivePolicy`: the batch is over at the first one that is reached. A
+message that would take it past the limit of bytes is for the next batch, unless the batch is empty: a message that is
+larger than the limit comes alone.
+
+Source: the documented behaviour of Pulsar's batch receive policy.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from replicator.client.settings import ConsumerBatchReceivePolicy
+
+T = TypeVar("T")
+
+
+class BatchCollector(Generic[T]):
+    """The messages of one batch receive, as far as it is."""
+
+    __slots__ = ("_bytes", "_policy", "messages")
+
+    def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
+        self._policy = policy
+        self._bytes = 0
+        self.messages: list[T] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch is over, whatever comes."""
+        policy = self._policy
+        return (0 < policy.max_num_message <= len(self.messages)) or (0 < policy.max_num_bytes <= self._bytes)
+
+    def add(self, message: T, payload_bytes: int) -> bool:
+        """Take the message in; False if it is for the next batch, and this one is over."""
+        if self.messages and 0 < self._policy.max_num_bytes < self._bytes + payload_bytes:
+            return False
+        self.messages.append(message)
+        self._bytes += payload_bytes
+        return True

@@ -1,0 +1,90 @@
+"""The message listener: the task that hands messages to an application's function, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from replicator.client.errors import InvalidMessage, PulsarException
+from replicator.client.message import Message
+
+_log = logging.getLogger(__name__)
+
+MessageListener = Callable[[Any, Message], object]
+"""A function or coroutine function of the consumer and a message. What it raises rejects the message."""
+
+
+class Listening:
+    """Runs a listener for as long as its consumer receives.
+
+    ``receive`` waits for a message, and takes none with it when it is cancelled; ``reject`` asks for one again.
+    """
+
+    def __init__(
+        self,
+        listener: MessageListener,
+        consumer: object,
+        receive: Callable[[], Awaitable[Message]],
+        reject: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        self._listener = listener
+        self._consumer = consumer
+        self._receive = receive
+        self._reject = reject
+        self._paused = False
+        self._waiting = False
+        self._task: asyncio.Task[None] | None = None
+
+    def resume(self) -> None:
+        """Go on, or begin."""
+        self._paused = False
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def pause(self) -> None:
+        """No message is handed over any more, but the one that the listener has may be finished."""
+        self._paused = True
+        if self._waiting:
+            self._cancel()
+
+    def stop(self) -> None:
+        """As :meth:`pause`, for good; a coroutine that runs is cancelled, unless it is the caller."""
+        self._paused = True
+        if self._task is not asyncio.current_task():
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        try:
+            while not self._paused:
+                self._waiting = True
+                try:
+                    message = await self._receive()
+                except InvalidMessage as error:
+                    _log.warning("not given to the listener: %s", error)
+                    continue
+                finally:
+                    self._waiting = False
+                await self._hand_over(message)
+        except PulsarException as error:
+            _log.info("the listener gets nothing more: %s", error)
+        finally:
+            if self._task is task:
+                self._task = None
+
+    async def _hand_over(self, message: Message) -> None:
+        try:
+            result = self._listener(self._consumer, message)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the consumer
+            _log.exception("the listener failed at %r, which is asked for again", message)
+            await self._reject(message)
