@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from engine_support import message as entry_of
 
 from replicator.api import client_sockets
 from replicator.client import (
@@ -34,7 +35,6 @@ from replicator.client import (
     ProducerQueueIsFull,
     Timeout,
 )
-from replicator.client.batching import single_entry
 from replicator.client.frame_codec import encode_request
 from replicator.client.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
 from replicator.engine.engine import Engine
@@ -734,9 +734,8 @@ def test_a_refused_publish_is_named_by_its_id_and_those_around_it_are_stored_in_
             async with session.ws_connect(f"{worker.url}/client/v1/producer") as socket:
                 await socket.send_str(str(PRODUCE))
                 assert json.loads((await socket.receive()).data)["type"] == "ready"
-                entries = [single_entry(OutgoingMessage(b"%d" % i), i, "p", 0).entry for i in range(2)]
+                entries = [entry_of(b"%d" % index, sequence_id=index) for index in range(2)]
                 for request_id, entry in ((1, entries[0]), (2, b"not an entry"), (3, entries[1])):
-                    assert isinstance(entry, bytes)
                     frame = encode_request(Publish(request_id, (entry,)))
                     assert isinstance(frame, bytes)
                     await socket.send_bytes(frame)
