@@ -235,6 +235,10 @@ class Message:
         except SchemaError as error:
             raise SchemaError(f"message {self.message_id()} of {self._entry.topic}: {error}") from None
 
+    def is_chunked(self) -> bool:
+        """Whether the message came in chunks; its id is a :class:`ChunkMessageId` then."""
+        return bool(self._entry.chunk_positions)
+
     def is_encrypted(self) -> bool:
         """Whether the payload is the encrypted one of a whole entry: only with ``CONSUME`` as failure action."""
         return self._entry.encrypted

@@ -8,10 +8,10 @@ reader's is a named error when its value is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import Any, Protocol, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 
 from replicator.client.errors import InvalidConfiguration, SchemaError
@@ -71,7 +71,8 @@ class JsonSchema:
         self._read: Callable[[Any], Any] = _as_it_is
         try:
             if is_dataclass(record_cls):
-                self._adapter = TypeAdapter(record_cls, config=ConfigDict(revalidate_instances="always", strict=False))
+                self._adapter = TypeAdapter(record_cls)
+                self._read = asdict  # as plain values, so that they are checked: instances are taken as they are
             elif isinstance(record_cls, type) and issubclass(record_cls, BaseModel):
                 self._adapter = TypeAdapter(record_cls)
                 self._read = _fields_of_model
@@ -115,8 +116,8 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _fields_of_model(model: BaseModel) -> Any:
-    """Its fields, so that they are checked as they are now: assignments to a model are not."""
-    return {name: getattr(model, name) for name in type(model).model_fields}
+    """As plain values, so that they are checked as they are now: assignments to a model are not."""
+    return model.model_dump(warnings=False)
 
 
 def _faults(error: ValidationError) -> str:
