@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -12,9 +13,11 @@ from typing import Any
 import lmdb
 
 from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
-from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
+from replicator.engine.errors import BlockCorrupt, NotAllowedError, StoreUnusable, TopicNotFound
 from replicator.engine.failover import FailoverRegistry
 from replicator.engine.maintenance import INTERVAL_SECONDS, Maintenance
+from replicator.engine.partitions import TABLE as PARTITIONED_TABLE
+from replicator.engine.partitions import PartitionedTopic, check_new, check_plain, load_partitioned
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.store import Store, TopicRecord
 from replicator.engine.topic import Topic, TopicListener
@@ -39,6 +42,10 @@ class EngineSettings:
     """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
 
 
+PARTITIONS_AT_ONCE = 1_000
+"""Partitions that are made together: they share a commit, and leave room for others in the writer's queue."""
+
+
 class Engine:
     """The durable log and the subscriptions of one cluster, in this process.
 
@@ -52,6 +59,9 @@ class Engine:
         self._listeners: list[TopicListener] = []
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
+        self._partitioned = load_partitioned(store)
+        self._being_made: set[str] = set()
+        """Names of topics that the writer is making."""
         self._failover = FailoverRegistry()
         self._policies = settings.policies
         self._cache = BlockCache(settings.cache_bytes_max)
@@ -87,7 +97,7 @@ class Engine:
         """Disconnect consumers, commit what is queued, and close the store."""
         await self.maintenance.stop()
         for topic in self._topics.values():
-            for subscription in topic.subscriptions.values():
+            for subscription in list(topic.subscriptions.values()):
                 for consumer in list(subscription.consumers.values()):
                     consumer.close("the worker is stopping")
             await topic.stop("the worker is stopping")
@@ -109,19 +119,60 @@ class Engine:
         return self._topics.get(str(parse_topic(name)))
 
     async def topic(self, name: str, *, create: bool = True) -> Topic:
-        """The topic of that name; raises :class:`TopicNotFound` unless it may be made."""
+        """The topic of that name; raises :class:`TopicNotFound` unless it may be made, and :class:`NotAllowedError` for
+        a partitioned topic, which has no log of its own."""
         full_name = str(parse_topic(name))
         topic = self._topics.get(full_name)
         if topic is not None:
             return topic
         if not create:
             raise TopicNotFound(f"cluster {self.cluster!r} has no topic {full_name!r}")
-        record = await self.writer.create_topic(full_name)
+        check_plain(parse_topic(full_name), self._partitioned)
+        self._being_made.add(full_name)
+        try:
+            record = await self.writer.create_topic(full_name)
+        finally:
+            self._being_made.discard(full_name)
         topic = self._topics.get(full_name)  # another caller may have made it meanwhile
         if topic is None:
             topic = self._load(record)
             self._add(topic)
         return topic
+
+    def partitions(self, name: str) -> int:
+        """How many partitions the topic has; 0 if it is not partitioned, or does not exist."""
+        found = self._partitioned.get(str(parse_topic(name)))
+        return 0 if found is None else found.partitions
+
+    async def create_partitioned_topic(self, name: str, partitions: int) -> None:
+        """Make a partitioned topic and its partitions; with the same number again, those that are missing.
+
+        Raises :class:`InvalidTopicName`, and :class:`NotAllowedError` for a name that is taken, is a partition's, or
+        a number that is out of range.
+        """
+        wanted = check_new(name, partitions)
+        existing = self._partitioned.get(wanted.name)
+        if existing is None:
+            self._check_not_plain(wanted)
+            self._partitioned[wanted.name] = wanted  # from here on nobody makes a plain topic of that name
+            try:
+                await self.writer.put(PARTITIONED_TABLE, wanted.name.encode(), wanted.encode())
+            except BaseException:
+                del self._partitioned[wanted.name]
+                raise
+        elif existing != wanted:
+            raise NotAllowedError(f"{wanted.name} has {existing.partitions} partitions already")
+        for first in range(0, partitions, PARTITIONS_AT_ONCE):
+            following = range(first, min(first + PARTITIONS_AT_ONCE, partitions))
+            await asyncio.gather(*(self.topic(wanted.partition(index)) for index in following))
+
+    def _check_not_plain(self, wanted: PartitionedTopic) -> None:
+        if wanted.name in self._topics or wanted.name in self._being_made:
+            raise NotAllowedError(f"{wanted.name} is a topic without partitions: give the partitioned one another name")
+        prefix = f"{wanted.name}-partition-"
+        for name in (*self._topics, *self._being_made):
+            if name.startswith(prefix):
+                check_plain(parse_topic(name), {wanted.name: wanted})
 
     async def remember(self, name: str, value: Any) -> None:
         """Keep a small fact of the worker with the store; read it by ``store.meta``."""

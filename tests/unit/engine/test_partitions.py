@@ -1,0 +1,119 @@
+"""Partitioned topics: made once, durable, and never the name of a plain topic."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, message, opened
+
+from replicator.engine.errors import InvalidTopicName, NotAllowedError
+from replicator.engine.partitions import PARTITIONS_MAX
+
+
+def test_a_partitioned_topic_has_its_partitions_also_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.create_partitioned_topic("orders", 4)
+            assert engine.partitions(TOPIC) == engine.partitions("public/default/orders") == 4
+            assert sorted(topic.name for topic in engine.topics()) == [f"{TOPIC}-partition-{n}" for n in range(4)]
+        async with opened(tmp_path) as engine:
+            assert engine.partitions(TOPIC) == 4
+            await (await engine.topic(f"{TOPIC}-partition-3")).publish([message()])
+
+    asyncio.run(main())
+
+
+def test_what_is_not_partitioned_has_no_partitions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.topic("plain")
+            assert engine.partitions("plain") == engine.partitions("unknown") == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("partitions", [0, -1, PARTITIONS_MAX + 1])
+def test_a_number_of_partitions_out_of_range_is_refused(tmp_path: Path, partitions: int) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            with pytest.raises(NotAllowedError, match="1 to"):
+                await engine.create_partitioned_topic(TOPIC, partitions)
+            assert engine.topics() == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("orders-partition-2", NotAllowedError),
+        ("a/b", InvalidTopicName),
+        (f"public/default/{'x' * 365}", NotAllowedError),
+    ],
+)
+def test_a_name_that_partitions_cannot_be_made_of_is_refused(tmp_path: Path, name: str, error: type[Exception]) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            with pytest.raises(error):
+                await engine.create_partitioned_topic(name, 3)
+            assert engine.topics() == []
+
+    asyncio.run(main())
+
+
+def test_a_name_is_a_plain_topic_or_a_partitioned_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.topic("plain")
+            with pytest.raises(NotAllowedError, match="without partitions"):
+                await engine.create_partitioned_topic("plain", 3)
+            assert engine.partitions("plain") == 0
+            await engine.create_partitioned_topic("parted", 3)
+            with pytest.raises(NotAllowedError, match="no log of its own"):
+                await engine.topic("parted")
+            for name in ("parted-partition-3", "parted-partition-01"):
+                with pytest.raises(NotAllowedError, match="is not a partition"):
+                    await engine.topic(name)
+
+    asyncio.run(main())
+
+
+def test_a_plain_topic_that_is_just_being_made_keeps_its_name(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            plain = asyncio.ensure_future(engine.topic("orders"))
+            await asyncio.sleep(0)
+            with pytest.raises(NotAllowedError):
+                await engine.create_partitioned_topic("orders", 3)
+            await plain
+
+    asyncio.run(main())
+
+
+def test_topics_that_stand_where_no_partition_can_be_are_in_the_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.topic("orders-partition-7")
+            with pytest.raises(NotAllowedError, match="is not a partition"):
+                await engine.create_partitioned_topic("orders", 7)
+            await engine.create_partitioned_topic("orders", 8)
+
+    asyncio.run(main())
+
+
+def test_making_it_again_makes_what_is_missing_and_another_number_is_refused(tmp_path: Path) -> None:
+    """A worker that was killed after the number was stored, and before the partitions were made."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.writer.put("partitioned", TOPIC.encode(), b'{"partitions": 3}')
+        async with opened(tmp_path) as engine:
+            assert engine.partitions(TOPIC) == 3
+            await engine.create_partitioned_topic(TOPIC, 3)
+            assert len(engine.topics()) == 3
+            with pytest.raises(NotAllowedError, match="3 partitions already"):
+                await engine.create_partitioned_topic(TOPIC, 4)
+
+    asyncio.run(main())
