@@ -44,7 +44,7 @@ class Pump:
         self._wall_clock_ms = wall_clock_ms
         self._cursor = cursor
         self._consumers = consumers
-        self._scheduled = False
+        self._scheduled: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.dispatcher: Dispatcher | None = None
         self.read: ReadEntries | None = None
@@ -54,12 +54,18 @@ class Pump:
 
     def schedule(self) -> None:
         """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
-        if not self._scheduled and self._consumers:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
+        if self._scheduled is None and self._consumers:
+            self._scheduled = self._loop.call_soon(self._run)
+
+    def postpone(self) -> None:
+        """Let all that the event loop has before it come first, such as the news of who is active."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+            self.schedule()
 
     def _run(self) -> None:
-        self._scheduled = False
+        self._scheduled = None
         dispatcher = self.dispatcher
         if dispatcher is None or self.read is None or not self._consumers:
             return

@@ -230,6 +230,7 @@ class Subscription:
             return
         for change in self.dispatcher.take_active_changes():
             self.topic.loop.call_soon(self._tell_active, change.consumer_id, change.active)
+        self._pump.postpone()  # a consumer hears that it is active before it gets messages
 
     def _tell_active(self, consumer_id: int, active: bool) -> None:
         consumer = self.consumers.get(consumer_id)
