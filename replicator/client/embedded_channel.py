@@ -37,7 +37,7 @@ class EmbeddedConnector:
     async def open_producer(
         self, settings: ProducerSettings, topic_epoch: int | None = None
     ) -> EmbeddedProducerChannel:
-        engine = await self._open()
+        engine = await self.engine()
         try:
             topic = await engine.topic(settings.topic)
             return EmbeddedProducerChannel(await topic.create_producer(settings.options(topic_epoch)))
@@ -45,14 +45,14 @@ class EmbeddedConnector:
             raise from_engine(error) from error
 
     async def partitions(self, topic: str) -> int:
-        engine = await self._open()
+        engine = await self.engine()
         try:
             return engine.partitions(topic)
         except EngineError as error:
             raise from_engine(error) from error
 
     async def open_consumer(self, settings: ConsumerSettings) -> EmbeddedConsumerChannel:
-        engine = await self._open()
+        engine = await self.engine()
         try:
             topic = await engine.topic(settings.topic)
             channel = EmbeddedConsumerChannel(topic)
@@ -68,7 +68,8 @@ class EmbeddedConnector:
             if engine is not None:
                 await engine.close()
 
-    async def _open(self) -> Engine:
+    async def engine(self) -> Engine:
+        """The engine, opened if it is not yet; raises :class:`AlreadyClosed` and why it cannot be opened."""
         async with self._opening:
             if self._closed:
                 raise AlreadyClosed("the client is closed")
@@ -175,7 +176,7 @@ class EmbeddedConsumerChannel:
 
     def start(self, events: ConsumerEvents) -> None:
         self._events = events
-        if self._active is not None or self._lost is not None:
+        if self._active is not None or self._lost is not None:  # before anybody listened
             asyncio.get_running_loop().call_soon(self._report_early)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
@@ -184,8 +185,13 @@ class EmbeddedConsumerChannel:
             self._events.on_deliveries(deliveries)
 
     def flow(self, permits: int) -> None:
-        if not self._consumer.closed:
+        if self._consumer.closed:
+            return
+        try:
             self._consumer.flow(permits)
+        except EngineError as error:
+            self._consumer.close()
+            self._closed(str(error))
 
     def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
         self._tasks.start(self._answer(request_id, self._restarts, lambda: self._consumer.acknowledge(acks)))
@@ -244,7 +250,7 @@ class EmbeddedConsumerChannel:
     def _closed(self, reason: str) -> None:
         self._lost = ConnectError(f"the engine closed the consumer: {reason}")
         self._over = True
-        self._report_lost()
+        asyncio.get_running_loop().call_soon(self._report_lost)
 
     def _report_early(self) -> None:
         if self._events is not None and self._active is not None:
