@@ -13,7 +13,7 @@ from typing import Any
 import lmdb
 
 from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
-from replicator.engine.errors import BlockCorrupt, NotAllowedError, StoreUnusable, TopicNotFound
+from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, StoreUnusable, TopicNotFound
 from replicator.engine.failover import FailoverRegistry
 from replicator.engine.maintenance import INTERVAL_SECONDS, Maintenance
 from replicator.engine.partitions import TABLE as PARTITIONED_TABLE
@@ -157,7 +157,7 @@ class Engine:
             self._partitioned[wanted.name] = wanted  # from here on nobody makes a plain topic of that name
             try:
                 await self.writer.put(PARTITIONED_TABLE, wanted.name.encode(), wanted.encode())
-            except BaseException:
+            except EngineError:  # one that is cancelled is stored all the same
                 del self._partitioned[wanted.name]
                 raise
         elif existing != wanted:

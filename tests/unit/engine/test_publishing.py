@@ -1,0 +1,204 @@
+"""What stands between a producer and the log: the checks of entries, and the gate of the backlog quota."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, batch, entries_of, eventually, message, opened
+
+from replicator.engine.compression import compress
+from replicator.engine.engine import EngineSettings
+from replicator.engine.entry import append_to_batch, encode_entry
+from replicator.engine.errors import (
+    BacklogQuotaExceeded,
+    EntryCorrupt,
+    MessageTooLarge,
+    NotAllowedError,
+    ProducerFenced,
+    StoreFailed,
+)
+from replicator.engine.metadata_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
+from replicator.engine.policies import QuotaPolicy, TopicPolicies
+from replicator.engine.publishing import HELD_BYTES_MAX, PublishGate, check_entries
+from replicator.engine.types import AccessMode, ProducerOptions
+from snapshots.position import Position
+
+NO_POLICIES = TopicPolicies()
+HOLD = QuotaPolicy.PRODUCER_REQUEST_HOLD
+REFUSE = QuotaPolicy.PRODUCER_EXCEPTION
+
+
+def metadata(**fields: object) -> MessageMetadata:
+    return MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)  # type: ignore[arg-type]
+
+
+def batch_body(messages: int) -> bytearray:
+    body = bytearray()
+    for _ in range(messages):
+        append_to_batch(body, SingleMessageMetadata(payload_size=0), b"")
+    return body
+
+
+# Entries.
+
+
+def test_sound_entries_pass_with_their_batch_sizes() -> None:
+    entries = [
+        message(),
+        batch([b"a", b"b"]),
+        encode_entry(metadata(num_messages_in_batch=3), batch_body(3)),
+        encode_entry(metadata(chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=9, uuid="u"), b"x"),
+        encode_entry(metadata(chunk_id=0, num_chunks_from_msg=1, total_chunk_msg_size=9), b"x"),
+    ]
+    checked = check_entries(entries, NO_POLICIES)
+    assert checked.batch_sizes == [1, 2, 3, 1, 1]
+    assert checked.size_bytes == sum(map(len, entries))
+    assert checked.numbered is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        (encode_entry(metadata(num_messages_in_batch=7), b"payload"), "7 messages"),
+        (encode_entry(metadata(num_messages_in_batch=3), batch_body(2)), "3 messages"),
+        (encode_entry(metadata(num_messages_in_batch=1), b"not a batch"), "message 0"),
+        (encode_entry(metadata(num_messages_in_batch=1), batch_body(1)[:4] + b"\xff\xff\xff"), "message 0"),
+        (
+            encode_entry(metadata(num_messages_in_batch=9, compression=LZ4, uncompressed_size=12), b"x"),
+            "9 messages, in 12",
+        ),
+        (encode_entry(metadata(chunk_id=2, num_chunks_from_msg=2, total_chunk_msg_size=9, uuid="u"), b""), "chunk 2"),
+        (encode_entry(metadata(chunk_id=-1, num_chunks_from_msg=2, total_chunk_msg_size=9, uuid="u"), b""), "chunk -1"),
+        (encode_entry(metadata(chunk_id=0, num_chunks_from_msg=-2, total_chunk_msg_size=9, uuid="u"), b""), "of -2"),
+        (encode_entry(metadata(chunk_id=0, num_chunks_from_msg=2, uuid="u"), b""), "of 0 bytes"),
+        (encode_entry(metadata(chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=9), b""), "no uuid"),
+        (encode_entry(metadata(marker_type=10), b""), "marker"),
+        (b"noise that is long enough", "starts with"),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_corrupt(entry: bytes, what: str) -> None:
+    with pytest.raises(EntryCorrupt, match=what):
+        check_entries([message(), entry], NO_POLICIES)
+
+
+def test_what_cannot_be_looked_into_cheaply_passes() -> None:
+    encrypted = metadata(num_messages_in_batch=50)
+    encrypted.encryption_keys.append(EncryptionKeys(key="k", value=b"v"))
+    compressed = metadata(num_messages_in_batch=50, compression=LZ4, uncompressed_size=len(batch_body(50)))
+    entries = [encode_entry(encrypted, b"?"), encode_entry(compressed, compress(batch_body(50), LZ4))]
+    assert check_entries(entries, NO_POLICIES).batch_sizes == [50, 50]
+
+
+def test_the_policys_limit_on_a_message_is_kept_to_the_byte() -> None:
+    entry = message(b"x" * 500)
+    check_entries([entry], TopicPolicies(max_message_bytes=len(entry)))
+    with pytest.raises(MessageTooLarge, match="max_message_bytes"):
+        check_entries([message(), entry], TopicPolicies(max_message_bytes=len(entry) - 1))
+
+
+def test_an_empty_publish_is_refused() -> None:
+    with pytest.raises(NotAllowedError):
+        check_entries([], NO_POLICIES)
+
+
+# The gate.
+
+
+def test_held_publishes_go_on_in_their_order_when_there_is_room_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            topic.quota_exceeded = HOLD
+            held = [asyncio.ensure_future(topic.publish([message(b"%d" % number)])) for number in range(5)]
+            await eventually(lambda: topic._gate.held == 5)
+            held[2].cancel()
+            await asyncio.wait([held[2]])
+            topic.quota_exceeded = None
+            late = asyncio.ensure_future(topic.publish([message(b"late")]))
+            await asyncio.gather(*held[:2], *held[3:], late)
+            assert entries_of(topic, "us-east") == [message(b"%d" % number) for number in (0, 1, 3, 4)] + [
+                message(b"late")
+            ]
+            assert topic._gate.open
+
+    asyncio.run(main())
+
+
+def test_publishes_are_refused_where_the_policy_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            topic.quota_exceeded = HOLD
+            held = asyncio.ensure_future(topic.publish([message()]))
+            await eventually(lambda: topic._gate.held)
+            topic.quota_exceeded = REFUSE
+            with pytest.raises(BacklogQuotaExceeded):
+                await held
+            with pytest.raises(BacklogQuotaExceeded):
+                await topic.publish([message()])
+            topic.quota_exceeded = QuotaPolicy.CONSUMER_BACKLOG_EVICTION
+            assert len(await topic.publish([message()])) == 1
+
+    asyncio.run(main())
+
+
+def test_only_so_much_is_held() -> None:
+    async def main() -> None:
+        gate = PublishGate("t")
+        gate.policy = HOLD
+        first = asyncio.ensure_future(gate.enter(HELD_BYTES_MAX - 1))
+        await eventually(lambda: gate.held)
+        with pytest.raises(BacklogQuotaExceeded, match="limit"):
+            await gate.enter(2)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.ensure_future(gate.enter(2))
+        await eventually(lambda: gate.held)
+        gate.policy = None
+        await second
+
+    asyncio.run(main())
+
+
+def test_a_producer_that_is_fenced_while_it_is_held_publishes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            old = await topic.create_producer(ProducerOptions())
+            topic.quota_exceeded = HOLD
+            held = asyncio.ensure_future(old.publish([message()]))
+            await eventually(lambda: topic._gate.held)
+            await topic.create_producer(ProducerOptions(access_mode=AccessMode.EXCLUSIVE_WITH_FENCING))
+            topic.quota_exceeded = None
+            with pytest.raises(ProducerFenced):
+                await held
+            assert topic.messages == 0
+
+    asyncio.run(main())
+
+
+def test_what_is_held_when_the_engine_stops_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            topic.quota_exceeded = HOLD
+            held = asyncio.ensure_future(topic.publish([message()]))
+            await eventually(lambda: topic._gate.held)
+        with pytest.raises(StoreFailed, match="stopping"):
+            await held
+
+    asyncio.run(main())
+
+
+def test_a_topics_own_limit_holds_for_what_is_published_to_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(policies=TopicPolicies(max_message_bytes=100))) as engine:
+            topic = await engine.topic(TOPIC)
+            with pytest.raises(MessageTooLarge):
+                await topic.publish([message(b"x" * 100)])
+            (position,) = await topic.publish([message()])
+            assert position == Position(position.ledger, 0)
+
+    asyncio.run(main())
