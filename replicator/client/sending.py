@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from replicator.client.errors import InvalidMessage, MessageTooBig, OperationNotSupported, SchemaError
-from replicator.client.framing import MESSAGE_BYTES_MAX, message_bytes
+from replicator.client.framing import MESSAGE_BYTES_MAX, message_bytes, ordering_key_bytes
 from replicator.client.message import MessageId, OutgoingMessage
 from replicator.client.pending import Confirmation
 from replicator.client.schema import Schema
@@ -177,6 +177,8 @@ def _check_texts(message: OutgoingMessage) -> None:
         for text in (message.partition_key, *(message.properties or {}), *(message.properties or {}).values()):
             if text is not None:
                 text.encode()
+        if message.ordering_key is not None:
+            ordering_key_bytes(message.ordering_key)
     except (UnicodeEncodeError, TypeError, AttributeError):
         raise InvalidMessage("keys and properties must be text that UTF-8 can hold") from None
     if rest > MESSAGE_BYTES_MAX:
