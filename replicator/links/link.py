@@ -2,6 +2,7 @@
 
 The shell around :class:`replicator.links.copier.Copier`. It belongs to the source's worker, reads its engine, and
 pushes. A destination that is away delays only this link (invariant 8); when it is back the link resumes by itself.
+Until the destination has confirmed what it was sent, the link holds the source's log back from retention.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,7 +73,13 @@ class Link:
         self._nudged = asyncio.Event()
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
+        self._holder = f"link to {to}"
+        self._reads: dict[str, Position] = {}
+        """How far topics were read since the last frame was sent."""
+        self._reads_in_flight: deque[dict[str, Position]] = deque()
+        """The same for each frame that is sent and not acknowledged."""
         for topic in engine.topics():
+            topic.held_back[self._holder] = BEFORE_ALL
             self._copier.topic_moved(topic.name, topic.last_add_confirmed)
         engine.add_listener(self)
 
@@ -95,6 +103,7 @@ class Link:
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        topic.held_back.setdefault(self._holder, BEFORE_ALL)
         self._copier.topic_moved(topic.name, topic.last_add_confirmed)
         self._work.set()
 
@@ -152,8 +161,13 @@ class Link:
         await transport.open(encode_append(()))
         await transport.receive()
         self._copier.on_connected({topic: row.position for topic, row in high_water.items()})
+        self._reads = {}
+        self._reads_in_flight.clear()
+        for each in self.engine.topics():
+            each.held_back[self._holder] = BEFORE_ALL  # the destination may have lost what it had
         for topic, row in high_water.items():
             self._check_lineage(topic, row)
+        self._release({topic: row.position for topic, row in high_water.items()})
         log.info("link connected", cluster=self.engine.cluster, to=self.to)
         self._set_state("idle", "")
 
@@ -161,14 +175,14 @@ class Link:
         """Halt a topic whose copy at the destination is not a beginning of what is here.
 
         Going on would splice two histories, and let a subscription that consumed all of this one pass for one that
-        consumed what only the destination has (invariant 5).
+        consumed what only the destination has (invariant 5). What was trimmed here was once in the log.
         """
         topic = self.engine.find(name)
         if topic is None:
             return
         if topic.incarnation != row.incarnation:
             self._halt(name, f"the destination has incarnation {row.incarnation}, here is {topic.incarnation}")
-        elif row.position not in topic.log:
+        elif row.position not in topic.log and row.position > topic.log.trimmed:
             self._halt(
                 name,
                 f"the destination has messages of {self.engine.cluster} up to {row.position}, which is not in the log "
@@ -199,6 +213,8 @@ class Link:
                 await transport.send(encode_append(frame))
                 continue
             if not self._copier.in_flight:
+                self._release(self._reads)
+                self._reads = {}
                 self._set_state("idle", "")
             try:
                 async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
@@ -209,6 +225,8 @@ class Link:
 
     def _note_sent(self, size_bytes: int) -> None:
         self._copier.on_sent(size_bytes)
+        self._reads_in_flight.append(self._reads)
+        self._reads = {}
         self._sent.set()
 
     async def _receive(self, transport: HttpTransport) -> None:
@@ -230,7 +248,15 @@ class Link:
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
             self._halt(topic, f"{code}: {message}")
+        self._release(self._reads_in_flight.popleft())
         self._work.set()
+
+    def _release(self, reached: Mapping[str, Position]) -> None:
+        """The destination has what it is to have of these topics, up to there; what is halted may be sent again."""
+        for name, position in reached.items():
+            topic, copy = self.engine.find(name), self._copier.topics.get(name)
+            if topic is not None and copy is not None and copy.halted is None:
+                topic.held_back[self._holder] = position
 
     def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
         """Blocks of as many topics as are behind, up to about one frame's size; their bytes; whether to ask again.
@@ -256,6 +282,7 @@ class Link:
                 self.figures.entries += stored.header.entries
                 self.figures.messages += stored.header.messages
             self._copier.on_read(read.topic, reached)
+            self._reads[read.topic] = reached
             if not blocks:
                 searching = True
                 break

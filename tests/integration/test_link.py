@@ -24,6 +24,7 @@ from engine_support import (
 )
 
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.writer import CopiedBlock
 from replicator.links import copier
 from replicator.links import link as links
@@ -451,5 +452,85 @@ def test_a_waiting_link_tries_again_at_once_when_its_destination_is_heard_of(
                 link.nudge()
                 await eventually(lambda: west.find(TOPIC) and entries_of(west.find(TOPIC), "us-east") == numbered(0, 3))
             await server.stop()
+
+    asyncio.run(main())
+
+
+# Retention at the source.
+
+NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(0, 0)))
+
+
+def test_invariant_2_what_was_not_copied_is_held_back_from_retention(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "us-east", settings=NOTHING_KEPT) as east:
+            topic = await east.topic(TOPIC)
+            await topic.publish(numbered(0, 1))
+            link = Link(east, "eu-west", "http://127.0.0.1:9")
+            for number in range(1, 5):
+                await topic.publish(numbered(number, 1))
+            late = await east.topic("made-later")
+            for number in range(3):
+                await late.publish(numbered(number, 1))
+            await east.maintenance.run_once()
+            assert entries_of(topic, "us-east") == numbered(0, 5), "the link never reached its destination"
+            assert entries_of(late, "us-east") == numbered(0, 3)
+            async with opened(tmp_path / "eu-west", "eu-west") as west, serving(west, {"us-east"}) as server:
+                link.address = server.address
+                link.start()
+                try:
+                    await eventually(lambda: late.held_back["link to eu-west"] == late.log.last)
+                    await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
+                    await topic.write_marker(marker(), local=True)
+                    await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
+                    await east.maintenance.run_once()
+                    assert entries_of(topic, "us-east") == []
+                    assert entries_of(west.find(TOPIC), "us-east") == numbered(0, 5)  # type: ignore[arg-type]
+                finally:
+                    await link.stop()
+
+    asyncio.run(main())
+
+
+def test_a_link_resumes_after_the_source_trimmed_what_was_copied(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            opened(tmp_path / "us-east", settings=NOTHING_KEPT) as east,
+            opened(tmp_path / "eu-west", "eu-west") as west,
+            serving(west, {"us-east"}) as server,
+        ):
+            topic = await east.topic(TOPIC)
+            async with linked(east, "eu-west", server.address) as link:
+                for number in range(4):
+                    await topic.publish(numbered(number, 1))
+                await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
+            await topic.publish(numbered(4, 1))
+            await topic.publish(numbered(5, 1))
+            topic.held_back.clear()  # as after a restart without this link, which was then made again
+            await east.maintenance.run_once()
+            assert topic.log.trimmed > west.find(TOPIC).vector()["us-east"]  # type: ignore[union-attr]
+            async with linked(east, "eu-west", server.address) as link:
+                await topic.publish(numbered(6, 1))
+                await eventually(
+                    lambda: entries_of(west.find(TOPIC), "us-east") == [*numbered(0, 4), *numbered(5, 2)]  # type: ignore[arg-type]
+                )
+                assert link.status()["halted"] == {}
+
+    asyncio.run(main())
+
+
+def test_a_destination_that_lost_its_data_holds_the_source_back_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "us-east", settings=NOTHING_KEPT) as east:
+            topic = await east.topic(TOPIC)
+            for path in ("eu-west", "eu-west-made-anew"):
+                async with (
+                    opened(tmp_path / path, "eu-west") as west,
+                    serving(west, {"us-east"}) as server,
+                    linked(east, "eu-west", server.address),
+                ):
+                    await topic.publish(numbered(0, 1))
+                    await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
+                    assert entries_of(west.find(TOPIC), "us-east") == entries_of(topic, "us-east")  # type: ignore[arg-type]
 
     asyncio.run(main())
