@@ -1,7 +1,7 @@
 """The producer of a partitioned topic: one :class:`Producer` for each partition behind one API.
 
 Owns the choice of the partition, once for each message. All partitions' producers have one name. With
-``lazy_start_partitioned_producers`` only the partition of the first message without a key is connected at once; another
+``lazy_start_partitioned_producers`` only the partition where messages without a key begin is connected at once; another
 one is when its first message comes, and messages wait for it here, in order, within the same bound (invariant 11).
 """
 
@@ -62,13 +62,12 @@ class PartitionedProducer(MessageSender):
         self._starting: dict[int, _Starting] = {}
         self._closing: AlreadyClosed | None = None
 
-    async def connect(self, *, lazy: bool) -> None:
-        """Connect all partitions, or with ``lazy`` only one; called once by the client.
+    async def connect(self, first: int, *, lazy: bool) -> None:
+        """Connect all partitions, or with ``lazy`` only ``first``; called once by the client.
 
         If one cannot be connected, those that are connected are closed again.
         """
         name = self._settings.producer_name
-        first = self._router.partition_of(OutgoingMessage(b""), self._partitions, self._loop.time())
         try:
             # The first one's name, if the cluster chooses it, is that of all.
             self._producers[first] = await self._start_partition(first, name)

@@ -52,9 +52,10 @@ class ProducerMaker:
             own = replace(settings, topic=f"{settings.topic}-partition-{partition}", producer_name=name)
             return await self._connected(own, schema, encryptor, lambda _: None)
 
-        router = make_router(routing, settings.batching, random.randrange(partitions))
+        first = 0 if routing.message_router is not None else random.randrange(partitions)
+        router = make_router(routing, settings.batching, first)
         producer = PartitionedProducer(settings, partitions, router, start_partition, on_close=on_close, schema=schema)
-        await producer.connect(lazy=routing.lazy)
+        await producer.connect(first, lazy=routing.lazy)
         return producer
 
     async def _partitions(self, topic: str) -> int:
