@@ -103,7 +103,7 @@ class SocketConnector:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ConnectError(f"{self._base_url}: {error or type(error).__name__}") from error
         match answer:
-            case {"partitions": int(partitions)}:
+            case {"partitions": int(partitions)} if partitions >= 0:
                 return partitions
             case {"error": str(code), "message": str(message)}:
                 raise from_code(code, message)
