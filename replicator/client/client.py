@@ -11,26 +11,38 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from replicator.client.channel import Connector
-from replicator.client.consumer import Consumer
+from replicator.client.consumer import Consumer, ConsumerEventListener
+from replicator.client.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
 from replicator.client.embedded_channel import EmbeddedConnector
-from replicator.client.encryption import CryptoKeyReader
-from replicator.client.errors import AlreadyClosed, InvalidConfiguration, InvalidUrl
+from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
+from replicator.client.errors import AlreadyClosed, ConsumerBusy, InvalidConfiguration, InvalidUrl
 from replicator.client.framing import MESSAGE_BYTES_MAX
+from replicator.client.letters import LetterTopics
+from replicator.client.listening import MessageListener
+from replicator.client.message import MessageId, Opening
+from replicator.client.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.negative_acks import RedeliveryBackoff
 from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
 from replicator.client.producer_making import ProducerMaker, make_encryptor
+from replicator.client.reader import Reader
+from replicator.client.receiving import Receiver
 from replicator.client.routing import CustomRouter, RoutingSettings
 from replicator.client.schema import Schema
 from replicator.client.settings import (
     BatchingType,
     BatchLimits,
     CompressionType,
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
     ConsumerSettings,
     ConsumerType,
     HashingScheme,
@@ -39,35 +51,24 @@ from replicator.client.settings import (
     ProducerAccessMode,
     ProducerSettings,
     check_enum,
+    check_instance,
     check_range,
     full_topic_name,
     refuse_unsupported,
     subscription_type,
 )
 from replicator.client.socket_channel import SocketConnector
-from replicator.engine.types import AccessMode
+from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition
 
 EMBEDDED: Final = "embedded:"
 
 _CONSUMER_OFF: Final[Mapping[str, object]] = {
-    "schema": None,
-    "max_total_receiver_queue_size_across_partitions": 50_000,
-    "unacked_messages_timeout_ms": None,
     "broker_consumer_stats_cache_time_ms": 30_000,
-    "is_read_compacted": False,
-    "crypto_key_reader": None,
-    "max_pending_chunked_message": 10,
-    "auto_ack_oldest_chunked_message_on_queue_full": False,
-    "start_message_id_inclusive": False,
-    "batch_receive_policy": None,
-    "key_shared_policy": None,
-    "batch_index_ack_enabled": True,
     "regex_subscription_mode": None,
-    "dead_letter_policy": None,
-    "crypto_failure_action": None,
     "is_pattern_topic": False,
 }
+_READER_OFF: Final[Mapping[str, object]] = {"subscription_role_prefix": None}
 
 
 class Client:
@@ -96,7 +97,13 @@ class Client:
         self._connector = _connector(service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds)
         self._producer_maker = ProducerMaker(self._connector, reconnect, operation_timeout_seconds)
         self._producers: set[Producer | PartitionedProducer] = set()
-        self._consumers: set[Consumer] = set()
+        self._consumer_maker = ConsumerMaker(
+            self._connector,
+            reconnect,
+            operation_timeout_seconds,
+            LetterTopics(self._letter_producer, self._create_subscription),
+        )
+        self._consumers: set[Receiver | Reader] = set()
         self._closed = False
 
     async def create_producer(
@@ -142,8 +149,7 @@ class Client:
         """
         self._check_open()
         check_enum("access_mode", access_mode, ProducerAccessMode)
-        if schema is not None and not (hasattr(schema, "encode") and hasattr(schema, "decode")):
-            raise InvalidConfiguration(f"schema is {schema!r:.80}; it must be an instance of a schema")
+        check_schema(schema)
         batching = BatchLimits(batching_max_messages, batching_max_allowed_size_in_bytes, batching_max_publish_delay_ms)
         settings = ProducerSettings(
             topic=full_topic_name(topic),
@@ -174,32 +180,76 @@ class Client:
 
     async def subscribe(
         self,
-        topic: str,
+        topic: str | list[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        *,
+        schema: Schema | None = None,
         receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50_000,
         consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        *,
         negative_ack_redelivery_delay_ms: int = 60_000,
+        is_read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
         initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: CryptoKeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = True,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        message_listener: MessageListener | None = None,
+        consumer_event_listener: ConsumerEventListener | None = None,
         acknowledgement_group_time_ms: int = 100,
         acknowledgement_group_size_max: int = 1000,
         ack_receipt_enabled: bool = False,
+        priority_level: int = 0,
+        subscription_properties: Mapping[str, str] | None = None,
+        tick_duration_in_ms: int | None = None,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
+        enable_retry: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        stats_interval_in_seconds: int = 0,
         **unsupported: Any,
-    ) -> Consumer:
-        """A consumer of a subscription, which is made at ``initial_position`` if it does not exist.
+    ) -> Consumer | MultiTopicsConsumer:
+        """A consumer of a subscription, which is made at ``initial_position`` if it does not exist; one for all
+        topics of a list, and for all partitions of a topic that has any.
 
-        With ``ack_receipt_enabled`` an acknowledgement returns when it is durable. Raises :class:`ConsumerBusy`,
-        and what :meth:`create_producer` raises.
+        ``unacked_messages_timeout_ms`` None or 0: messages may stay unacknowledged. Beyond the official asyncio client:
+        ``message_listener`` (a function or coroutine function of consumer and message), ``consumer_event_listener``
+        (Failover: ``became_active``, ``became_inactive``), acknowledgement grouping, ``ack_receipt_enabled`` (an
+        acknowledgement returns when it is durable), ``priority_level`` (0 is the highest), ``subscription_properties``,
+        ``tick_duration_in_ms`` of the timeout, the back-offs, ``enable_retry`` (for :meth:`Consumer.reconsume_later`:
+        the retry topic is consumed too), ``expire_time_of_incomplete_chunked_message_ms``, and
+        ``stats_interval_in_seconds`` (a log line; 0: none). ``batch_index_ack_enabled`` is on unless turned off.
+
+        Raises :class:`ConsumerBusy`, :class:`InvalidTopicName`, :class:`InvalidConfiguration`, :class:`ConnectError`,
+        :class:`OperationNotSupported`.
         """
         self._check_open()
         refuse_unsupported("subscribe", unsupported, _CONSUMER_OFF)
-        if not isinstance(consumer_type, ConsumerType) or not isinstance(initial_position, InitialPosition):
-            raise InvalidConfiguration("consumer_type and initial_position must be members of their enums")
+        check_enum("consumer_type", consumer_type, ConsumerType)
+        check_enum("initial_position", initial_position, InitialPosition)
+        topics = [full_topic_name(each) for each in topic] if isinstance(topic, list) else [full_topic_name(topic)]
+        if not topics:
+            raise InvalidConfiguration("the list of topics is empty")
+        check_instance("batch_receive_policy", batch_receive_policy, ConsumerBatchReceivePolicy)
+        check_instance("key_shared_policy", key_shared_policy, ConsumerKeySharedPolicy)
+        check_instance("dead_letter_policy", dead_letter_policy, ConsumerDeadLetterPolicy)
+        check_range(
+            "max_total_receiver_queue_size_across_partitions",
+            max_total_receiver_queue_size_across_partitions,
+            1,
+            10_000_000,
+        )
         settings = ConsumerSettings(
-            topic=full_topic_name(topic),
+            topic=topics[0],
             subscription=subscription_name,
             consumer_name=_unique_name() if consumer_name is None else consumer_name,
             consumer_type=subscription_type(consumer_type),
@@ -211,17 +261,77 @@ class Client:
             acknowledgement_group_size_max=acknowledgement_group_size_max,
             ack_receipt_enabled=ack_receipt_enabled,
             properties=dict(properties or {}),
+            priority=priority_level,
+            key_shared=KeySharedPolicy() if key_shared_policy is None else key_shared_policy.engine_policy(),
+            read_compacted=is_read_compacted,
+            subscription_properties=dict(subscription_properties or {}),
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms or 0,
+            tick_duration_ms=tick_duration_in_ms or 0,
+            negative_ack_backoff=negative_ack_redelivery_backoff,
+            ack_timeout_backoff=ack_timeout_redelivery_backoff,
+            batch_receive_policy=batch_receive_policy or ConsumerBatchReceivePolicy(),
+            dead_letter_policy=dead_letter_policy,
+            retry_enabled=enable_retry,
+            max_pending_chunked_message=max_pending_chunked_message,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
         )
-        consumer = Consumer(
-            settings,
-            lambda: self._connector.open_consumer(settings),
-            reconnect=self._reconnect,
-            operation_timeout_seconds=self._operation_timeout_seconds,
-            on_close=self._consumers.discard,
+        extras = ConsumerExtras(
+            _opening(schema, crypto_key_reader, crypto_failure_action),
+            Listeners(message_listener, consumer_event_listener),
+            max_total_receiver_queue_size_across_partitions,
+            stats_interval_in_seconds,
         )
-        await consumer.connect()
+        consumer = await self._consumer_maker.make(topics, settings, extras, self._consumers.discard)
         self._consumers.add(consumer)
         return consumer
+
+    async def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema | None = None,
+        reader_listener: MessageListener | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        *,
+        is_read_compacted: bool = False,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        **unsupported: Any,
+    ) -> Reader:
+        """A reader that begins after ``start_message_id``, or with it; :attr:`MessageId.earliest` and
+        :attr:`MessageId.latest` are the ends of the topic.
+
+        Raises :class:`OperationNotSupported` for a partitioned topic (read its partitions), and what
+        :meth:`subscribe` raises.
+        """
+        self._check_open()
+        refuse_unsupported("create_reader", unsupported, _READER_OFF)
+        if not isinstance(start_message_id, MessageId):
+            raise InvalidConfiguration(f"start_message_id is {start_message_id!r:.80}; it must be a MessageId")
+        name = _unique_name() if reader_name is None else reader_name
+        settings = ConsumerSettings(
+            topic=full_topic_name(topic),
+            subscription=f"reader-{_unique_name()}",
+            consumer_name=name,
+            receiver_queue_size=receiver_queue_size,
+            durable=False,
+            read_compacted=is_read_compacted,
+            start_message_id_inclusive=start_message_id_inclusive,
+        )
+        reader = await self._consumer_maker.make_reader(
+            settings,
+            start_message_id,
+            _opening(schema, crypto_key_reader, crypto_failure_action),
+            reader_listener,
+            self._consumers.discard,
+        )
+        self._consumers.add(reader)
+        return reader
 
     async def close(self) -> None:
         """Close every producer and consumer, and let go of the cluster. Idempotent."""
@@ -229,10 +339,9 @@ class Client:
             return
         self._closed = True
         try:
-            await asyncio.gather(
-                *(producer.close() for producer in self._producers),
-                *(consumer.close() for consumer in self._consumers),
-            )
+            # Consumers first: their last acts may be to send letters and to acknowledge.
+            await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+            await asyncio.gather(*(producer.close() for producer in self._producers))
         finally:
             await self._connector.close()
 
@@ -243,6 +352,30 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _letter_producer(self, topic: str) -> Producer | PartitionedProducer:
+        """For copies of messages: one by one, as upstream, because each is acknowledged by itself."""
+        return await self.create_producer(
+            topic, batching_enabled=False, chunking_enabled=True, block_if_queue_full=True
+        )
+
+    async def _create_subscription(self, topic: str, subscription: str) -> None:
+        """Make a subscription from the topic's first message on, by connecting to it for a moment."""
+        settings = ConsumerSettings(
+            full_topic_name(topic),
+            subscription,
+            _unique_name(),
+            consumer_type=SubscriptionType.SHARED,
+            initial_position=EngineInitialPosition.EARLIEST,
+        )
+        partitions = await self._connector.partitions(settings.topic)
+        names = [f"{settings.topic}-partition-{index}" for index in range(partitions)] or [settings.topic]
+        for name in names:
+            try:
+                channel = await self._connector.open_consumer(replace(settings, topic=name))
+            except ConsumerBusy:
+                continue  # it exists, and has consumers of another type
+            await channel.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -271,6 +404,25 @@ def _connector(
         connection_timeout_seconds=connection_timeout_seconds,
         operation_timeout_seconds=operation_timeout_seconds,
     )
+
+
+def _opening(
+    schema: Schema | None,
+    crypto_key_reader: CryptoKeyReader | None,
+    crypto_failure_action: ConsumerCryptoFailureAction,
+) -> Opening:
+    """How a consumer opens entries, from its user's arguments."""
+    check_schema(schema)
+    check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
+    check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
+    decryptor = None if crypto_key_reader is None else EntryDecryptor(crypto_key_reader)
+    return Opening(schema, decryptor, crypto_failure_action)
+
+
+def check_schema(schema: object) -> None:
+    """Raise :class:`InvalidConfiguration` for what is neither None nor a schema."""
+    if schema is not None and not (hasattr(schema, "encode") and hasattr(schema, "decode")):
+        raise InvalidConfiguration(f"schema is {schema!r:.80}; it must be an instance of a schema")
 
 
 def _unique_name() -> str:

@@ -105,8 +105,7 @@ class Consumer(Receiver):
         self._letters: LetterSender | None = None
         if letter_topics is not None and letter_policy is not None:
             self._letters = LetterSender(letter_policy, settings.subscription, letter_topics)
-            if settings.dead_letter_policy is not None:
-                self._inbox.give_up_with(letter_policy, self._letters)
+            self._inbox.give_up_with(letter_policy, self._letters)
         self._places = 0
         """How often the subscription was put elsewhere."""
         self._channel: ConsumerChannel | None = None
@@ -287,6 +286,10 @@ class Consumer(Receiver):
     def topic(self) -> str:
         return self._settings.topic
 
+    def partition(self) -> int:
+        """The index of the partition that the topic is, or -1."""
+        return self._partition
+
     def subscription_name(self) -> str:
         return self._settings.subscription
 
@@ -299,6 +302,14 @@ class Consumer(Receiver):
     def stats(self) -> ConsumerStats:
         """What this consumer did so far, and how it stands."""
         return self._stats.stats(self._loop.time(), prefetched=len(self._inbox), unacked=self._inbox.unacked_messages)
+
+    def begin_with(self, skipped: SkippedPart | None) -> None:
+        """What is not wanted of the next connection's first entry; for the reader, which chooses where it begins."""
+        self._inbox.skipped = skipped
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Receive these again, as the next ones, on this side alone."""
+        self._inbox.put_back(messages)
 
     # What the channel reports.
 
@@ -361,7 +372,7 @@ class Consumer(Receiver):
         return self._inbox.pop_many(count_max)
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        self._inbox.put_back(messages)
+        self.put_back(messages)
 
     def _show(self, messages: Sequence[Message]) -> None:
         self._inbox.show(messages)

@@ -18,6 +18,7 @@ from replicator.client.consumer_stats import ConsumerStatsRecorder
 from replicator.client.dead_letter import DeadLetterTracker, letter_properties, retry_properties
 from replicator.client.errors import PulsarException
 from replicator.client.message import Message
+from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
 from replicator.client.settings import ConsumerDeadLetterPolicy
 from snapshots.position import Position
@@ -32,7 +33,7 @@ BURIED_AT_ONCE_MAX: Final = 100
 class LetterTopics:
     """What the client does for its consumers' letters."""
 
-    open_producer: Callable[[str], Awaitable[Producer]]
+    open_producer: Callable[[str], Awaitable[Producer | PartitionedProducer]]
     create_subscription: Callable[[str, str], Awaitable[None]]
     """Makes a subscription of a topic, from its first message on, unless it exists."""
 
@@ -44,7 +45,7 @@ class LetterSender:
         self._policy = policy
         self._subscription = subscription
         self._topics = topics
-        self._producers: dict[str, Producer] = {}
+        self._producers: dict[str, Producer | PartitionedProducer] = {}
         self._opening = asyncio.Lock()
 
     async def bury(self, message: Message) -> None:
@@ -74,7 +75,7 @@ class LetterSender:
         producer = await self._producer(self._policy.dead_letter_topic, self._policy.initial_subscription_name)
         await _send(producer, message, properties, 0)
 
-    async def _producer(self, topic: str, initial_subscription: str | None) -> Producer:
+    async def _producer(self, topic: str, initial_subscription: str | None) -> Producer | PartitionedProducer:
         async with self._opening:
             producer = self._producers.get(topic)
             if producer is None:
@@ -84,7 +85,9 @@ class LetterSender:
             return producer
 
 
-async def _send(producer: Producer, message: Message, properties: dict[str, str], delay_ms: int) -> None:
+async def _send(
+    producer: Producer | PartitionedProducer, message: Message, properties: dict[str, str], delay_ms: int
+) -> None:
     await producer.send(
         message.data(),
         properties,

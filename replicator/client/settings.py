@@ -318,6 +318,8 @@ class ConsumerSettings:
         check_range(
             "expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0, 2**31
         )
+        for name in ("ack_receipt_enabled", "batch_index_ack_enabled", "start_message_id_inclusive", "read_compacted"):
+            check_flag(name, getattr(self, name))
         self._check_type()
 
     def _check_type(self) -> None:
@@ -382,6 +384,12 @@ def check_enum(name: str, value: object, kind: type[Enum]) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is a member of ``kind``."""
     if not isinstance(value, kind):
         raise InvalidConfiguration(f"{name} is {value!r}; it must be a member of {kind.__name__}")
+
+
+def check_instance(name: str, value: object, kind: type) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``value`` is None or a ``kind``."""
+    if value is not None and not isinstance(value, kind):
+        raise InvalidConfiguration(f"{name} is {value!r:.80}; it must be a {kind.__name__}")
 
 
 def check_name(what: str, name: object) -> None:

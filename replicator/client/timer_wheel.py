@@ -45,7 +45,7 @@ class TimerWheel(Generic[K]):
         return list(self._slot_of)
 
     def put(self, key: K, due_ms: float) -> None:
-        """Let ``key`` come out at ``due_ms``, or soon if that is over; one that is in the wheel already moves to its new time."""
+        """Let ``key`` come out at ``due_ms``, or soon if that is over; one that is in already moves to its new time."""
         self.remove(key)
         number = max(-int(-due_ms // self._tick_ms), self._hand + 1)
         slot = self._slots.get(number)

@@ -41,8 +41,8 @@ class UnackedTracker:
     __slots__ = ("_backoff", "_indexes", "_wheel")
 
     def __init__(self, ack_timeout_ms: int, tick_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
-        assert 0 < tick_ms
-        assert 0 < ack_timeout_ms
+        assert tick_ms > 0
+        assert ack_timeout_ms > 0
         self._backoff: RedeliveryBackoff = FixedRedeliveryBackoff(ack_timeout_ms) if backoff is None else backoff
         self._wheel: TimerWheel[MessageKey] = TimerWheel(tick_ms)
         self._indexes: dict[Position, set[int]] = {}

@@ -18,7 +18,14 @@ from replicator.client import (
 )
 from replicator.client.encryption import CryptoKeyReader
 from replicator.client.errors import CryptoError, from_code
-from replicator.client.settings import HashingScheme, PartitionsRoutingMode
+from replicator.client.settings import (
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    HashingScheme,
+    KeySharedMode,
+    PartitionsRoutingMode,
+)
 
 UNREACHABLE = "http://127.0.0.1:9"
 
@@ -76,12 +83,31 @@ def test_a_producer_that_cannot_be_made_says_which_argument(
 @pytest.mark.parametrize(
     ("arguments", "kind", "named"),
     [
-        ({"consumer_type": ConsumerType.KeyShared}, OperationNotSupported, "KeyShared"),
         ({"consumer_type": "Shared"}, InvalidConfiguration, "consumer_type"),
-        ({"topic": ["a", "b"]}, OperationNotSupported, "list of topics"),
+        ({"initial_position": "Earliest"}, InvalidConfiguration, "initial_position"),
+        ({"topic": []}, InvalidConfiguration, "list of topics is empty"),
+        ({"topic": ["a", "b"], "receiver_queue_size": 0}, InvalidConfiguration, "receiver_queue_size=0"),
         ({"is_pattern_topic": True}, OperationNotSupported, "is_pattern_topic"),
-        ({"dead_letter_policy": object()}, OperationNotSupported, "dead_letter_policy"),
-        ({"receiver_queue_size": 0}, InvalidConfiguration, "receiver_queue_size"),
+        ({"dead_letter_policy": object()}, InvalidConfiguration, "dead_letter_policy"),
+        ({"dead_letter_policy": ConsumerDeadLetterPolicy(3)}, InvalidConfiguration, "dead letters"),
+        ({"enable_retry": True}, InvalidConfiguration, "retries"),
+        ({"key_shared_policy": ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)}, InvalidConfiguration, "Key"),
+        (
+            {"is_read_compacted": True, "consumer_type": ConsumerType.Shared},
+            InvalidConfiguration,
+            "is_read_compacted",
+        ),
+        ({"receiver_queue_size": -1}, InvalidConfiguration, "receiver_queue_size"),
+        ({"priority_level": -1}, InvalidConfiguration, "priority_level"),
+        ({"unacked_messages_timeout_ms": -1}, InvalidConfiguration, "unacked_messages_timeout_ms"),
+        (
+            {"unacked_messages_timeout_ms": 100, "tick_duration_in_ms": 101},
+            InvalidConfiguration,
+            "tick_duration_in_ms",
+        ),
+        ({"schema": 7}, InvalidConfiguration, "schema"),
+        ({"crypto_failure_action": "FAIL"}, InvalidConfiguration, "crypto_failure_action"),
+        ({"subscription_properties": {"a": 1}}, InvalidConfiguration, "property 'a'"),
         ({"subscription_name": "../x"}, InvalidConfiguration, "subscription name"),
     ],
 )
@@ -89,7 +115,7 @@ def test_a_consumer_that_cannot_be_made_says_which_argument(
     arguments: dict[str, Any], kind: type[PulsarException], named: str
 ) -> None:
     async def subscribe() -> None:
-        await Client(UNREACHABLE).subscribe(**{"topic": "t", "subscription_name": "s", **arguments})
+        await Client(UNREACHABLE, reconnect=False).subscribe(**{"topic": "t", "subscription_name": "s", **arguments})
 
     error = _refusal(subscribe)
     assert type(error) is kind
@@ -117,3 +143,21 @@ def test_a_code_that_the_client_does_not_know_is_reported_with_its_name() -> Non
     assert (error.error(), str(error)) == ("UnknownError", "QuantumFlux: why")
     assert from_code("MessageTooLarge", "why").error() == "MessageTooBig"
     assert from_code("InvalidFrame", "why").error() == "InvalidMessage"
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: ConsumerDeadLetterPolicy(0), "max_redeliver_count"),
+        (lambda: ConsumerDeadLetterPolicy(1, initial_subscription_name="a/b"), "subscription name"),
+        (lambda: ConsumerBatchReceivePolicy(0, 0, 0), "at least one"),
+        (lambda: ConsumerKeySharedPolicy(KeySharedMode.Sticky), "at least one"),
+        (lambda: ConsumerKeySharedPolicy(sticky_ranges=[(0, 1)]), "Sticky"),
+        (lambda: ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=[(0, 65_536)]), "sticky range"),
+        (lambda: ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=[(9, 3)]), "sticky range"),
+        (lambda: ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=[(5, 9), (0, 5)]), "overlaps"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(make: Any, named: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=named):
+        make()

@@ -1,0 +1,184 @@
+"""Making consumers: from settings to a connected consumer, of one topic or of many.
+
+Owns the question whether a topic is partitioned, the split of the receiver queue over topics, and the retry topic that
+a consumer with retries reads beside its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from replicator.client.channel import Connector
+from replicator.client.consumer import Consumer, ConsumerEventListener
+from replicator.client.dead_letter import full_policy
+from replicator.client.errors import InvalidConfiguration, OperationNotSupported
+from replicator.client.letters import LetterTopics
+from replicator.client.listening import MessageListener
+from replicator.client.message import MessageId, Opening
+from replicator.client.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.reader import Reader
+from replicator.client.receiving import Receiver
+from replicator.client.reopening import open_with_retries
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, full_topic_name
+from replicator.engine.topic_name import parse_topic
+
+TOPICS_MAX: Final = 10_000
+"""Topics and partitions of one consumer; each has a connection of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """What an application wants to be called."""
+
+    message: MessageListener | None = None
+    event: ConsumerEventListener | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerExtras:
+    """What a consumer is made with beside its settings."""
+
+    opening: Opening = field(default_factory=Opening)
+    listeners: Listeners = field(default_factory=Listeners)
+    receiver_queue_size_total: int = 50_000
+    stats_interval_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMaker:
+    """What all consumers of one client have in common."""
+
+    connector: Connector
+    reconnect: bool
+    operation_timeout_seconds: float
+    letter_topics: LetterTopics
+
+    async def make(
+        self,
+        topics: Sequence[str],
+        settings: ConsumerSettings,
+        extras: ConsumerExtras,
+        on_close: Callable[[Receiver], None],
+    ) -> Consumer | MultiTopicsConsumer:
+        """A connected consumer of these topics; ``settings.topic`` is not looked at.
+
+        Raises :class:`ConnectError`, :class:`ConsumerBusy` and what the cluster answers; then nothing is subscribed.
+        """
+        if settings.receiver_queue_size == 0 and (len(topics) > 1 or settings.retry_enabled):
+            raise _without_queue()
+        policies: dict[str, ConsumerDeadLetterPolicy | None] = {}
+        for topic in dict.fromkeys(topics):
+            policy: ConsumerDeadLetterPolicy | None = None
+            if settings.retry_enabled or settings.dead_letter_policy is not None:
+                policy = full_policy(settings.dead_letter_policy, topic, settings.subscription)
+            partitions = await self._partitions(topic)
+            for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
+                policies[name] = policy
+            if settings.retry_enabled and policy is not None and policy.retry_letter_topic is not None:
+                policies[full_topic_name(policy.retry_letter_topic)] = policy
+        if len(policies) > TOPICS_MAX:
+            raise InvalidConfiguration(f"{len(policies)} topics and partitions are more than {TOPICS_MAX}")
+        if len(policies) == 1 and list(policies) == list(topics):
+            return await self._connected(
+                replace(settings, topic=topics[0]),
+                policies[topics[0]],
+                extras,
+                extras.listeners.message,
+                None,
+                on_close,
+            )
+        return await self._many(topics, policies, settings, extras, on_close)
+
+    async def make_reader(
+        self,
+        settings: ConsumerSettings,
+        start_message_id: MessageId,
+        opening: Opening,
+        listener: MessageListener | None,
+        on_close: Callable[[Reader], None],
+    ) -> Reader:
+        """A connected reader of a topic; raises :class:`OperationNotSupported` if it is partitioned."""
+        if await self._partitions(settings.topic):
+            raise OperationNotSupported(f"{settings.topic} is partitioned; read its partitions, one reader each")
+        reader = Reader(
+            settings,
+            start_message_id,
+            self.connector.open_consumer,
+            reconnect=self.reconnect,
+            operation_timeout_seconds=self.operation_timeout_seconds,
+            on_close=on_close,
+            opening=opening,
+            reader_listener=listener,
+        )
+        await reader.connect()
+        return reader
+
+    async def _many(
+        self,
+        topics: Sequence[str],
+        policies: dict[str, ConsumerDeadLetterPolicy | None],
+        settings: ConsumerSettings,
+        extras: ConsumerExtras,
+        on_close: Callable[[Receiver], None],
+    ) -> MultiTopicsConsumer:
+        if settings.receiver_queue_size == 0:
+            raise _without_queue()
+        share = max(1, extras.receiver_queue_size_total // len(policies))
+        size = min(settings.receiver_queue_size, share)
+
+        async def open_consumer(own: ConsumerSettings, face: MultiTopicsConsumer) -> Consumer:
+            return await self._connected(own, policies[own.topic], extras, None, face, lambda _: None)
+
+        consumer = MultiTopicsConsumer(
+            ",".join(topics),
+            [replace(settings, topic=name, receiver_queue_size=size) for name in policies],
+            open_consumer,
+            on_close=on_close,
+            message_listener=extras.listeners.message,
+        )
+        await consumer.connect()
+        return consumer
+
+    async def _connected(
+        self,
+        settings: ConsumerSettings,
+        policy: ConsumerDeadLetterPolicy | None,
+        extras: ConsumerExtras,
+        message_listener: MessageListener | None,
+        face: MultiTopicsConsumer | None,
+        on_close: Callable[[Receiver], None],
+    ) -> Consumer:
+        consumer = Consumer(
+            settings,
+            lambda: self.connector.open_consumer(settings),
+            reconnect=self.reconnect,
+            operation_timeout_seconds=self.operation_timeout_seconds,
+            on_close=on_close,
+            opening=extras.opening,
+            letter_topics=self.letter_topics,
+            letter_policy=policy,
+            message_listener=message_listener,
+            event_listener=extras.listeners.event,
+            seen_as=face,
+            arrivals=None if face is None else face.arrivals,
+            stats_interval_seconds=extras.stats_interval_seconds,
+        )
+        await consumer.connect()
+        return consumer
+
+    async def _partitions(self, topic: str) -> int:
+        if parse_topic(topic).partition >= 0:
+            return 0
+
+        async def ask() -> int:
+            return await self.connector.partitions(topic)
+
+        if not self.reconnect:
+            return await ask()
+        return await open_with_retries(ask, self.operation_timeout_seconds, what=f"consumer of {topic}")
+
+
+def _without_queue() -> InvalidConfiguration:
+    return InvalidConfiguration("receiver_queue_size=0 is for a consumer of one topic, without partitions and retries")
