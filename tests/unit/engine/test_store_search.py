@@ -1,0 +1,111 @@
+"""Searching the log by publish time, and counting messages at scattered positions."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+from engine_support import PUBLISH_TIME_MS, TOPIC, batch, marker, message, opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicator.engine.block import BlockKind, build_block
+from replicator.engine.engine import EngineSettings
+from replicator.engine.entry import encode_entry
+from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.position_set import PositionSet
+from replicator.engine.writer import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+moments = st.integers(0, 20)
+blocks = st.lists(st.tuples(moments, st.lists(moments, min_size=1, max_size=4), st.booleans()), max_size=12)
+"""When a block was written, when its entries were published, and whether it is one of markers."""
+
+
+def published(at_ms: int) -> bytes:
+    return encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS + at_ms), b"")
+
+
+@settings(max_examples=60, deadline=None)
+@given(blocks, moments)
+def test_a_search_by_time_stops_before_the_first_message_of_that_time_whatever_links_mixed_in(
+    script: list[tuple[int, list[int], bool]], sought: int
+) -> None:
+    async def main(path: Path) -> None:
+        async with opened(path) as engine:
+            topic = await engine.topic(TOPIC)
+            following, expected, going = 0, BEFORE_ALL, True
+            for written, entries, is_marker in script:
+                block = build_block(
+                    kind=BlockKind.MARKERS if is_marker else BlockKind.MESSAGES,
+                    origin="eu-west",
+                    incarnation=7,
+                    origin_first=Position(3, following),
+                    publish_time_ms=PUBLISH_TIME_MS + written,
+                    entries=[marker() if is_marker else published(at_ms) for at_ms in entries],
+                    batch_sizes=[0 if is_marker else 1 for _ in entries],
+                )
+                previous = Position(3, following - 1) if following else BEFORE_ALL
+                (extent,) = await topic.append_blocks([CopiedBlock(previous, block)])
+                following += len(entries)
+                for index, at_ms in enumerate(entries):
+                    going = going and (is_marker or written < sought or at_ms < sought)
+                    if going and not is_marker:
+                        expected = Position(extent.local_first.ledger, extent.local_first.entry + index)
+            found = engine.store.position_at_time(topic.topic_id, PUBLISH_TIME_MS + sought)
+            assert found == expected
+
+    with tempfile.TemporaryDirectory() as path:
+        asyncio.run(main(Path(path)))
+
+
+def test_a_search_starts_where_it_is_told_and_never_goes_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        now = [PUBLISH_TIME_MS]
+        async with opened(tmp_path, settings=EngineSettings(wall_clock_ms=lambda: now[0])) as engine:
+            topic, positions = await engine.topic(TOPIC), list[Position]()
+            for second in range(4):
+                now[0] = PUBLISH_TIME_MS + second
+                positions += await topic.publish([published(second)])
+            search = engine.store.position_at_time
+            assert search(topic.topic_id, PUBLISH_TIME_MS + 2) == positions[1]
+            assert search(topic.topic_id, PUBLISH_TIME_MS + 2, after=positions[0]) == positions[1]
+            assert search(topic.topic_id, PUBLISH_TIME_MS + 2, after=positions[3]) == positions[3]
+            assert search(topic.topic_id, PUBLISH_TIME_MS + 9) == positions[3]
+            assert search(topic.topic_id, 0) == BEFORE_ALL
+            assert search(topic.topic_id + 1, PUBLISH_TIME_MS + 9) == BEFORE_ALL
+
+    asyncio.run(main())
+
+
+def test_messages_are_counted_at_scattered_positions_of_batches_and_singles(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic, sizes = await engine.topic(TOPIC), dict[Position, int]()
+            for part in ([1, 1, 1], [4, 2], [3], [1, 5, 1, 7]):
+                entries = [batch([b"x"] * size) if size > 1 else message() for size in part]
+                sizes.update(zip(await topic.publish(entries), part, strict=True))
+            positions = sorted(sizes)
+            for chosen in (positions, positions[::2], positions[1:-1], positions[4:5], []):
+                assert topic.messages_in(PositionSet(chosen)) == sum(sizes[position] for position in chosen)
+
+    asyncio.run(main())
+
+
+def test_the_backlog_of_a_subscription_with_many_holes_is_counted_at_once(tmp_path: Path) -> None:
+    """Each block is read once, not once for every hole."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = [each for _ in range(10) for each in await topic.publish([message()] * 10_000)]
+            subscription = await topic.create_subscription("s", BEFORE_ALL, replicated=False)
+            for position in positions[1::2]:
+                subscription.cursor.acknowledge(position, None, 1)
+            started = time.perf_counter()
+            assert subscription.backlog_messages() == 50_000
+            assert time.perf_counter() - started < 1
+
+    asyncio.run(main())
