@@ -1,0 +1,292 @@
+"""Compacting a topic: the view and the log as one, trimming, passes that are cut off, and when a pass is due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from compaction_support import chunk, keyed, keyed_batch, messages_in
+from engine_support import TOPIC, eventually, marker, message, opened
+
+from replicator.engine import compaction as module
+from replicator.engine.compaction import is_due
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import InvalidAck, StoreFull
+from replicator.engine.policies import Retention, TopicPolicies
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+
+def newest(topic: Topic, after: Position = BEFORE_ALL) -> list[tuple[str | None, bytes]]:
+    return [(key, payload) for key, payload, _, _ in messages_in(topic.read_compacted(after, 10**6, 10**9))]
+
+
+def view_rows(engine: Engine) -> int:
+    with engine.store.env.begin() as txn:
+        return int(txn.stat(engine.store.tables["compacted"])["entries"])
+
+
+async def published(topic: Topic, *contents: bytes) -> list[Position]:
+    """Each in a block of its own."""
+    return [(await topic.publish([content]))[0] for content in contents]
+
+
+def test_without_a_pass_the_log_is_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, keyed("a", b"1"), keyed("a", b"2"), message(b"no key"))
+            assert newest(topic) == [("a", b"1"), ("a", b"2"), (None, b"no key")]
+
+    asyncio.run(main())
+
+
+def test_the_view_comes_first_and_then_what_was_published_since(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("a", b"2"))
+            await topic.write_marker(marker())
+            await topic.compact()
+            assert newest(topic) == [("b", b"1"), ("a", b"2")]
+            await published(topic, keyed("b", b"2"), message(b"no key"))
+            assert newest(topic) == [("b", b"1"), ("a", b"2"), ("b", b"2"), (None, b"no key")]
+            await topic.compact()
+            assert newest(topic) == [("a", b"2"), ("b", b"2")]
+            assert topic.compaction.state.horizon == topic.last_add_confirmed
+        async with opened(tmp_path) as engine:
+            assert newest(await engine.topic(TOPIC)) == [("a", b"2"), ("b", b"2")]
+
+    asyncio.run(main())
+
+
+def test_positions_batch_indexes_and_origins_are_those_of_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            first, second = await published(topic, keyed_batch([("a", b"1"), ("b", b"1")]), keyed("a", b"2"))
+            in_log = {entry.position: entry for entry in topic.read_entries(BEFORE_ALL, None, 100, 10**6)}
+            await topic.compact()
+            entries = topic.read_compacted(BEFORE_ALL, 100, 10**6)
+            assert messages_in(entries) == [("b", b"1", first, 1), ("a", b"2", second, 0)]
+            assert [entry._replace(entry=b"") for entry in entries] == [  # type: ignore[arg-type]
+                in_log[position]._replace(entry=b"")  # type: ignore[arg-type]
+                for position in (first, second)
+            ]
+
+    asyncio.run(main())
+
+
+def test_reading_goes_on_from_any_position_in_pages_of_any_size(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, *(keyed(f"{number % 7}", b"%d" % number) for number in range(20)))
+            await topic.compact()
+            await published(topic, keyed("x", b"after"))
+            whole = topic.read_compacted(BEFORE_ALL, 100, 10**6)
+            assert len(whole) == 8
+            for entries_max, bytes_max in ((1, 10**6), (3, 10**6), (100, 1)):
+                paged, at = [], BEFORE_ALL
+                while page := topic.read_compacted(at, entries_max, bytes_max):
+                    assert len(page) <= entries_max
+                    paged += page
+                    at = page[-1].position
+                assert paged == whole
+
+    asyncio.run(main())
+
+
+def test_the_view_outlives_the_log_that_it_was_made_from(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await published(
+                topic, keyed_batch([("a", b"1"), ("b", b"1")]), keyed("a", b"2"), keyed("c", b"1")
+            )
+            await topic.compact()
+            await published(topic, keyed("d", b"1"))
+            await topic.trim(topic.last_add_confirmed)
+            assert topic.first_position == topic.last_add_confirmed
+            expected = [("b", b"1"), ("a", b"2"), ("c", b"1"), ("d", b"1")]
+            assert newest(topic) == expected
+            assert topic.has_position(positions[0])
+            assert topic.batch_size(positions[0]) == 2
+            with pytest.raises(InvalidAck):
+                topic.batch_size(Position(positions[0].ledger, 99))
+            await topic.compact()
+            assert newest(topic) == expected
+        async with opened(tmp_path) as engine:
+            assert newest(await engine.topic(TOPIC)) == expected
+
+    asyncio.run(main())
+
+
+def test_what_is_still_to_be_compacted_is_not_trimmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        policies = TopicPolicies(compaction_threshold_bytes=10**9, retention=Retention(0, 0))
+        async with opened(tmp_path, settings=EngineSettings(policies=policies)) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("c", b"1"))
+            await engine.maintenance.run_once()
+            assert topic.first_position == positions[0]
+            await topic.compact()
+            await published(topic, keyed("a", b"2"), keyed("b", b"2"))
+            await engine.maintenance.run_once()
+            assert topic.first_position == Position(positions[-1].ledger, positions[-1].entry + 1)
+            await topic.compact()
+            assert newest(topic) == [("c", b"1"), ("a", b"2"), ("b", b"2")]
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_is_not_compacted_holds_nothing_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            assert topic.held_back == {}
+            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=1))
+            assert topic.held_back == {"compaction": BEFORE_ALL}
+            await topic.set_policies(None)
+            assert topic.held_back == {}
+
+    asyncio.run(main())
+
+
+def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_the_next_one_tidies_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEP_ENTRIES", 2)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, *(keyed(f"{number}", b"1") for number in range(5)))
+            await topic.compact()
+            before = newest(topic)
+            await published(topic, keyed("0", b"2"))
+            put_many = engine.writer.put_many
+            calls = 0
+
+            async def put_some(writes: Sequence[tuple[str, bytes, bytes | None]], **named: object) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == 3:
+                    raise StoreFull("no room")
+                await put_many(writes)
+
+            monkeypatch.setattr(engine.writer, "put_many", put_some)
+            with pytest.raises(StoreFull):
+                await topic.compact()
+            monkeypatch.setattr(engine.writer, "put_many", put_many)
+            assert newest(topic) == [*before, ("0", b"2")]
+            assert view_rows(engine) > 5
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            assert newest(topic) == [*before, ("0", b"2")]
+            await topic.compact()
+            assert newest(topic) == [*before[1:], ("0", b"2")]
+            assert view_rows(engine) == 5
+
+    asyncio.run(main())
+
+
+def test_a_pass_is_shared_by_all_who_ask_for_one_and_one_of_them_may_give_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, keyed("a", b"1"), keyed("a", b"2"))
+            asked = [asyncio.ensure_future(topic.compact()) for _ in range(3)]
+            await eventually(lambda: topic.compaction.running)
+            asked[0].cancel()
+            await asyncio.gather(*asked[1:])
+            assert topic.compaction.state.generation == 1
+            assert not topic.compaction.running
+
+    asyncio.run(main())
+
+
+def test_the_engine_stops_in_the_middle_of_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP_BYTES", 1)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, *(keyed(f"{number}", b"1") for number in range(30)))
+            asked = asyncio.ensure_future(topic.compact())
+            await eventually(lambda: view_rows(engine) > 3)
+        assert asked.cancelled()
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            assert topic.compaction.state.generation == 0
+            await topic.compact()
+            assert len(newest(topic)) == view_rows(engine) == 30
+
+    asyncio.run(main())
+
+
+def test_two_topics_have_views_of_their_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            one, two = await engine.topic("one"), await engine.topic("two")
+            await published(one, keyed("a", b"one"))
+            await published(two, keyed("a", b"two"))
+            await two.compact()
+            await one.compact()
+            assert (newest(one), newest(two)) == ([("a", b"one")], [("a", b"two")])
+            await published(one, keyed("a", b""))
+            await one.compact()
+            assert (newest(one), newest(two), view_rows(engine)) == ([], [("a", b"two")], 1)
+
+    asyncio.run(main())
+
+
+def test_a_message_that_is_cut_in_two_by_a_pass_comes_out_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        now_ms = 10**12
+        async with opened(tmp_path, settings=EngineSettings(wall_clock_ms=lambda: now_ms)) as engine:
+            topic = await engine.topic(TOPIC)
+            parts = [chunk("a", b"%d" % number, number, 3, "u", published_at_ms=now_ms) for number in range(3)]
+            await published(topic, keyed("a", b"old"), parts[0], keyed("b", b"1"), parts[1])
+            await topic.compact()
+            assert newest(topic) == [("a", b"old"), ("a", b"0"), ("b", b"1"), ("a", b"1")]
+            await published(topic, parts[2])
+            await topic.compact()
+            assert newest(topic) == [("a", b"0"), ("b", b"1"), ("a", b"1"), ("a", b"2")]
+
+    asyncio.run(main())
+
+
+def test_a_pass_is_due_when_the_log_above_the_horizon_is_over_the_threshold(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, keyed("a", b"x" * 5000))
+            assert not is_due(topic)
+            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=9000))
+            assert not is_due(topic)
+            await published(topic, keyed("a", b"x" * 5000))
+            assert is_due(topic)
+            await topic.compact()
+            assert not is_due(topic)
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            assert not is_due(topic)
+            await published(topic, keyed("a", b"x" * 5000), keyed("a", b"x" * 5000))
+            assert is_due(topic)
+
+    asyncio.run(main())
+
+
+def test_an_empty_topic_can_be_compacted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.compact()
+            assert newest(topic) == []
+            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=0))
+            assert not is_due(topic)
+
+    asyncio.run(main())
