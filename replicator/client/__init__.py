@@ -5,12 +5,19 @@ The public API: ``from replicator.client import Client, ConsumerType, …``.
 
 from replicator.client.client import Client
 from replicator.client.consumer import Consumer
+from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
 from replicator.client.errors import (
     AlreadyClosed,
     BrokerPersistenceError,
+    ChunkDuplicated,
+    ChunkMissing,
+    ChunksExpired,
+    ChunksOverflow,
     ConnectError,
     ConsumerBusy,
+    CryptoError,
     CumulativeAcknowledgementNotAllowedError,
+    DecryptionFailed,
     InvalidAck,
     InvalidConfiguration,
     InvalidMessage,
@@ -26,26 +33,50 @@ from replicator.client.errors import (
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
+    SchemaError,
     ServiceUnitNotReady,
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
     UnknownError,
 )
-from replicator.client.message import Message, MessageId, OutgoingMessage
+from replicator.client.message import ChunkMessageId, Message, MessageId, OutgoingMessage
+from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
-from replicator.client.settings import CompressionType, ConsumerType, InitialPosition
+from replicator.client.producer_stats import ProducerStats
+from replicator.client.schema import BytesSchema, JsonSchema, StringSchema
+from replicator.client.settings import (
+    BatchingType,
+    CompressionType,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+)
 
 __all__ = [
     "AlreadyClosed",
+    "BatchingType",
     "BrokerPersistenceError",
+    "BytesSchema",
+    "ChunkDuplicated",
+    "ChunkMessageId",
+    "ChunkMissing",
+    "ChunksExpired",
+    "ChunksOverflow",
     "Client",
     "CompressionType",
     "ConnectError",
     "Consumer",
     "ConsumerBusy",
+    "ConsumerCryptoFailureAction",
     "ConsumerType",
+    "CryptoError",
+    "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DecryptionFailed",
+    "HashingScheme",
     "InitialPosition",
     "InvalidAck",
     "InvalidConfiguration",
@@ -53,20 +84,27 @@ __all__ = [
     "InvalidSeek",
     "InvalidTopicName",
     "InvalidUrl",
+    "JsonSchema",
     "Message",
     "MessageId",
     "MessageTooBig",
     "NotAllowedError",
     "OperationNotSupported",
     "OutgoingMessage",
+    "PartitionedProducer",
+    "PartitionsRoutingMode",
     "Producer",
+    "ProducerAccessMode",
     "ProducerBlockedQuotaExceededError",
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
     "ProducerFenced",
     "ProducerQueueIsFull",
+    "ProducerStats",
     "PulsarException",
+    "SchemaError",
     "ServiceUnitNotReady",
+    "StringSchema",
     "SubscriptionNotFound",
     "Timeout",
     "TopicNotFound",
