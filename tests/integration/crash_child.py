@@ -1,7 +1,8 @@
 """The process that the crash test kills: publishes and acknowledges without end, and prints what was confirmed.
 
 Usage: ``python crash_child.py DIRECTORY SEED``. Each line is written in one system call, after the confirmation:
-``P topic position number`` for a publish, ``A position`` for an individual ack, ``C position`` for a cumulative one.
+``P topic position number`` for a publish, ``A subscription position`` for an individual ack, ``B subscription position
+index`` for one message of a batch, ``C position`` for a cumulative one. Meanwhile logs are trimmed.
 """
 
 from __future__ import annotations
@@ -13,19 +14,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from replicator.engine.engine import Engine
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.entry import append_to_batch, encode_entry
+from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 
 TOPICS = ("one", "two")
+BATCH = 3
+SETTINGS = EngineSettings(
+    policies=TopicPolicies(retention=Retention(bytes_max=100_000)),
+    maintenance_seconds=0.05,
+)
 
 
 def entry_of(number: int) -> bytes:
     """The entry with that number: its size and bytes follow from the number, so that the parent can tell."""
-    metadata = MessageMetadata(producer_name="child", sequence_id=number, publish_time=1)
-    return encode_entry(metadata, random.Random(number).randbytes(number * 7919 % 6000))
+    metadata = MessageMetadata(producer_name="child", sequence_id=number, publish_time=1, num_messages_in_batch=BATCH)
+    body = bytearray()
+    for index in range(BATCH):
+        payload = random.Random(number + index).randbytes((number + index) * 7919 % 2000)
+        append_to_batch(body, SingleMessageMetadata(payload_size=0), payload)
+    return encode_entry(metadata, body)
 
 
 def say(line: str) -> None:
@@ -56,14 +67,20 @@ async def consume(topic: Topic, kind: SubscriptionType, chance: random.Random) -
         if kind is SubscriptionType.EXCLUSIVE:
             await consumer.acknowledge_cumulative(delivery.position)
             say(f"C {delivery.position}")
-        elif chance.random() < 0.7:
+            continue
+        luck = chance.random()
+        if luck < 0.6:
             await consumer.acknowledge([Ack(delivery.position)])
-            say(f"A {delivery.position}")
+            say(f"A {kind.value} {delivery.position}")
+        elif luck < 0.8:
+            index = chance.randrange(BATCH)
+            await consumer.acknowledge([Ack(delivery.position, (index,))])
+            say(f"B {kind.value} {delivery.position} {index}")
 
 
 async def main(directory: Path, seed: int) -> None:
     chance = random.Random(seed)
-    engine = await Engine.open(directory, cluster="us-east")
+    engine = await Engine.open(directory, cluster="us-east", settings=SETTINGS)
     topics = {name: await engine.topic(name) for name in TOPICS}
     async with asyncio.TaskGroup() as group:
         for name, topic in topics.items():

@@ -1,4 +1,4 @@
-"""Invariant 1 against a real kill -9: whatever was confirmed is there afterwards, to the byte."""
+"""Invariant 1 against a real kill -9: whatever was confirmed is there afterwards, to the byte, or was trimmed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,9 @@ class Confirmed:
     """All that the child ever said was durable."""
 
     published: dict[tuple[str, Position], int] = field(default_factory=dict)
-    acked: set[Position] = field(default_factory=set)
+    acked: dict[str, set[Position]] = field(default_factory=lambda: defaultdict(set))
+    """By subscription."""
+    indexes_acked: dict[str, set[tuple[Position, int]]] = field(default_factory=lambda: defaultdict(set))
     acked_through: Position = BEFORE_ALL
 
     def note(self, line: str) -> None:
@@ -34,7 +37,9 @@ class Confirmed:
             assert key not in self.published, f"invariant 10: {key} was used twice"
             self.published[key] = int(number)
         elif what == "A":
-            self.acked.add(Position.parse(values[0]))
+            self.acked[values[0]].add(Position.parse(values[1]))
+        elif what == "B":
+            self.indexes_acked[values[0]].add((Position.parse(values[1]), int(values[2])))
         else:
             self.acked_through = max(self.acked_through, Position.parse(values[0]))
 
@@ -62,31 +67,39 @@ async def check(engine: Engine, confirmed: Confirmed) -> None:
         topic = await engine.topic(name)
         found = {position: entry for _, position, entry in logged(topic)}
         expected = {position: number for (at, position), number in confirmed.published.items() if at == name}
+        expected = {position: number for position, number in expected.items() if position > topic.log.trimmed}
         missing = expected.keys() - found.keys()
         assert not missing, f"{len(missing)} confirmed publishes are gone"
         for position, number in expected.items():
             assert found[position] == crash_child.entry_of(number)
         assert sorted(found) == list(found), "entries are not in the order of positions"
-    shared, exclusive = (
-        engine.find("one").subscriptions[kind.value].cursor  # type: ignore[union-attr]
-        for kind in (SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE)
-    )
-    forgotten = [position for position in confirmed.acked if not shared.is_consumed(position)]
-    assert not forgotten, f"{len(forgotten)} confirmed acks are gone"
+    subscriptions = (await engine.topic("one")).subscriptions
+    for name, acked in confirmed.acked.items():
+        cursor = subscriptions[name].cursor
+        forgotten = [position for position in acked if not cursor.is_consumed(position)]
+        assert not forgotten, f"{len(forgotten)} confirmed acks of {name} are gone"
+        for position, index in confirmed.indexes_acked[name]:
+            assert cursor.is_consumed(position) or index in (cursor.acked_indexes(position) or ()), (
+                f"the confirmed ack of {position} index {index} of {name} is gone"
+            )
+    exclusive = subscriptions[SubscriptionType.EXCLUSIVE.value].cursor
     assert exclusive.mark_delete >= confirmed.acked_through
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_invariant_1_what_was_confirmed_survives_kill_9_at_any_moment(tmp_path: Path, seed: int) -> None:
-    confirmed = Confirmed()
+    confirmed, trimmed = Confirmed(), list[Position]()
 
     async def reopen() -> None:
         async with opened(tmp_path) as engine:
             await check(engine, confirmed)
+            trimmed.append((await engine.topic("two")).log.trimmed)
 
     for kill in range(3):
         run_and_kill(tmp_path, seed * 100 + kill, confirmed)
         asyncio.run(reopen())
     assert confirmed.published
     assert confirmed.acked
+    assert confirmed.indexes_acked
     assert confirmed.acked_through > BEFORE_ALL
+    assert max(trimmed) > BEFORE_ALL, "nothing was trimmed"
