@@ -104,7 +104,7 @@ class ProducerAccessMode(Enum):
 
     Shared = "Shared"
     Exclusive = "Exclusive"
-    """Refused with :class:`ProducerBusy` while another producer is connected."""
+    """Refused with :class:`ProducerFenced` while another producer is connected; while it is, it keeps others out."""
     WaitForExclusive = "WaitForExclusive"
     """``create_producer`` returns when no other producer is connected any more."""
     ExclusiveWithFencing = "ExclusiveWithFencing"
