@@ -30,15 +30,13 @@ All integers in keys are big-endian, so LMDB's order is the order of positions.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import lmdb
 import numpy as np
@@ -55,6 +53,7 @@ from replicator.engine.block import (
 from replicator.engine.entry import decode_entry
 from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from replicator.engine.position_set import PositionSet
+from replicator.engine.store_files import identity, lock_directory, open_environment
 from snapshots.position import BEFORE_ALL, Position
 
 FORMAT: Final = 1
@@ -83,7 +82,6 @@ HIGH_WATER: Final = struct.Struct(">QQQ")
 EPOCH: Final = struct.Struct(">Q")
 EXTENT: Final = struct.Struct(">IQQ")
 EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
-READERS_MAX: Final = 512
 LOOK_BACK_BLOCKS_MAX: Final = 50_000
 """Bounds the time to load a topic: 50,000 headers are read in a tenth of a second."""
 
@@ -148,14 +146,14 @@ class Store:
     def __init__(self, path: Path, *, cluster: str, size_max: int) -> None:
         self.path = path
         self.cluster = cluster
-        self._lock = _lock_directory(path)
+        self._lock = lock_directory(path)
         try:
-            self.env, self.tables = _open_environment(path, size_max)
+            self.env, self.tables = open_environment(path, size_max, TABLES)
         except BaseException:
             self._lock.close()
             raise
         try:
-            self._identity = _identity(path / "log" / "data.mdb")
+            self._identity = identity(path / "log" / "data.mdb")
             self._check_meta(cluster)
         except BaseException:
             self.close()
@@ -169,7 +167,7 @@ class Store:
         """Why nothing may be confirmed any more: the file that is open is not the one in the directory. Else None."""
         file = self.path / "log" / "data.mdb"
         try:
-            found = _identity(file)
+            found = identity(file)
         except OSError as error:
             return f"{file} is gone while the worker runs ({error.strerror}); nothing more is confirmed"
         return None if found == self._identity else f"{file} was replaced while the worker runs; restart the worker"
@@ -552,58 +550,3 @@ def seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
 def _topic_record(key: bytes, value: bytes) -> TopicRecord:
     record = json.loads(value)
     return TopicRecord(record["id"], key.decode(), record["incarnation"])
-
-
-def _lock_directory(path: Path) -> IO[bytes]:
-    """Hold the directory for this process; a second worker on it is refused."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / "worker.lock").open("ab")
-    except OSError as error:
-        raise StoreUnusable(f"data directory {path} cannot be used: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise StoreUnusable(f"data directory {path} is in use by another worker: stop it first") from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n".encode())
-    lock.flush()
-    return lock
-
-
-def _open_environment(path: Path, size_max: int) -> tuple[lmdb.Environment, dict[str, Any]]:
-    try:
-        env = lmdb.open(
-            str(path / "log"),
-            map_size=size_max,
-            max_dbs=len(TABLES),
-            max_readers=READERS_MAX,
-            sync=True,
-            metasync=True,
-        )
-    except (lmdb.Error, OSError) as error:
-        raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
-    try:
-        _check_size(path / "log" / "data.mdb", env)
-        env.reader_check()
-        return env, {table: env.open_db(table.encode()) for table in TABLES}
-    except lmdb.Error as error:
-        env.close()
-        raise StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy") from None
-    except BaseException:
-        env.close()
-        raise
-
-
-def _identity(file: Path) -> tuple[int, int]:
-    """Tells one file from another that takes its name."""
-    status = file.stat()
-    return status.st_dev, status.st_ino
-
-
-def _check_size(file: Path, env: lmdb.Environment) -> None:
-    """A file that was cut short would end the process with a bus error at the first page that is missing."""
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if (size := file.stat().st_size) < needed:
-        raise StoreUnusable(f"{file} is cut short: it has {size} of {needed} bytes; restore a copy")

@@ -1,0 +1,71 @@
+"""The files of a store: the directory that one process holds, and the LMDB environment in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import lmdb
+
+from replicator.engine.errors import StoreUnusable
+
+READERS_MAX: Final = 512
+
+
+def lock_directory(path: Path) -> IO[bytes]:
+    """Hold the directory for this process; a second worker on it is refused."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / "worker.lock").open("ab")
+    except OSError as error:
+        raise StoreUnusable(f"data directory {path} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise StoreUnusable(f"data directory {path} is in use by another worker: stop it first") from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    lock.flush()
+    return lock
+
+
+def open_environment(path: Path, size_max: int, table_names: Sequence[str]) -> tuple[lmdb.Environment, dict[str, Any]]:
+    """The environment below ``path`` and its tables, made if there are none. Raises :class:`StoreUnusable`."""
+    try:
+        env = lmdb.open(
+            str(path / "log"),
+            map_size=size_max,
+            max_dbs=len(table_names),
+            max_readers=READERS_MAX,
+            sync=True,
+            metasync=True,
+        )
+    except (lmdb.Error, OSError) as error:
+        raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
+    try:
+        _check_size(path / "log" / "data.mdb", env)
+        env.reader_check()
+        return env, {table: env.open_db(table.encode()) for table in table_names}
+    except lmdb.Error as error:
+        env.close()
+        raise StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy") from None
+    except BaseException:
+        env.close()
+        raise
+
+
+def identity(file: Path) -> tuple[int, int]:
+    """Tells one file from another that takes its name."""
+    status = file.stat()
+    return status.st_dev, status.st_ino
+
+
+def _check_size(file: Path, env: lmdb.Environment) -> None:
+    """A file that was cut short would end the process with a bus error at the first page that is missing."""
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if (size := file.stat().st_size) < needed:
+        raise StoreUnusable(f"{file} is cut short: it has {size} of {needed} bytes; restore a copy")
