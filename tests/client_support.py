@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from engine_support import batch, message
+
 from replicator.client.channel import ConsumerEvents
 from replicator.client.consumer import Consumer
 from replicator.client.settings import ConsumerSettings

@@ -269,6 +269,7 @@ class Consumer(Receiver):
         if self._error is None and self._channel is not None:
             try:
                 async with asyncio.timeout(self._operation_timeout_seconds):
+                    await self._inbox.finish()
                     await self._acks.confirm_all()
             except (PulsarException, TimeoutError) as error:
                 _log.warning("%s: last acknowledgements were not confirmed: %s", self._settings.topic, error)

@@ -133,6 +133,11 @@ class Inbox:
         if permits and channel is not None:
             channel.flow(permits)
 
+    async def finish(self) -> None:
+        """Wait for what is being given up."""
+        if self._dead is not None:
+            await self._dead.finish()
+
     async def close(self) -> None:
         """Nothing more comes or goes."""
         self.lost()

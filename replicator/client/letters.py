@@ -165,6 +165,11 @@ class DeadLetters:
         self._tracker.clear()
         self._given_up.clear()
 
+    async def finish(self) -> None:
+        """Wait until all that is given up is buried and acknowledged, or asked for again."""
+        if self._burying is not None:
+            await asyncio.wait((self._burying,))
+
     async def close(self) -> None:
         """Stop; what is not acknowledged yet comes again, to this subscription's next consumer."""
         self._given_up.clear()
