@@ -335,7 +335,7 @@ def messages_of(
         if skip is not None:
             acked = skip if acked is None else acked | skip
         for index, (single, content) in enumerate(split_batch(metadata, payload)):
-            if acked is None or index not in acked:
+            if (acked is None or index not in acked) and not single.compacted_out:
                 yield Message(entry, index, single, bytes(content))
     except EngineError as error:
         raise InvalidMessage(f"entry {delivery.position} of {topic}: {from_engine(error)}") from error

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Final, ParamSpec, Protocol, TypeVar
 
+import structlog
+
 from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.compacted_view import VIEW_TABLE, CompactedView, ViewState
 from replicator.engine.compactor import Compactor
@@ -35,6 +37,9 @@ HOLDER: Final = "compaction"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+log = structlog.get_logger(__name__)
 
 
 class CompactedTopic(Protocol):
@@ -108,11 +113,15 @@ class Compaction:
         Raises :class:`NotAllowedError` for a topic with too many keys, :class:`BlockCorrupt`, and the store's errors;
         the old view stays.
         """
+        return await asyncio.shield(self.start())
+
+    def start(self) -> asyncio.Task[ViewState]:
+        """The pass that is running, started if there is none."""
         if self._pass is None:
             self._pass = asyncio.create_task(self._run(), name=f"compaction of {self._topic.name}")
             self._pass.add_done_callback(self._passed)
             self.hold_back()
-        return await asyncio.shield(self._pass)
+        return self._pass
 
     async def stop(self) -> None:
         """Cut the running pass off; returns when it does not touch the store any more."""
@@ -121,14 +130,16 @@ class Compaction:
             running.cancel()
             await asyncio.wait([running])
 
-    def read(self, after: Position, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
-        """The view's entries above ``after``, then the log's; at least one if there is one."""
+    def read(self, after: Position, upto: Position | None, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
+        """The view's entries in (``after``, ``upto``], then the log's; at least one if there is one."""
         found = self._view.read(after, entries_max, bytes_max)
+        if upto is not None:
+            found = [entry for entry in found if entry.position <= upto]
         room = bytes_max - sum(len(entry.entry) for entry in found)
-        if len(found) >= entries_max or room <= 0:
-            return found
         reached = max(after, self.state.horizon)
-        return found + self._topic.read_entries(reached, None, entries_max - len(found), room)
+        if len(found) >= entries_max or room <= 0 or (upto is not None and upto <= reached):
+            return found
+        return found + self._topic.read_entries(reached, upto, entries_max - len(found), room)
 
     def find(self, position: Position) -> LoggedEntry | None:
         """The view's entry at ``position``, also when the log has trimmed it."""
@@ -139,8 +150,10 @@ class Compaction:
     def _passed(self, done: asyncio.Task[ViewState]) -> None:
         self._pass = None
         self.hold_back()
-        if not done.cancelled():
-            done.exception()  # whoever waits for the pass gets it; nobody has to
+        if not done.cancelled() and (error := done.exception()) is not None:  # nobody has to wait for it
+            log.warning("compaction failed", topic=self._topic.name, error=str(error))
+            # Not due again before as much was published once more: what failed would fail again at once.
+            self._counted, self._uncompacted_bytes = self._topic.log.last, 0
 
     async def _run(self) -> ViewState:
         end = self._topic.log.last

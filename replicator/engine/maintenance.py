@@ -7,6 +7,8 @@ order, so that what expires can go in the same pass:
 2. Backlog quota: publishes are held or refused, or subscriptions are moved. While publishes are held, a subscription
    that moves on brings the topic's next check at once.
 3. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted.
+4. Deduplication: producers that were not seen for long are forgotten.
+5. Compaction: a pass is started where one is due, if none that was started here is running.
 
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
@@ -21,9 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from replicator.engine import backlog_quota, retention
+from replicator.engine import backlog_quota, compaction, retention
 from replicator.engine.backlog_quota import Backlog, EvictBytes, EvictOlder
 from replicator.engine.block import BlockSpan
+from replicator.engine.compaction import Compaction
 from replicator.engine.log_sizes import SAMPLE_BLOCKS, LogSizes
 from replicator.engine.store import Store
 from snapshots.position import Position
@@ -57,6 +60,7 @@ class Maintenance:
         self._wall_clock_ms = wall_clock_ms
         self._interval_seconds = interval_seconds
         self._sizes: dict[int, LogSizes] = {}
+        self._compacting: Compaction | None = None
         self._moved: set[Topic] = set()
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
@@ -124,6 +128,10 @@ class Maintenance:
         await self._expire(topic)
         await self._watch_backlog(topic)
         await self._retain(topic)
+        await topic.producers.forget_inactive()
+        if (self._compacting is None or not self._compacting.running) and compaction.is_due(topic):
+            self._compacting = topic.compaction
+            topic.compaction.start()
 
     async def _expire(self, topic: Topic) -> None:
         ttl_seconds = topic.policies.message_ttl_seconds

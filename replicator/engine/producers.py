@@ -40,6 +40,8 @@ PRODUCERS_MAX: Final = 10_000
 """Connected to one topic, and as many waiting; a policy can set fewer."""
 PRODUCER_NAME_BYTES_MAX: Final = 400
 """A name is part of a key of the store, and those end at 511 bytes."""
+FORGET_EVERY_MS: Final = 15 * 60 * 1000
+"""Looking for inactive producers reads the rows of a topic; they are kept for hours."""
 EPOCH_MAX: Final = 2**63 - 1
 CLOSED: Final = "ProducerClosed"
 """The code for a producer that the worker lets go of without fault of its own: it may connect again."""
@@ -312,6 +314,7 @@ class TopicProducers:
         self.topic = topic
         self.registry = ProducerRegistry(epoch)
         self._members: dict[int, EngineProducer] = {}
+        self._forgot_at_ms = topic.writer.wall_clock_ms()
         topic.tail.connected = self.registry.sessions
 
     async def create(self, options: ProducerOptions) -> EngineProducer:
@@ -343,6 +346,13 @@ class TopicProducers:
     def leave(self, producer: EngineProducer) -> None:
         self._members.pop(producer.id, None)
         self._act(self.registry.leave(producer.id))
+
+    async def forget_inactive(self) -> None:
+        """Now and then, drop what deduplication knows of producers that were not seen for long."""
+        now_ms = self.topic.writer.wall_clock_ms()
+        if self.topic.policies.deduplication and abs(now_ms - self._forgot_at_ms) >= FORGET_EVERY_MS:
+            self._forgot_at_ms = now_ms
+            await self.topic.writer.drop_inactive_producers(self.topic.tail)
 
     def close(self, reason: str) -> None:
         """Let go of everybody."""

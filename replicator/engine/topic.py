@@ -267,9 +267,11 @@ class Topic:
         """Compact the topic up to its LAC, or wait for the pass that is running. See :meth:`Compaction.run`."""
         await self.compaction.run()
 
-    def read_compacted(self, after: Position, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
-        """Entries above ``after``: of the compacted view as far as it reaches, then of the log."""
-        return self.compaction.read(after, entries_max, bytes_max)
+    def read_compacted(
+        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
+    ) -> list[LoggedEntry]:
+        """As :meth:`read_entries`: of the compacted view as far as it reaches, then of the log."""
+        return self.compaction.read(after, upto, entries_max, bytes_max)
 
     def batch_size(self, position: Position) -> int:
         """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""

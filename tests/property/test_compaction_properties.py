@@ -30,7 +30,7 @@ steps = st.lists(
 def newest(topic: Topic) -> dict[str, tuple[bytes, tuple[int, int, int]]]:
     """For each key its newest payload that is not a tombstone, and where it stands."""
     found: dict[str, tuple[bytes, tuple[int, int, int]]] = {}
-    for key, payload, position, index in messages_in(topic.read_compacted(BEFORE_ALL, 10**6, 10**9)):
+    for key, payload, position, index in messages_in(topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)):
         if key is not None and payload:
             found[key] = (payload, (*position, index))
         elif key is not None:
@@ -73,7 +73,7 @@ async def run(path: Path, script: Sequence[object]) -> None:
                     compacted_all = False
                 assert newest(topic) == expected
                 if compacted_all:
-                    entries = topic.read_compacted(BEFORE_ALL, 10**6, 10**9)
+                    entries = topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)
                     assert [key for key, *_ in messages_in(entries)] == [
                         key for key, _ in sorted(expected.items(), key=lambda item: item[1][1])
                     ]

@@ -12,15 +12,16 @@ from engine_support import TOPIC, eventually, marker, message, opened
 
 from replicator.engine import compaction as module
 from replicator.engine.compaction import is_due
+from replicator.engine.compactor import Compactor
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.errors import InvalidAck, StoreFull
+from replicator.engine.errors import InvalidAck, NotAllowedError, StoreFull
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 
 def newest(topic: Topic, after: Position = BEFORE_ALL) -> list[tuple[str | None, bytes]]:
-    return [(key, payload) for key, payload, _, _ in messages_in(topic.read_compacted(after, 10**6, 10**9))]
+    return [(key, payload) for key, payload, _, _ in messages_in(topic.read_compacted(after, None, 10**6, 10**9))]
 
 
 def view_rows(engine: Engine) -> int:
@@ -69,7 +70,7 @@ def test_positions_batch_indexes_and_origins_are_those_of_the_log(tmp_path: Path
             first, second = await published(topic, keyed_batch([("a", b"1"), ("b", b"1")]), keyed("a", b"2"))
             in_log = {entry.position: entry for entry in topic.read_entries(BEFORE_ALL, None, 100, 10**6)}
             await topic.compact()
-            entries = topic.read_compacted(BEFORE_ALL, 100, 10**6)
+            entries = topic.read_compacted(BEFORE_ALL, None, 100, 10**6)
             assert messages_in(entries) == [("b", b"1", first, 1), ("a", b"2", second, 0)]
             assert [entry._replace(entry=b"") for entry in entries] == [  # type: ignore[arg-type]
                 in_log[position]._replace(entry=b"")  # type: ignore[arg-type]
@@ -86,15 +87,17 @@ def test_reading_goes_on_from_any_position_in_pages_of_any_size(tmp_path: Path) 
             await published(topic, *(keyed(f"{number % 7}", b"%d" % number) for number in range(20)))
             await topic.compact()
             await published(topic, keyed("x", b"after"))
-            whole = topic.read_compacted(BEFORE_ALL, 100, 10**6)
+            whole = topic.read_compacted(BEFORE_ALL, None, 100, 10**6)
             assert len(whole) == 8
             for entries_max, bytes_max in ((1, 10**6), (3, 10**6), (100, 1)):
                 paged, at = [], BEFORE_ALL
-                while page := topic.read_compacted(at, entries_max, bytes_max):
+                while page := topic.read_compacted(at, None, entries_max, bytes_max):
                     assert len(page) <= entries_max
                     paged += page
                     at = page[-1].position
                 assert paged == whole
+            for upto, count in ((whole[2].position, 3), (whole[-1].position, 8), (BEFORE_ALL, 0)):
+                assert topic.read_compacted(BEFORE_ALL, upto, 100, 10**6) == whole[:count]
 
     asyncio.run(main())
 
@@ -275,6 +278,38 @@ def test_a_pass_is_due_when_the_log_above_the_horizon_is_over_the_threshold(tmp_
             topic = await engine.topic(TOPIC)
             assert not is_due(topic)
             await published(topic, keyed("a", b"x" * 5000), keyed("a", b"x" * 5000))
+            assert is_due(topic)
+
+    asyncio.run(main())
+
+
+def test_a_pass_that_is_due_is_run_by_the_engines_maintenance(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = EngineSettings(policies=TopicPolicies(compaction_threshold_bytes=1))
+        async with opened(tmp_path, settings=settings) as engine:
+            topics = [await engine.topic(name) for name in ("one", "two")]
+            for topic in topics:
+                await published(topic, keyed("a", b"1"), keyed("a", b"2"))
+            await engine.maintenance.run_once()
+            assert [topic.compaction.running for topic in topics] == [True, False]  # one at a time
+            await eventually(lambda: not topics[0].compaction.running)
+            await engine.maintenance.run_once()
+            await eventually(lambda: [newest(topic) for topic in topics] == [[("a", b"2")]] * 2)
+
+    asyncio.run(main())
+
+
+def test_a_pass_that_failed_is_not_run_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=1000))
+            await published(topic, keyed("a", b"x" * 2000))
+            monkeypatch.setattr(module, "Compactor", lambda: Compactor(keys_max=0))
+            with pytest.raises(NotAllowedError):
+                await topic.compact()
+            assert not is_due(topic)
+            await published(topic, keyed("a", b"x" * 2000))
             assert is_due(topic)
 
     asyncio.run(main())

@@ -381,7 +381,7 @@ def test_inactive_producers_are_forgotten_durably(tmp_path: Path) -> None:
             await producer.publish([numbered(7)])
             await topic.publish([numbered(7, producer="gone")])
             now_ms[0] += INACTIVE_MS_MAX + 1
-            await engine.writer.drop_inactive_producers(topic.tail)
+            await engine.maintenance.run_once()
             producer.close()
         async with opened(tmp_path, settings=settings) as engine:
             topic = await engine.topic(TOPIC)
