@@ -110,7 +110,7 @@ class SequenceTable:
         """
         changed: dict[str, SequenceRow | None] = {}
         try:
-            return [self._admit(entry, now_ms, changed) for entry in numbered]
+            return self._admit_all(numbered, now_ms, changed)
         except NotAllowedError:
             for producer, row in changed.items():
                 self._restore(producer, row)
@@ -158,6 +158,37 @@ class SequenceTable:
 
     # One entry.
 
+    def _admit_all(
+        self, numbered: Sequence[Numbered], now_ms: int, changed: dict[str, SequenceRow | None]
+    ) -> list[bool]:
+        """In order; a run of new single entries of one producer, which is the rule, changes its row once at its end."""
+        stored: list[bool] = []
+        run: str | None = None
+        highest = NONE_YET
+        for entry in numbered:
+            producer, first, last, _, chunks, _ = entry
+            if producer == run and first > highest and not chunks:
+                highest = last
+                stored.append(True)
+                continue
+            if run is not None:
+                self._advance(run, SequenceRow(highest, now_ms), changed)
+            stored.append(self._admit(entry, now_ms, changed))
+            row = self._rows.get(producer)
+            run = producer if row is not None and not row.chunks else None
+            highest = NONE_YET if row is None else row.highest
+        if run is not None:
+            self._advance(run, SequenceRow(highest, now_ms), changed)
+        return stored
+
+    def _advance(self, producer: str, row: SequenceRow, changed: dict[str, SequenceRow | None]) -> None:
+        """A producer that has a row has gone on, or not."""
+        before = self._rows[producer]
+        if before.highest < row.highest:
+            changed.setdefault(producer, before)
+            self._set(producer, row)
+            self._rows.move_to_end(producer)
+
     def _admit(self, entry: Numbered, now_ms: int, changed: dict[str, SequenceRow | None]) -> bool:
         before = self._rows.get(entry.producer)
         row = before or SequenceRow()
@@ -173,9 +204,9 @@ class SequenceTable:
             if following is None:
                 return False
         else:
-            following = SequenceRow(entry.last)
+            following = SequenceRow(entry.last, now_ms)
         changed.setdefault(entry.producer, before)
-        self._set(entry.producer, replace(following, used_at_ms=now_ms))
+        self._set(entry.producer, replace(following, used_at_ms=now_ms) if entry.chunks else following)
         self._rows.move_to_end(entry.producer)
         if before is None and len(self._rows) > self._rows_max:
             self._evict(changed)
