@@ -5,6 +5,7 @@ The public API: ``from replicator.client import Client, ConsumerType, …``.
 
 from replicator.client.client import Client
 from replicator.client.consumer import Consumer
+from replicator.client.consumer_stats import ConsumerStats
 from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
 from replicator.client.errors import (
     AlreadyClosed,
@@ -41,19 +42,27 @@ from replicator.client.errors import (
     UnknownError,
 )
 from replicator.client.message import ChunkMessageId, Message, MessageId, OutgoingMessage
+from replicator.client.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff
 from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
 from replicator.client.producer_stats import ProducerStats
+from replicator.client.reader import Reader
 from replicator.client.schema import BytesSchema, JsonSchema, StringSchema
 from replicator.client.settings import (
     BatchingType,
     CompressionType,
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
     ConsumerType,
     HashingScheme,
     InitialPosition,
+    KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+from replicator.client.sync_client import SyncClient
 
 __all__ = [
     "AlreadyClosed",
@@ -69,13 +78,18 @@ __all__ = [
     "CompressionType",
     "ConnectError",
     "Consumer",
+    "ConsumerBatchReceivePolicy",
     "ConsumerBusy",
     "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerKeySharedPolicy",
+    "ConsumerStats",
     "ConsumerType",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
     "DecryptionFailed",
+    "FixedRedeliveryBackoff",
     "HashingScheme",
     "InitialPosition",
     "InvalidAck",
@@ -85,9 +99,12 @@ __all__ = [
     "InvalidTopicName",
     "InvalidUrl",
     "JsonSchema",
+    "KeySharedMode",
     "Message",
     "MessageId",
     "MessageTooBig",
+    "MultiTopicsConsumer",
+    "MultiplierRedeliveryBackoff",
     "NotAllowedError",
     "OperationNotSupported",
     "OutgoingMessage",
@@ -102,10 +119,12 @@ __all__ = [
     "ProducerQueueIsFull",
     "ProducerStats",
     "PulsarException",
+    "Reader",
     "SchemaError",
     "ServiceUnitNotReady",
     "StringSchema",
     "SubscriptionNotFound",
+    "SyncClient",
     "Timeout",
     "TopicNotFound",
     "UnknownError",

@@ -18,13 +18,14 @@ from replicator.client.consumer import Consumer
 from replicator.client.errors import AlreadyClosed, Timeout
 from replicator.client.listening import MessageListener
 from replicator.client.message import Message, MessageId, Opening
-from replicator.client.seeking import SkippedPart, seek_target, start_position
+from replicator.client.seeking import SkippedPart, following, seek_target, start_position
 from replicator.client.settings import ConsumerSettings
 from replicator.engine.types import InitialPosition
 from snapshots.position import BEFORE_ALL, Position
 
 ARRIVAL_MS_MAX: Final = 1_000
-"""How long :meth:`Reader.has_message_available` waits for the first message after a seek by time."""
+"""How long :meth:`Reader.has_message_available` waits for the first message after a seek, where it cannot be known from
+the end of the log whether there is one: after a seek by time, and after one into the last batch."""
 
 
 class Reader:
@@ -50,6 +51,8 @@ class Reader:
         """The entry that is to come next, and what of it was read."""
         self._at_latest = start_message_id == MessageId.latest
         """Not connected yet, to read what is published from then on."""
+        self._next_is_known = self._skipped is None
+        """Whether there is a message as soon as the log goes as far as :attr:`_next`."""
         self._sought_ms: int | None = None
         """Nothing was read since a seek to this publish time."""
         self._consumer = Consumer(
@@ -80,15 +83,16 @@ class Reader:
 
     async def has_message_available(self) -> bool:
         """Whether :meth:`read_next` would return without waiting for a publish. Raises :class:`ConnectError`."""
-        if self._sought_ms is not None:
+        last = (await self._consumer.get_last_message_id()).position()
+        if last == BEFORE_ALL or last < self._next:
+            return False
+        if not self._next_is_known:
             try:
                 message = await self._consumer.receive(ARRIVAL_MS_MAX)
             except Timeout:
                 return False
             self._consumer.put_back((message,))
-            return True
-        last = (await self._consumer.get_last_message_id()).position()
-        return last > BEFORE_ALL and last >= self._next
+        return True
 
     async def seek(self, messageid: MessageId | int) -> None:
         """Read on elsewhere: after the message (or with it, as the reader was made), or from a publish time on in
@@ -102,6 +106,7 @@ class Reader:
         else:
             self._sought_ms = messageid
             self._next, self._skipped = Position(0, 0), None
+        self._next_is_known = self._sought_ms is None and self._skipped is None
 
     async def get_last_message_id(self) -> MessageId:
         """As :meth:`Consumer.get_last_message_id`."""
@@ -145,7 +150,8 @@ class Reader:
 
     async def _read(self, message: Message) -> None:
         message_id = message.message_id()
-        self._next, self._skipped = seek_target(message_id, inclusive=False)
+        self._next, self._skipped = following(message_id)
+        self._next_is_known = True
         await self._consumer.acknowledge_cumulative(message_id)
 
     async def _settle_at_end(self) -> None:

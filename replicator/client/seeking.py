@@ -41,7 +41,15 @@ def seek_target(message_id: MessageId, *, inclusive: bool) -> tuple[Position, Sk
         return position, SkippedPart(position, index - 1) if index > 0 else None
     if index < 0 or index == message_id.batch_size() - 1 > 0:
         return Position(position.ledger, position.entry + 1), None
-    return position, SkippedPart(position, index)  # also of an id that was made without its batch size
+    return position, SkippedPart(position, index)  # perhaps all of a batch of one: an id may lack its batch size
+
+
+def following(message_id: MessageId) -> tuple[Position, SkippedPart | None]:
+    """As :func:`seek_target`, after a message that was received: its batch size is certain."""
+    position, index = message_id.position(), message_id.batch_index()
+    if index == message_id.batch_size() - 1:
+        return Position(position.ledger, position.entry + 1), None
+    return seek_target(message_id, inclusive=False)
 
 
 def start_position(target: Position) -> Position:

@@ -697,13 +697,15 @@ def test_a_partitioned_topic_is_consumed_whole(tmp_path: Path) -> None:
 
 def test_a_reader_begins_where_it_is_told_and_leaves_no_subscription(with_client: WithClient) -> None:
     async def scenario(client: Client) -> None:
-        await publish(client, b"a", b"b")
+        await publish(client, b"a")
+        await publish(client, b"b", batch=True)  # a batch of one
         await publish(client, b"c", b"d", batch=True)
+        await publish(client, b"e", batch=True)
         reader = await client.create_reader(TOPIC, MessageId.earliest)
         read: list[Message] = []
         while await reader.has_message_available():
             read.append(await reader.read_next(timeout_millis=5_000))
-        assert contents(read) == [b"a", b"b", b"c", b"d"]
+        assert contents(read) == [b"a", b"b", b"c", b"d", b"e"]
         for inclusive in (False, True):
             for at, message in enumerate(read):
                 own = await client.create_reader(TOPIC, message.message_id(), start_message_id_inclusive=inclusive)

@@ -1,0 +1,297 @@
+"""A small synchronous facade: the same client for code without an event loop.
+
+Owns a thread with an event loop of its own, in which everything runs; each call here waits for it there. Errors and
+results are those of the asyncio API. Calls may come from several threads. A listener is called in a thread of a pool,
+with the synchronous consumer, one message after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from replicator.client.client import Client
+from replicator.client.consumer import Consumer
+from replicator.client.consumer_stats import ConsumerStats
+from replicator.client.errors import AlreadyClosed
+from replicator.client.listening import MessageListener
+from replicator.client.message import Message, MessageId
+from replicator.client.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.partitioned_producer import PartitionedProducer
+from replicator.client.producer import Producer
+from replicator.client.reader import Reader
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="replicator-client", daemon=True)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._thread.start()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine that runs there; an interrupt cancels it."""
+        with self._lock:
+            if self._stopped:
+                call.close()
+                raise AlreadyClosed("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Wait for a function that is called there."""
+
+        async def called() -> T:
+            return function()
+
+        return self.run(called())
+
+    def stop(self) -> None:
+        """End the thread. Idempotent."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+class _Closing:
+    """What all parts of the facade do as context managers."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SyncProducer(_Closing):
+    """See :class:`Producer`; made by :meth:`SyncClient.create_producer`."""
+
+    def __init__(self, loop: _Loop, producer: Producer | PartitionedProducer) -> None:
+        self._loop = loop
+        self._producer = producer
+
+    def send(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Return the message's id when it is durable."""
+        return self._loop.run(
+            self._producer.send(
+                content,
+                properties,
+                partition_key=partition_key,
+                ordering_key=ordering_key,
+                sequence_id=sequence_id,
+                event_timestamp=event_timestamp,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+            )
+        )
+
+    def flush(self) -> None:
+        self._loop.run(self._producer.flush())
+
+    def close(self) -> None:
+        _close(self._loop, self._producer.close)
+
+    def topic(self) -> str:
+        return self._producer.topic()
+
+    def producer_name(self) -> str:
+        return self._producer.producer_name()
+
+    def last_sequence_id(self) -> int:
+        return self._producer.last_sequence_id()
+
+
+class SyncConsumer(_Closing):
+    """See :class:`Consumer`; made by :meth:`SyncClient.subscribe`. Iterating ends when it is closed."""
+
+    def __init__(self, loop: _Loop, consumer: Consumer | MultiTopicsConsumer) -> None:
+        self._loop = loop
+        self._consumer = consumer
+
+    def receive(self, timeout_millis: int | None = None) -> Message:
+        return self._loop.run(self._consumer.receive(timeout_millis))
+
+    def batch_receive(self) -> list[Message]:
+        return self._loop.run(self._consumer.batch_receive())
+
+    def acknowledge(self, message: Message | MessageId) -> None:
+        self._loop.run(self._consumer.acknowledge(message))
+
+    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        self._loop.call(lambda: self._consumer.acknowledge_many(messages))
+
+    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        self._loop.run(self._consumer.acknowledge_cumulative(message))
+
+    def flush_acknowledgements(self) -> None:
+        self._loop.run(self._consumer.flush_acknowledgements())
+
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
+        self._loop.run(self._consumer.negative_acknowledge(message))
+
+    def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None = None) -> None:
+        self._loop.run(self._consumer.reconsume_later(message, delay_ms, properties))
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        self._loop.call(self._consumer.redeliver_unacknowledged_messages)
+
+    def seek(self, messageid: MessageId | int) -> None:
+        self._loop.run(self._consumer.seek(messageid))
+
+    def pause_message_listener(self) -> None:
+        self._loop.call(self._consumer.pause_message_listener)
+
+    def resume_message_listener(self) -> None:
+        self._loop.call(self._consumer.resume_message_listener)
+
+    def unsubscribe(self, force: bool = False) -> None:
+        self._loop.run(self._consumer.unsubscribe(force))
+
+    def close(self) -> None:
+        _close(self._loop, self._consumer.close)
+
+    def stats(self) -> ConsumerStats:
+        return self._loop.call(self._consumer.stats)
+
+    def topic(self) -> str:
+        return self._consumer.topic()
+
+    def subscription_name(self) -> str:
+        return self._consumer.subscription_name()
+
+    def consumer_name(self) -> str:
+        return self._consumer.consumer_name()
+
+    def is_connected(self) -> bool:
+        return self._loop.call(self._consumer.is_connected)
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                yield self.receive()
+            except AlreadyClosed:
+                return
+
+
+class SyncReader(_Closing):
+    """See :class:`Reader`; made by :meth:`SyncClient.create_reader`."""
+
+    def __init__(self, loop: _Loop, reader: Reader) -> None:
+        self._loop = loop
+        self._reader = reader
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        return self._loop.run(self._reader.read_next(timeout_millis))
+
+    def has_message_available(self) -> bool:
+        return self._loop.run(self._reader.has_message_available())
+
+    def seek(self, messageid: MessageId | int) -> None:
+        self._loop.run(self._reader.seek(messageid))
+
+    def close(self) -> None:
+        _close(self._loop, self._reader.close)
+
+    def topic(self) -> str:
+        return self._reader.topic()
+
+
+class SyncClient(_Closing):
+    """See :class:`Client`, also for the arguments of every method."""
+
+    def __init__(self, service_url: str, **options: Any) -> None:
+        self._loop = _Loop()
+        try:
+            self._client = self._loop.call(lambda: Client(service_url, **options))
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def create_producer(self, topic: str, *args: Any, **options: Any) -> SyncProducer:
+        return SyncProducer(self._loop, self._loop.run(self._client.create_producer(topic, *args, **options)))
+
+    def subscribe(
+        self,
+        topic: str | list[str],
+        subscription_name: str,
+        *args: Any,
+        message_listener: Callable[[SyncConsumer, Message], object] | None = None,
+        **options: Any,
+    ) -> SyncConsumer:
+        listener = None if message_listener is None else self._in_a_thread(message_listener, SyncConsumer)
+        consumer = self._loop.run(
+            self._client.subscribe(topic, subscription_name, *args, message_listener=listener, **options)
+        )
+        return SyncConsumer(self._loop, consumer)
+
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        *,
+        reader_listener: Callable[[SyncReader, Message], object] | None = None,
+        **options: Any,
+    ) -> SyncReader:
+        listener = None if reader_listener is None else self._in_a_thread(reader_listener, SyncReader)
+        reader = self._loop.run(
+            self._client.create_reader(topic, start_message_id, reader_listener=listener, **options)
+        )
+        return SyncReader(self._loop, reader)
+
+    def close(self) -> None:
+        """Close every producer, consumer and reader, and end the thread. Idempotent."""
+        try:
+            _close(self._loop, self._client.close)
+        finally:
+            self._loop.stop()
+
+    def _in_a_thread(self, listener: Callable[[Any, Message], object], facade: Callable[..., Any]) -> MessageListener:
+        async def listen(consumer: object, message: Message) -> None:
+            await asyncio.to_thread(listener, facade(self._loop, consumer), message)
+
+        return listen
+
+
+def _close(loop: _Loop, close: Callable[[], Awaitable[None]]) -> None:
+    """Close in the loop; when the client is closed, all its parts are."""
+
+    async def closed() -> None:
+        await close()
+
+    try:
+        loop.run(closed())
+    except AlreadyClosed:
+        return
