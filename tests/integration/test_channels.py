@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from channel_support import Cluster, Received, pause_longer_than_connecting_may_take, reached
+from channel_support import Cluster, Received, Sent, pause_longer_than_connecting_may_take, reached
 from engine_support import TOPIC, eventually, marker, message
 
 from replicator.client.channel import ConsumerChannel, ProducerChannel
@@ -26,7 +26,7 @@ from replicator.client.errors import (
     ProducerBusy,
     ProducerFenced,
 )
-from replicator.client.settings import ConsumerSettings
+from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.types import (
     DUPLICATE,
@@ -334,6 +334,28 @@ def test_failover_consumers_hear_who_is_active_before_they_get_messages(with_clu
         assert before in ([], ["inactive"])
         await first.close()
         await standby.hears(*before, "active", position)
+
+    with_cluster(scenario)
+
+
+def test_what_happens_before_a_channel_is_started_is_told_when_it_is(with_cluster: WithCluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        topic = await cluster.topic()
+        settings = [
+            ConsumerSettings(TOPIC, name, "c", SubscriptionType.FAILOVER, InitialPosition.EARLIEST) for name in "ab"
+        ]
+        active, deleted = [await cluster.connector.open_consumer(setting) for setting in settings]
+        producer = await cluster.connector.open_producer(ProducerSettings(TOPIC, "p"))
+        await topic.subscriptions["b"].delete(force=True)
+        await cluster.producer("owner", AccessMode.EXCLUSIVE_WITH_FENCING)
+        received, gone, sent = Received(), Received(), Sent()
+        active.start(received)
+        deleted.start(gone)
+        producer.start(sent)
+        await eventually(lambda: received.told and gone.lost and sent.lost, "the news")
+        assert (received.told, received.lost) == (["active"], [])
+        assert "deleted" in str(gone.lost[0])
+        assert type(sent.lost[0]) is ProducerFenced
 
     with_cluster(scenario)
 

@@ -33,6 +33,7 @@ from replicator.client.frames import (
     Request,
     Restarted,
     RestartSeen,
+    Seek,
     Subscribe,
 )
 from replicator.client.settings import ProducerSettings
@@ -204,6 +205,32 @@ def test_a_restart_takes_back_what_waits_for_a_slow_reader_and_its_permits(tmp_p
                 assert isinstance(reply, Deliver)
                 again += [delivery.position.entry for delivery in reply.deliveries]
             assert again == list(range(60))
+
+    with_engine(tmp_path, scenario)
+
+
+def test_a_seek_is_done_for_a_slow_reader_only_after_it_heard_of_the_restart(tmp_path: Path) -> None:
+    """So that a client that has waited for its seek gets nothing more of the former place."""
+
+    async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
+        topic = await engine.topic(TOPIC)
+        for _ in range(10):
+            await topic.publish([message(bytes(1024 * 1024))] * 6)
+        async with connected(session, url, "consumer") as socket:
+            client = RawClient(socket)
+            await client.send(SUBSCRIBE)
+            assert isinstance(await client.receive(), Ready)
+            await client.send(Flow(60))
+            (subscription,) = topic.subscriptions.values()
+            await eventually(lambda: subscription.status()["consumers"][0]["unacked_entries"] >= 16, "a full queue")
+            generation = subscription.cursor.generation
+            await client.send(Seek(5, BEFORE_ALL))
+            await eventually(lambda: subscription.cursor.generation > generation, "the seek")
+            await topic.publish([message()])  # a turn of the store: the seek is durable as well
+            replies: list[Reply | None] = []
+            while Done(5) not in replies:
+                replies.append(await client.receive())
+            assert Restarted() in replies
 
     with_engine(tmp_path, scenario)
 
