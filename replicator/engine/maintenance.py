@@ -210,10 +210,10 @@ class Maintenance:
             if not going.drop(block):
                 break
         trimming = going.trimming
-        if trimming is not None:
-            await topic.trim(trimming.upto)
-            if topic.log.trimmed == trimming.upto:  # else somebody went back meanwhile; the sums are made again
-                sizes.trim(trimming.upto, trimming.size_bytes)
+        await topic.trim(topic.log.trimmed if trimming is None else trimming.upto)  # also what an earlier pass left
+        # Unless somebody went back meanwhile: then the sums are made again.
+        if trimming is not None and topic.log.trimmed == trimming.upto:
+            sizes.trim(trimming.upto, trimming.size_bytes)
 
     # Reading headers.
 

@@ -82,6 +82,10 @@ HIGH_WATER: Final = struct.Struct(">QQQ")
 EPOCH: Final = struct.Struct(">Q")
 EXTENT: Final = struct.Struct(">IQQ")
 EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+"""Address space beyond a store's limit: deleting takes fresh pages too, so a full store could otherwise not be trimmed,
+nor an acknowledgement be kept that lets it be. Appends leave it alone."""
+
 LOOK_BACK_BLOCKS_MAX: Final = 50_000
 """Bounds the time to load a topic: 50,000 headers are read in a tenth of a second."""
 
@@ -146,9 +150,11 @@ class Store:
     def __init__(self, path: Path, *, cluster: str, size_max: int) -> None:
         self.path = path
         self.cluster = cluster
+        self.size_max = size_max
+        """Bytes that appends may fill."""
         self._lock = lock_directory(path)
         try:
-            self.env, self.tables = open_environment(path, size_max, TABLES)
+            self.env, self.tables = open_environment(path, size_max + RESERVE_BYTES, TABLES)
         except BaseException:
             self._lock.close()
             raise
@@ -176,6 +182,15 @@ class Store:
         """Bytes in use, pages that are free for re-use included."""
         info, stat = self.env.info(), self.env.stat()
         return int((info["last_pgno"] + 1) * stat["psize"])
+
+    def has_room(self, append_bytes: int) -> bool:
+        """Whether that many bytes can be appended. The pages are counted only when the file has been full once."""
+        if self.size_bytes() + append_bytes <= self.size_max:
+            return True
+        with self.env.begin() as txn:
+            stats = [txn.stat(db) for db in self.tables.values()]
+        pages = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
+        return pages * stats[0]["psize"] + append_bytes <= self.size_max
 
     def _check_meta(self, cluster: str) -> None:
         with self.env.begin(write=True, db=self.tables["meta"]) as txn:

@@ -84,6 +84,7 @@ class Topic:
         self.failover = failover
         self._default_policies = default_policies
         self.log = LogIndex(store.trim(record.topic_id).through)
+        self._trimmed_in_store = self.log.trimmed
         self.held_back: dict[str, Position] = {}
         """By name, such as a link's, the position up to which somebody besides subscriptions is done with the log."""
         self._store = store
@@ -322,6 +323,13 @@ class Topic:
         subscriptions = list(self.subscriptions.values())
         mark_deletes = (each.cursor.mark_delete for each in subscriptions if each.durable)
         upto = done_through(upto, mark_deletes, self.held_back.values())
+        await self._trim_index(upto, subscriptions)
+        if self._trimmed_in_store < self.log.trimmed:  # also what a store that failed did not delete at an earlier call
+            trimmed = self.log.trimmed
+            await self.writer.trim(self.topic_id, trimmed)
+            self._trimmed_in_store = trimmed
+
+    async def _trim_index(self, upto: Position, subscriptions: Sequence[Subscription]) -> None:
         following = self.log.next_after(upto)
         kept = self._store.block_start(self.topic_id, self.log.last if following is None else following)
         end = self.log.trimmed if kept is None else self.log.clamp(Position(kept.ledger, kept.entry - 1))
@@ -331,7 +339,6 @@ class Topic:
         self._cache.discard_through(self.topic_id, end)
         for subscription in subscriptions:
             await subscription.consume_through(end)
-        await self.writer.trim(self.topic_id, end)
 
     # Subscriptions.
 

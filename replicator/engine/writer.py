@@ -203,19 +203,16 @@ class Writer:
             self._broken = True
             self.failed = displaced
             return self._refuse(group, StoreFailed(displaced))
+        append_bytes = sum(request.bytes for request in group if isinstance(request, PublishRequest | CopyRequest))
+        if append_bytes and not self._store.has_room(append_bytes):
+            return self._commit_in_halves(group)
         batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS))
         try:
             with self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)
         except lmdb.MapFullError:
             batch.roll_back()
-            if len(group) > 1:
-                half = len(group) // 2
-                committed = self._commit(group[:half])
-                committed.extend(self._commit(group[half:]))
-                return committed
-            limit = self._store.env.info()["map_size"]
-            return self._refuse(group, StoreFull(f"the store has reached its limit of {limit} bytes (store.size_max)"))
+            return self._commit_in_halves(group)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever or be confirmed
             batch.roll_back()
             self._broken = True
@@ -225,6 +222,16 @@ class Writer:
         self.commits += 1
         batch.committed.bytes = sum(request.bytes for request in group)
         return batch.committed
+
+    def _commit_in_halves(self, group: list[Request]) -> Committed:
+        """The group does not fit: what of it does? Deleting, and what is small, has a reserve of its own."""
+        if len(group) == 1:
+            limit = self._store.size_max
+            return self._refuse(group, StoreFull(f"the store has reached its limit of {limit} bytes (store.size_max)"))
+        half = len(group) // 2
+        committed = self._commit(group[:half])
+        committed.extend(self._commit(group[half:]))
+        return committed
 
     @staticmethod
     def _refuse(group: list[Request], error: EngineError) -> Committed:

@@ -42,3 +42,15 @@ def test_invariant_11_it_never_holds_more_than_its_limit_or_one_block(puts: list
         assert cache._bytes <= 150 or len(held) == 1
         assert cache._order == sorted(held)
         assert cache.get(topic_id, Position(1, 3 * index + 2)) == (position, VIEW)
+
+
+def test_what_is_trimmed_is_forgotten_and_makes_room() -> None:
+    cache = BlockCache(bytes_max=400)
+    for topic_id in (1, 2):
+        for entry in (0, 3, 6):
+            cache.put(topic_id, Position(5, entry), VIEW, 60)
+    cache.discard_through(1, Position(5, 5))
+    assert [cache.get(1, Position(5, entry)) is None for entry in (0, 3, 6)] == [True, True, False]
+    assert all(cache.get(2, Position(5, entry)) is not None for entry in (0, 3, 6))
+    cache.put(1, Position(6, 0), VIEW, 120)
+    assert cache.get(2, Position(5, 0)) is not None, "120 of 400 bytes were free again"

@@ -9,6 +9,8 @@ from engine_support import make_log
 
 from replicator.engine.cursor import Cursor, CursorState
 from replicator.engine.errors import InvalidAck
+from replicator.engine.log_index import LogIndex
+from replicator.engine.position_set import PositionSet
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -152,3 +154,48 @@ def test_100_000_holes_close_again() -> None:
     assert cursor.mark_delete == at(count - 1)
     assert not cursor.state.individually_deleted
     assert time.monotonic() - started < 20
+
+
+def trimmed_log() -> LogIndex:
+    """Entries 0 to 9, of which 0 to 4 are gone."""
+    log = make_log((1, 10, False))
+    log.trim(at(4))
+    return log
+
+
+def test_a_cursor_below_the_trimmed_part_starts_above_it() -> None:
+    state = CursorState(mark_delete=at(1), individually_deleted=PositionSet([at(3), at(5), at(8)]))
+    cursor = Cursor(trimmed_log(), state)
+    assert cursor.mark_delete == at(5)
+    assert list(cursor.state.individually_deleted) == [at(8)]
+    assert cursor.backlog_entries() == 3
+
+
+def test_an_ack_of_a_trimmed_position_is_late_not_wrong() -> None:
+    cursor = Cursor(trimmed_log(), CursorState())
+    assert cursor.acknowledge(at(2), None, 1)
+    assert cursor.acknowledge(at(4), [0], 3)
+    cursor.acknowledge_cumulative(at(3), 1, 3)
+    assert cursor.mark_delete == at(4)
+    for wrong in (BEFORE_ALL, at(10)):
+        with pytest.raises(InvalidAck):
+            cursor.acknowledge(wrong, None, 1)
+
+
+def test_a_seek_into_the_trimmed_part_goes_to_the_first_entry_that_is_left() -> None:
+    cursor = Cursor(trimmed_log(), CursorState(mark_delete=at(8)))
+    cursor.restart(at(1))
+    assert (cursor.mark_delete, cursor.backlog_entries()) == (at(4), 5)
+    assert not cursor.merge_mark_delete(at(2), cursor.generation)
+
+
+def test_closing_a_hole_among_100_000_open_batches_costs_no_walk_over_them() -> None:
+    cursor = Cursor(make_log((1, 300_000, False)), CursorState())
+    for entry in range(100_000, 200_000):
+        cursor.acknowledge(at(entry), [0], 2)
+    started = time.monotonic()
+    for entry in range(20_000):
+        cursor.acknowledge(at(entry), None, 1)
+    assert cursor.mark_delete == at(19_999)
+    assert len(cursor.state.batch_acks) == 100_000
+    assert time.monotonic() - started < 5, "a walk for each would take minutes"

@@ -12,7 +12,7 @@ from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, marke
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.entry import encode_entry
-from replicator.engine.errors import BacklogQuotaExceeded
+from replicator.engine.errors import BacklogQuotaExceeded, StoreFull
 from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.topic import Topic
@@ -106,6 +106,8 @@ def test_what_every_durable_subscription_consumed_goes_and_the_last_block_stays(
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[2:]
         assert bench.topic.first_position == positions[2]
+        assert bench.engine._cache.get(bench.topic.topic_id, positions[1]) is None
+        assert bench.engine._cache.get(bench.topic.topic_id, positions[2]) is not None
         slow_cursor = bench.topic.subscriptions["slow"].cursor
         assert slow_cursor.backlog_entries() == 3
         assert bench.topic.subscriptions["slow"].backlog_messages() == 3
@@ -201,6 +203,70 @@ def test_a_seek_back_while_a_pass_runs_keeps_what_it_went_back_to(tmp_path: Path
         assert subscription.cursor.mark_delete == max(positions[0], bench.topic.log.trimmed)
         await bench.engine.maintenance.run_once()
         assert bench.topic.first_position == first
+
+    run(tmp_path, NOTHING_KEPT, scenario)
+
+
+def test_invariant_5_whoever_asks_for_a_trim_gets_no_more_than_nobody_wants(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        consumer, _ = await subscribed(bench.topic)
+        positions = await bench.publish(5)
+        await consumer.acknowledge([Ack(position) for position in positions[:3]])
+        bench.topic.held_back["link to eu-west"] = positions[0]
+        await bench.topic.trim(bench.topic.log.last)
+        assert bench.readable() == positions[1:]
+        bench.topic.held_back.clear()
+        await bench.topic.trim(bench.topic.log.last)
+        assert bench.readable() == positions[3:]
+        await bench.topic.subscriptions["sub"].seek(positions[1])
+        assert bench.topic.subscriptions["sub"].cursor.mark_delete == positions[2], "what is gone cannot be sought"
+
+    run(tmp_path, TopicPolicies(), scenario)
+
+
+def test_a_store_that_is_full_can_be_trimmed_and_takes_messages_again(tmp_path: Path) -> None:
+    """Deleting and acknowledging take fresh pages too; they have a reserve."""
+
+    async def main() -> None:
+        settings = EngineSettings(store_bytes_max=2**20, policies=NOTHING_KEPT)
+        async with opened(tmp_path, settings=settings) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic, permits=0)
+            positions: list[Position] = []
+
+            async def fill(size: int) -> None:
+                while True:
+                    positions.extend(await topic.publish([message(b"x" * size)]))
+
+            for size in (50_000, 1_000, 10):
+                with pytest.raises(StoreFull):
+                    await fill(size)
+            for position in positions[1:-1:2]:
+                await consumer.acknowledge([Ack(position)])
+            await consumer.acknowledge([Ack(position) for position in positions])
+            await engine.maintenance.run_once()
+            assert engine.store.block_spans(topic.topic_id, BEFORE_ALL, blocks_max=9)[0].first == positions[-1]
+            for _ in range(15):
+                await topic.publish([message(b"x" * 50_000)])
+
+    asyncio.run(main())
+
+
+def test_what_a_store_did_not_delete_is_deleted_by_the_next_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        async def refuse(topic_id: int, upto: Position) -> None:
+            raise StoreFull("in this test")
+
+        positions = await bench.publish(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.engine.writer, "trim", refuse)
+            await bench.engine.maintenance.run_once()
+        assert bench.readable() == positions[2:], "what cannot be read any more is out of the way at once"
+        await bench.engine.maintenance.run_once()
+        spans = bench.engine.store.block_spans(bench.topic.topic_id, BEFORE_ALL, blocks_max=9)
+        assert [span.first for span in spans] == positions[2:]
 
     run(tmp_path, NOTHING_KEPT, scenario)
 

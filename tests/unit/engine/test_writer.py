@@ -198,6 +198,27 @@ def test_entries_that_claim_the_largest_batches_do_not_break_the_store(tmp_path:
     asyncio.run(main())
 
 
+def test_many_rows_are_put_and_cleared_in_one_transaction_and_neighbours_are_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            table = engine.store.tables["cursor_rows"]
+
+            def rows() -> dict[bytes, bytes]:
+                with engine.store.env.begin(db=table) as txn:
+                    return dict(txn.cursor())
+
+            put = engine.writer.put_many
+            await put([("cursor_rows", key, key) for key in (b"a", b"b", b"b1", b"b2", b"c")])
+            await put([("cursor_rows", b"b3", b"new"), ("cursor_rows", b"a", None)], cleared=[("cursor_rows", b"b")])
+            assert rows() == {b"b3": b"new", b"c": b"c"}
+            await put([], cleared=[("cursor_rows", b"c"), ("cursor_rows", b"x")])
+            await put([], cleared=[("cursor_rows", b"b")])
+            assert rows() == {}
+            await put([("cursor_rows", b"never there", None)], cleared=[("cursor_rows", b"b")])
+
+    asyncio.run(main())
+
+
 # When the store is full or fails.
 
 
