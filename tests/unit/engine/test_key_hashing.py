@@ -65,6 +65,7 @@ def test_a_key_that_is_said_to_be_base64_and_is_not_counts_as_it_stands(wrong: s
 def test_messages_without_a_key_all_have_the_same_one() -> None:
     assert entry_key(metadata()) == NON_KEY == b"NON_KEY"
     assert entry_key(metadata(null_partition_key=True)) == NON_KEY
+    assert entry_key(metadata(null_partition_key=True, partition_key="")) == NON_KEY
 
 
 def test_a_batch_without_a_key_counts_as_one_of_no_key() -> None:
