@@ -172,9 +172,12 @@ def test_an_entry_is_compressed_then_encrypted_and_opens_to_its_message(compress
     assert not message.is_encrypted()
 
 
-def test_without_a_key_an_entry_fails_by_its_position_or_is_shown_encrypted_as_asked() -> None:
-    framer = EntryFramer("p", CompressionType.NONE, EntryEncryptor(["orders"], READER, 0))
-    sealed = single_entry(OutgoingMessage(b"secret"), 0, framer, 1, None)
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
+def test_without_a_key_an_entry_fails_by_its_position_or_is_shown_encrypted_as_asked(
+    compression: CompressionType,
+) -> None:
+    framer = EntryFramer("p", compression, EntryEncryptor(["orders"], READER, 0))
+    sealed = single_entry(OutgoingMessage(b"secret" * 20), 0, framer, 1, None)
     assert isinstance(sealed.entry, bytes)
     for opening in (
         Opening(),
