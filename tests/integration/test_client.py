@@ -240,11 +240,11 @@ def test_a_message_of_the_largest_size_passes_and_one_more_byte_does_not(with_cl
     with_client(scenario)
 
 
-def test_what_send_does_not_support_yet_is_refused(with_client: WithClient) -> None:
+def test_what_send_does_not_support_is_refused(with_client: WithClient) -> None:
     async def scenario(client: Client) -> None:
         producer = await client.create_producer("flights")
-        with pytest.raises(OperationNotSupported, match="deliver_at"):
-            await producer.send(b"x", deliver_at=1)
+        with pytest.raises(OperationNotSupported, match="replication_clusters"):
+            await producer.send(b"x", replication_clusters=["eu-west"])
         with pytest.raises(InvalidMessage, match="content is str"):
             await producer.send("text")  # type: ignore[arg-type]
         with pytest.raises(InvalidMessage, match="UTF-8"):
