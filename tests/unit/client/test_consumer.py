@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
 from client_support import HandChannel, delivery, run_consumer, until
+
 from replicator.client.consumer import Consumer
 from replicator.client.errors import ConnectError
 from replicator.engine.types import Ack, Delivery, SubscriptionType
