@@ -465,10 +465,9 @@ def test_invariant_2_what_was_not_copied_is_held_back_from_retention(tmp_path: P
     async def main() -> None:
         async with opened(tmp_path / "us-east", settings=NOTHING_KEPT) as east:
             topic = await east.topic(TOPIC)
-            await topic.publish(numbered(0, 1))
-            link = Link(east, "eu-west", "http://127.0.0.1:9")
-            for number in range(1, 5):
+            for number in range(5):
                 await topic.publish(numbered(number, 1))
+            link = Link(east, "eu-west", "http://127.0.0.1:9")
             late = await east.topic("made-later")
             for number in range(3):
                 await late.publish(numbered(number, 1))
@@ -523,14 +522,24 @@ def test_a_destination_that_lost_its_data_holds_the_source_back_again(tmp_path: 
     async def main() -> None:
         async with opened(tmp_path / "us-east", settings=NOTHING_KEPT) as east:
             topic = await east.topic(TOPIC)
-            for path in ("eu-west", "eu-west-made-anew"):
-                async with (
-                    opened(tmp_path / path, "eu-west") as west,
-                    serving(west, {"us-east"}) as server,
-                    linked(east, "eu-west", server.address),
-                ):
-                    await topic.publish(numbered(0, 1))
-                    await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
-                    assert entries_of(west.find(TOPIC), "us-east") == entries_of(topic, "us-east")  # type: ignore[arg-type]
+            await topic.publish(numbered(0, 1))
+            held_when_connected: list[Position] = []
+
+            def note(link: Link) -> None:
+                if link.state == "idle":
+                    held_when_connected.append(topic.held_back["link to eu-west"])
+
+            link = Link(east, "eu-west", "http://127.0.0.1:9", on_state=note)
+            link.start()
+            try:
+                for path in ("eu-west", "eu-west-made-anew"):
+                    async with opened(tmp_path / path, "eu-west") as west, serving(west, {"us-east"}) as server:
+                        held_when_connected.clear()
+                        link.address = server.address
+                        await eventually(lambda: held_when_connected[1:])
+                        assert (held_when_connected[0], held_when_connected[-1]) == (BEFORE_ALL, topic.log.last)
+                        assert entries_of(west.find(TOPIC), "us-east") == entries_of(topic, "us-east")  # type: ignore[arg-type]
+            finally:
+                await link.stop()
 
     asyncio.run(main())
