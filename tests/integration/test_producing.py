@@ -15,6 +15,7 @@ import pytest
 from channel_support import served
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from engine_support import CuttingProxy, eventually
 
 from replicator.client import Client, CompressionType, ConsumerType, InitialPosition, Message
 from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
@@ -337,3 +338,58 @@ def test_statistics_tell_what_was_sent(run: Run) -> None:
         assert 0 < stats.latency_ms_p50 <= stats.latency_ms_p99 <= stats.latency_ms_max
 
     run(scenario)
+
+
+CUT_MESSAGES = 600
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batching_max_messages": 20},
+        {"batching_max_messages": 20, "batching_type": BatchingType.KeyBased},
+        {"batching_enabled": False, "chunking_enabled": True, "chunk_max_message_size": 500},
+        {"batching_max_messages": 20, "access_mode": ProducerAccessMode.Exclusive},
+    ],
+    ids=["default", "key based", "chunks", "exclusive"],
+)
+def test_over_a_connection_that_is_cut_again_and_again_everything_is_stored_once_in_the_order_of_its_key(
+    tmp_path: Path, arguments: dict[str, Any], seed: int
+) -> None:
+    async def main() -> None:
+        engine = await Engine.open(tmp_path / "engine", cluster="us-east")
+        try:
+            await deduplicating(engine)
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                served(engine) as url,
+                CuttingProxy(int(url.rpartition(":")[2]), seed=seed, bytes_max=60_000) as proxy,
+                Client(url) as direct,
+                Client(f"http://{proxy.address}") as client,
+            ):
+                producer = await client.create_producer(TOPIC, "p", max_pending_messages=10_000, **arguments)
+                expected: dict[str, list[bytes]] = defaultdict(list)
+                confirmations = []
+                for n in range(CUT_MESSAGES):
+                    key, content = f"k{n % 5}", b"%d " % n * 60
+                    expected[key].append(content)
+                    confirmations.append(producer.enqueue(content, partition_key=key))
+                    if n % 50 == 0:
+                        await asyncio.sleep(0.01)  # so that what is sent meets several connections
+                await eventually(lambda: proxy.cuts >= 3, "three cuts")
+                proxy.cutting = False
+                await producer.flush()
+                assert all(confirmation.exception() is None for confirmation in confirmations)
+                await producer.send(b"end")
+                await producer.close()
+                *messages, end = await received(direct, CUT_MESSAGES + 1)
+                assert end.data() == b"end", "nothing is stored twice, up to the last"
+                by_key: dict[str, list[bytes]] = defaultdict(list)
+                for message in messages:
+                    by_key[message.partition_key()].append(message.data())
+                assert by_key == expected
+        finally:
+            await engine.close()
+
+    asyncio.run(main())
