@@ -150,12 +150,19 @@ class _Answers:
         while self._in_flight:
             await self._answer_first()
 
-    async def drain(self) -> None:
-        """Let the engine finish what it has begun."""
-        if self._in_flight:
-            await asyncio.wait([task for _, task, _ in self._in_flight])
-        for _, task, _ in self._in_flight:
-            task.exception()  # the client is gone: there is nobody to tell
+    async def drain(self, seconds_max: float | None = None) -> None:
+        """Let the engine finish what it has begun; what it has not begun after ``seconds_max`` is given up."""
+        tasks = [task for _, task, _ in self._in_flight]
+        if not tasks:
+            return
+        _, held = await asyncio.wait(tasks, timeout=seconds_max)
+        for task in held:
+            task.cancel()
+        if held:
+            await asyncio.wait(held)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # the client is gone: there is nobody to tell
 
     async def _answer_first(self) -> None:
         request_id, task, request_bytes = self._in_flight[0]
@@ -346,7 +353,7 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
     finally:
         producer.on_closed = None
         producer.close()  # before the rest: the client may be connecting again under this name
-        await answers.drain()
+        await answers.drain(CLOSE_SECONDS_MAX)  # a backlog over its quota may hold publishes for hours
 
 
 async def _while_the_client_stays(

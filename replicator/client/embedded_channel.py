@@ -22,6 +22,8 @@ from snapshots.position import Position
 P = ParamSpec("P")
 
 ENTRIES_PER_PUBLISH_MAX: Final = 1_000
+CLOSE_SECONDS_MAX: Final = 2.0
+"""For what a producer has published before it was closed; a backlog over its quota may hold it for hours."""
 
 
 class EmbeddedConnector:
@@ -92,9 +94,14 @@ class _Tasks:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def wait(self) -> None:
+    async def wait(self, seconds_max: float | None = None) -> None:
+        """Until all have ended; those that have not after ``seconds_max`` are cancelled."""
         if self._running:
-            await asyncio.wait(self._running)
+            _, held = await asyncio.wait(self._running, timeout=seconds_max)
+            for task in held:
+                task.cancel()
+            if held:
+                await asyncio.wait(held)
 
 
 class EmbeddedProducerChannel:
@@ -123,7 +130,7 @@ class EmbeddedProducerChannel:
         self._publish_gathered()
         self._events = None
         self._producer.on_closed = None
-        await self._tasks.wait()
+        await self._tasks.wait(CLOSE_SECONDS_MAX)
         self._producer.close()
 
     def _publish_gathered(self) -> None:

@@ -11,6 +11,8 @@ import pytest
 from channel_support import Cluster, Received, Sent, pause_longer_than_connecting_may_take, reached
 from engine_support import TOPIC, eventually, marker, message
 
+from replicator.api import client_sockets
+from replicator.client import embedded_channel
 from replicator.client.channel import ConsumerChannel, ProducerChannel
 from replicator.client.errors import (
     AlreadyClosed,
@@ -151,6 +153,32 @@ def test_a_backlog_over_its_quota_refuses_entries_by_name(with_cluster: WithClus
         channel.publish(1, message())
         await sent.answered(1)
         assert type(sent.refusals[1]) is ProducerBlockedQuotaExceededException
+
+    with_cluster(scenario)
+
+
+def test_what_a_quota_holds_of_a_producer_that_leaves_is_given_up(
+    with_cluster: WithCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those that come and go would fill what may be held for all (invariant 11)."""
+    monkeypatch.setattr(embedded_channel, "CLOSE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(client_sockets, "CLOSE_SECONDS_MAX", 0.2)
+
+    async def scenario(cluster: Cluster) -> None:
+        leaving, sent = await cluster.producer("leaving")
+        staying, held = await cluster.producer("staying")
+        topic = await cluster.topic()
+        topic.quota_exceeded = QuotaPolicy.PRODUCER_REQUEST_HOLD
+        for channel in (leaving, staying):
+            channel.publish(1, message())
+        await eventually(lambda: topic._gate.held == 2, "two publishes that are held")
+        await leaving.close()
+        await eventually(lambda: topic._gate.held == 1, "one publish that is held")
+        await eventually_connected(cluster, "leaving")
+        assert (sent.receipts, sent.refusals) == ({}, {})
+        topic.quota_exceeded = None
+        await held.answered(1)
+        assert topic.messages == 1
 
     with_cluster(scenario)
 
