@@ -158,7 +158,7 @@ class AckGrouping:
         if indexes is None:
             indexes = self._batches[position] = BitMap()
         indexes.add(batch_index)
-        if len(indexes) == batch_size:
+        if len(indexes) == batch_size > batch_index:
             del self._batches[position]
             self._entries.add(position)
         return self._gathered()
@@ -262,7 +262,8 @@ class AckGrouping:
     def _acknowledge_partial(self, position: Position, indexes: BitMap, batch_size: int) -> Sequence[Action]:
         gathered = self._partial.setdefault(position, BitMap())
         gathered |= indexes
-        return self._acknowledge_entry(position) if len(gathered) == batch_size else _NOTHING
+        complete = len(gathered) == batch_size > gathered.max()
+        return self._acknowledge_entry(position) if complete else _NOTHING
 
     def _take_ticket(self) -> None:
         self.ticket += 1

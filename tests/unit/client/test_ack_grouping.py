@@ -294,3 +294,51 @@ class AcksAgainstAModel(RuleBasedStateMachine):
 
 TestAcksAgainstAModel = AcksAgainstAModel.TestCase
 TestAcksAgainstAModel.settings = settings(stateful_step_count=40)
+
+
+def test_without_batch_index_acks_an_entry_is_sent_when_all_its_messages_are_acknowledged() -> None:
+    acks = AckGrouping(0, 1000, batch_index_acks=False)
+    assert acks.acknowledge(_at(0), 0, 3) == ()
+    assert acks.acknowledge(_at(0), 2, 3) == ()
+    assert acks.acknowledged(_at(0)) is False
+    assert _acks(acks.acknowledge(_at(0), 1, 3)) == (Ack(_at(0)),)
+
+
+def test_without_batch_index_acks_a_new_delivery_starts_from_none() -> None:
+    acks = AckGrouping(0, 1000, batch_index_acks=False)
+    acks.acknowledge(_at(0), 0, 2)
+    acks.delivered(_at(0))
+    assert acks.acknowledge(_at(0), 1, 2) == ()
+    assert _acks(acks.acknowledge(_at(0), 0, 2)) == (Ack(_at(0)),)
+
+
+def test_without_batch_index_acks_a_cumulative_one_in_a_batch_covers_the_entries_before_it() -> None:
+    acks = AckGrouping(0, 1000, batch_index_acks=False)
+    (sent,) = _requests(acks.acknowledge_cumulative(_at(5), 1, 3))
+    assert isinstance(sent, SendCumulative)
+    assert (sent.position, sent.batch_index) == (_at(4), None)
+    assert _requests(acks.acknowledge_cumulative(_at(0), 0, 3)) == [], "nothing is before the first entry"
+    assert _acks(acks.acknowledge(_at(5), 2, 3)) == (Ack(_at(5)),)
+
+
+def test_after_a_restart_nothing_unconfirmed_is_sent_and_late_answers_do_nothing() -> None:
+    acks = AckGrouping(0, 1000)
+    (in_flight,) = _requests(acks.acknowledge(_at(0)))
+    grouped = AckGrouping(100, 1000)
+    grouped.acknowledge(_at(1))
+    grouped.acknowledge_cumulative(_at(2))
+    for each in (acks, grouped):
+        assert list(each.restart()) == [Settled(each.ticket)]
+        assert each.unconfirmed() == []
+        assert _requests(each.flush()) == []
+        assert each.acknowledged(_at(0)) is False
+    assert acks.confirmed(in_flight.request_id) == ()
+    assert _acks(acks.acknowledge(_at(3))) == (Ack(_at(3)),)
+
+
+def test_an_index_of_an_id_without_its_batch_size_counts_alone() -> None:
+    acks = AckGrouping(0, 1000)
+    assert _acks(acks.acknowledge(_at(0), 3, 1)) == (Ack(_at(0), (3,)),)
+    (sent,) = _requests(acks.acknowledge_cumulative(_at(1), 3, 1))
+    assert isinstance(sent, SendCumulative)
+    assert (sent.position, sent.batch_index) == (_at(1), 3)
