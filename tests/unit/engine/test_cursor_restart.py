@@ -1,0 +1,165 @@
+"""Cursors of a real store over restarts: every kind of acknowledgement, seeks, failed saves, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import PUBLISH_TIME_MS, TOPIC, batch, message, opened, subscribed
+
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import InvalidSeek, StoreFull
+from replicator.engine.subscription import Subscription
+from replicator.engine.types import Ack, SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+LATEST = Position(2**63 - 1, 2**63 - 1)
+
+
+async def subscription_of(engine: Engine, name: str = "sub") -> Subscription:
+    return (await engine.topic(TOPIC)).subscriptions[name]
+
+
+def rows(engine: Engine) -> int:
+    with engine.store.env.begin(db=engine.store.tables["cursor_rows"]) as txn:
+        return int(txn.stat()["entries"])
+
+
+def test_holes_and_open_batches_are_as_they_were_after_a_restart_at_every_state(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([batch([b"a", b"b", b"c"]) for _ in range(8)])
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True, properties={"owner": "tests"})
+        steps: list[Ack | Position] = [
+            Ack(positions[3]),
+            Ack(positions[5], (0, 2)),
+            Ack(positions[0], (1,)),
+            positions[1],
+            Ack(positions[5], (1,)),
+            Ack(positions[2]),
+            Ack(positions[7], (2,)),
+            positions[6],
+        ]
+        for step in steps:
+            async with opened(tmp_path) as engine:
+                subscription = await subscription_of(engine)
+                if isinstance(step, Ack):
+                    await subscription.acknowledge([step])
+                else:
+                    await subscription.acknowledge_cumulative(step, None)
+                expected = subscription.cursor.state
+            async with opened(tmp_path) as engine:
+                found = await subscription_of(engine)
+                assert found.cursor.state == expected
+                assert found.cursor.state.properties == {"owner": "tests"}
+                assert found.replicated
+        async with opened(tmp_path) as engine:
+            subscription = await subscription_of(engine)
+            assert subscription.cursor.mark_delete == positions[6]
+            assert list(subscription.cursor.state.batch_acks) == [positions[7]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("restart_between", [False, True])
+def test_seeks_back_and_forth_by_position_time_earliest_and_latest(tmp_path: Path, restart_between: bool) -> None:
+    async def main() -> None:
+        now = [PUBLISH_TIME_MS]
+        settings = EngineSettings(wall_clock_ms=lambda: now[0])
+        async with opened(tmp_path, settings=settings) as engine:
+            topic, positions = await engine.topic(TOPIC), list[Position]()
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            for _ in range(6):  # all say that they were published when the first was
+                positions += await topic.publish([message()])
+                now[0] += 1000
+            subscription = await subscription_of(engine)
+            await subscription.acknowledge([Ack(positions[index]) for index in (0, 2, 4)])
+        places: list[tuple[Any, Position]] = [
+            (positions[3], positions[2]),
+            (BEFORE_ALL, BEFORE_ALL),
+            (LATEST, positions[5]),
+            (PUBLISH_TIME_MS, BEFORE_ALL),
+            (positions[0], BEFORE_ALL),
+            (PUBLISH_TIME_MS + 10**6, positions[5]),
+            (positions[5], positions[4]),
+        ]
+        engine = await Engine.open(tmp_path, cluster="us-east", settings=settings)
+        for generation, (target, mark_delete) in enumerate(places, 2):
+            subscription = await subscription_of(engine)
+            await subscription.seek(target)
+            if restart_between:
+                await engine.close()
+                engine = await Engine.open(tmp_path, cluster="us-east", settings=settings)
+            cursor = (await subscription_of(engine)).cursor
+            assert (cursor.mark_delete, cursor.generation) == (mark_delete, generation)
+            assert not cursor.state.individually_deleted
+            assert rows(engine) == 0
+        subscription = await subscription_of(engine)
+        with pytest.raises(InvalidSeek):
+            await subscription.seek(Position(positions[5].ledger, positions[5].entry + 2))
+        assert (subscription.cursor.mark_delete, subscription.cursor.generation) == (positions[4], 8)
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_an_acknowledgement_that_could_not_be_saved_is_saved_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic)
+            positions = await topic.publish([message()] * 6)
+
+            async def full(*_: Any, **__: Any) -> None:
+                raise StoreFull("in this test")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.writer, "put_many", full)
+                for position in (positions[1], positions[3]):
+                    with pytest.raises(StoreFull):
+                        await consumer.acknowledge([Ack(position)])
+            await consumer.acknowledge([Ack(positions[5])])
+        async with opened(tmp_path) as engine:
+            found = (await subscription_of(engine)).cursor.state.individually_deleted
+            assert list(found) == [positions[1], positions[3], positions[5]]
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_is_deleted_and_made_again_starts_with_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message()] * 6)
+            for name in ("sub", "sub2"):
+                subscription = await topic.create_subscription(name, BEFORE_ALL, replicated=False)
+                await subscription.acknowledge([Ack(positions[3]), Ack(positions[5])])
+            await topic.delete_subscription("sub")
+            assert rows(engine) == 1
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+        async with opened(tmp_path) as engine:
+            assert not (await subscription_of(engine)).cursor.state.individually_deleted
+            assert len((await subscription_of(engine, "sub2")).cursor.state.individually_deleted) == 2
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_is_not_durable_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "reader", SubscriptionType.SHARED, durable=False)
+            positions = await topic.publish([message()] * 3)
+            await inbox.holds(3)
+            await consumer.acknowledge([Ack(positions[2])])
+            assert rows(engine) == 0
+            assert engine.store.cursors(topic.topic_id) == {}
+        async with opened(tmp_path) as engine:
+            assert (await engine.topic(TOPIC)).subscriptions == {}
+
+    asyncio.run(main())
