@@ -110,8 +110,7 @@ class PendingEntries:
         for one in failed:
             taken = self._take(one)
             if taken is not None:
-                messages += len(taken.sealed.messages)
-                fail_all(taken.sealed.confirmations, error)
+                messages += fail_all(taken.sealed.confirmations, error)
         for last_entry_id, waiter in self._flush_waiters:
             if entry_id <= last_entry_id and not waiter.done():
                 waiter.set_result(error)
@@ -141,10 +140,7 @@ class PendingEntries:
 
     def stop(self, error: PulsarException) -> int:
         """Fail everything and everybody, but keep the entries for :meth:`unconfirmed`. Returns how many messages."""
-        messages = 0
-        for entry in self._entries.values():
-            messages += len(entry.sealed.messages)
-            fail_all(entry.sealed.confirmations, error)
+        messages = sum(fail_all(entry.sealed.confirmations, error) for entry in self._entries.values())
         for _, flush_waiter in self._flush_waiters:
             if not flush_waiter.done():
                 flush_waiter.set_result(error)
@@ -189,14 +185,17 @@ class PendingEntries:
                 room -= 1
 
 
-def fail_all(confirmations: Sequence[Confirmation], error: PulsarException) -> None:
-    """Settle each future with ``error``."""
+def fail_all(confirmations: Sequence[Confirmation], error: PulsarException) -> int:
+    """Settle each future with ``error``; returns how many were not settled before."""
+    failed = 0
     for confirmation in confirmations:
         if not confirmation.done():
+            failed += 1
             confirmation.set_exception(error)
             # Whoever sends without looking at each future learns of it from flush() or pending(); a log line for each
             # of thousands of futures would only bury that.
             confirmation.exception()
+    return failed
 
 
 def _chunk_message_id(positions: Sequence[Position], partition: int) -> MessageId:

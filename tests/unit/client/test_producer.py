@@ -234,6 +234,8 @@ def test_a_fenced_producer_never_connects_again() -> None:
         assert not producer.is_connected()
         assert len(channels) == 1
         assert [message.content for message in producer.pending()] == [b"a"], "what may not be stored is still known"
+        await producer.close()
+        assert producer.stats().messages_failed == 1
 
     run(scenario)
 
