@@ -173,7 +173,7 @@ def _single_part(metadata: MessageMetadata, payload: memoryview, *, encrypted: b
 def _batched_part(message: BatchedMessage) -> _Part:
     single = message.metadata
     key = None
-    if single.HasField("partition_key") and not single.null_partition_key and not single.compacted_out:
+    if single.HasField("partition_key") and not single.null_partition_key:
         key = single.partition_key.encode("utf-8", "surrogatepass")
     return _Part(key, single.null_value or not len(message.payload))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import lmdb
 import pytest
 from engine_support import TOPIC, entries_of, make_block, marker, opened
 
+from replicator.engine import commit_group
 from replicator.engine.deduplication import (
     INACTIVE_MS_MAX,
     SEQUENCE_ID_MAX,
@@ -289,6 +291,27 @@ def test_a_publish_that_is_refused_is_not_taken_for_stored(tmp_path: Path) -> No
             with pytest.raises(StoreFull):
                 await topic.publish([numbered(3, bytes(2_000_000))])
             assert await topic.publish([numbered(3)]) == [topic.last_add_confirmed]
+
+    asyncio.run(main())
+
+
+def test_what_a_failed_transaction_held_is_not_taken_for_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise lmdb.MapFullError
+
+    async def main() -> None:
+        async with opened(tmp_path, settings=ON) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([numbered(0)])
+            with monkeypatch.context() as patched:
+                patched.setattr(commit_group, "write_sequences", fail)
+                with pytest.raises(StoreFull):
+                    await topic.publish([numbered(1), numbered(0, producer="q")])
+            both = await topic.publish([numbered(1), numbered(0, producer="q")])
+            assert both[1] == topic.last_add_confirmed
+            assert DUPLICATE not in both
 
     asyncio.run(main())
 

@@ -329,6 +329,21 @@ def test_when_the_engine_stops_producers_are_told_and_those_that_wait_are_refuse
     asyncio.run(main())
 
 
+def test_an_owner_that_is_fenced_before_its_epoch_is_stored_never_owns_the_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            first = asyncio.ensure_future(topic.create_producer(options(EXCLUSIVE)))
+            await asyncio.sleep(0)
+            assert topic.producers.registry.exclusive
+            second = await topic.create_producer(options(FENCING))
+            with pytest.raises(ProducerFenced):
+                await first
+            await second.publish([message()])
+
+    asyncio.run(main())
+
+
 def test_an_owner_whose_epoch_cannot_be_stored_does_not_keep_the_topic(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
