@@ -76,7 +76,7 @@ class Inbox:
             sender,
             self._stats,
             acknowledge=lambda message: self.acknowledge(message.message_id()),
-            redeliver=self.redeliver,
+            retry=self._reject_entries,  # after the delay: a topic that refuses letters is not to be stormed
         )
 
     def __len__(self) -> int:

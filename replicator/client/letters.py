@@ -108,13 +108,13 @@ class DeadLetters:
         stats: ConsumerStatsRecorder,
         *,
         acknowledge: Callable[[Message], None],
-        redeliver: Callable[[Sequence[Position]], None],
+        retry: Callable[[Sequence[Position]], None],
     ) -> None:
         self._tracker: DeadLetterTracker[Message] = DeadLetterTracker(policy.max_redeliver_count)
         self._sender = sender
         self._stats = stats
         self._acknowledge = acknowledge
-        self._redeliver = redeliver
+        self._retry = retry
         self._given_up: deque[Message] = deque()
         self._burying: asyncio.Task[None] | None = None
         self._places = 0
@@ -202,4 +202,4 @@ class DeadLetters:
             else:
                 raise error
         if failed:
-            self._redeliver(list(failed))
+            self._retry(list(failed))

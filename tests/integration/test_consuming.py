@@ -12,9 +12,10 @@ import pytest
 from engine_support import eventually
 from test_client import running_worker
 
-from replicator.client import Client, Consumer, ConsumerType, InitialPosition, Message, MessageId
+from replicator.client import Client, Consumer, ConsumerType, InitialPosition, Message, MessageId, ProducerAccessMode
 from replicator.client.errors import (
     AlreadyClosed,
+    ConnectError,
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
     InvalidAck,
@@ -302,6 +303,30 @@ def test_without_retries_nothing_can_be_consumed_later(with_client: WithClient) 
         consumer = await subscribe(client)
         with pytest.raises(NotAllowedError, match="enable_retry"):
             await consumer.reconsume_later(await consumer.receive(), 10)
+
+    with_client(scenario)
+
+
+def test_while_the_dead_letter_topic_takes_nothing_the_message_stays_and_is_buried_unseen_later(
+    with_client: WithClient,
+) -> None:
+    async def scenario(client: Client) -> None:
+        await publish(client, b"a")
+        owner = await client.create_producer(f"{TOPIC}-s-DLQ", access_mode=ProducerAccessMode.Exclusive)
+        consumer = await subscribe(
+            client, negative_ack_redelivery_delay_ms=20, dead_letter_policy=ConsumerDeadLetterPolicy(1)
+        )
+        for count in range(2):
+            (message,) = await receive(consumer, 1)
+            assert message.redelivery_count() == count
+            await consumer.negative_acknowledge(message)
+        await eventually(lambda: consumer.stats().entries_redelivered >= 3, "a few attempts")
+        assert consumer.stats().messages_received == 2
+        await owner.close()
+        dead = await subscribe(client, f"{TOPIC}-s-DLQ", name="dead")
+        assert contents(await receive(dead, 1)) == [b"a"]
+        await consumer.close()
+        await nothing_comes(await subscribe(client))
 
     with_client(scenario)
 
@@ -690,6 +715,52 @@ def test_a_partitioned_topic_is_consumed_whole(tmp_path: Path) -> None:
                     await client.create_reader(TOPIC, MessageId.earliest)
 
     asyncio.run(main())
+
+
+def test_the_loss_of_one_topic_surfaces_where_nothing_reconnects(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            running_worker(tmp_path / "engine") as worker,
+            Client(worker.url, reconnect=False) as client,
+        ):
+            consumer = await subscribe(client, ["one", "two"])
+            waiting = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0)
+            await worker.cut_off()
+            with pytest.raises(ConnectError):
+                await waiting
+            with pytest.raises(ConnectError):
+                await consumer.batch_receive()
+
+    asyncio.run(main())
+
+
+def test_a_listener_of_many_topics_may_be_paused_and_its_failures_come_again(with_client: WithClient) -> None:
+    async def scenario(client: Client) -> None:
+        heard: list[tuple[bytes, int]] = []
+
+        async def listener(consumer: MultiTopicsConsumer, message: Message) -> None:
+            heard.append((message.data(), message.redelivery_count()))
+            if message.redelivery_count() == 0:
+                raise ValueError("not today")
+            await consumer.acknowledge(message)
+
+        consumer = await subscribe(
+            client, ["one", "two"], message_listener=listener, negative_ack_redelivery_delay_ms=20
+        )
+        for topic in ("one", "two"):
+            await publish(client, topic.encode(), topic=topic)
+        await eventually(lambda: len(heard) == 4)
+        assert sorted(heard) == [(b"one", 0), (b"one", 1), (b"two", 0), (b"two", 1)]
+        consumer.pause_message_listener()
+        await publish(client, b"late", topic="one")
+        await eventually(lambda: consumer.stats().prefetched_messages == 1)
+        assert len(heard) == 4
+        consumer.resume_message_listener()
+        await eventually(lambda: len(heard) == 6)
+
+    with_client(scenario)
 
 
 # Readers.
