@@ -3,14 +3,16 @@
 The selector (:mod:`replicator.engine.key_shared`) says whose a key is; it changes when consumers come and go. What
 keeps the order of a key is here:
 
-1. An entry may go to its key's consumer only if nobody else holds an entry of that key, and no earlier entry of the key
-   waits. So a newcomer waits for those of its own keys that another consumer still holds, and for nothing else: they
-   drain (PIP-379). Keys are told apart by the 32-bit hash.
+1. An entry may go to its key's consumer only if nobody else holds an entry of that key. So a newcomer waits for those
+   of its own keys that another consumer still holds, and for nothing else: they drain (PIP-379). Keys are told apart
+   by the 32-bit hash.
 2. An entry that may not go now waits, in order, and the reading of the log goes on: other keys are not held up. What
    waits is bounded by :data:`WAITING_MAX`; at the bound no more is read until some of it has gone.
 3. An entry waits either with its consumer (which has no permits) or with its key (which is draining). When the last
    entry of a draining key is acknowledged or taken back, what waits moves to the consumer whose key it is now.
 4. When consumers come or go, what waits is sorted anew.
+5. The log is read on only when no consumer that could take something has anything waiting. So nothing overtakes an
+   earlier entry of its key: where one waits, its consumer has no permits, or the key is draining.
 
 With ``allow_out_of_order_delivery`` rule 1 does not ask who holds the key. With the older ordering of seed 000
 (recently joined) a newcomer gets, besides rule 1, nothing that was sent after it came until everything that was sent
@@ -31,13 +33,14 @@ from replicator.engine.errors import ConsumerBusy
 from replicator.engine.key_shared.selector import KeySelector, make_selector
 from replicator.engine.policies import KeyAssignment, KeyOrdering
 from replicator.engine.position_set import PositionSet
-from replicator.engine.types import SubscribeOptions, SubscriptionType
+from replicator.engine.types import HashRange, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 
 WAITING_MAX: Final = 20_000
 """Entries that wait for a consumer; only their positions and hashes are kept, about 200 bytes each."""
 HASHES_SHOWN_MAX: Final = 20
 """Hashes of a stuck consumer that the stats show."""
+RANGES_SHOWN_MAX: Final = 200
 
 
 class KeySharedDispatcher(Dispatcher):
@@ -58,6 +61,8 @@ class KeySharedDispatcher(Dispatcher):
         self._ordering = ordering
         self._waiting_max = waiting_max
         self._selector: KeySelector | None = None
+        self._ranges_of = -1
+        self._ranges_shown: Mapping[int, Sequence[HashRange]] = {}
         self._sticky = False
         self._out_of_order = False
         self._held = HeldEntries(self.consumers, limits)
@@ -66,8 +71,6 @@ class KeySharedDispatcher(Dispatcher):
         self._waiting: dict[Position, int] = {}
         """Key hashes of the entries that wait."""
         self._waiting_order = PositionSet()
-        self._waiting_hashes: dict[int, int] = {}
-        """Key hash → how many entries of it wait."""
         self._queues: dict[int | None, PositionSet] = {}
         """Consumer → what waits for it; None: nobody's slots."""
         self._draining: dict[int, PositionSet] = {}
@@ -75,6 +78,7 @@ class KeySharedDispatcher(Dispatcher):
         self._delayed = DelayedEntries()
         self._due = PositionSet()
         """Was delayed and is due; its keys are not known before it is read again."""
+        self._clock_ms = 0
         self._last_sent = BEFORE_ALL
         self._mark_delete = read_position
         self._joined_at: dict[int, Position] = {}
@@ -124,7 +128,7 @@ class KeySharedDispatcher(Dispatcher):
                 if self._delayed.full:
                     break
                 self._delayed.add(position, candidate.deliver_at_ms)
-            elif (state := self._receiver(candidate, waited)) is not None:
+            elif (state := self._receiver(candidate)) is not None:
                 if waited:
                     self._unpark(position)
                 self._send(state, candidate, now_ms)
@@ -173,7 +177,6 @@ class KeySharedDispatcher(Dispatcher):
         self._holders.clear()
         self._waiting.clear()
         self._waiting_order = PositionSet()
-        self._waiting_hashes.clear()
         self._queues.clear()
         self._draining.clear()
         self._delayed.clear()
@@ -206,12 +209,19 @@ class KeySharedDispatcher(Dispatcher):
         joined_at = self._joined_at.get(consumer_id)
         return {
             **super().consumer_status(consumer_id),
-            "key_hash_ranges": [list(range_) for range_ in self._selector.ranges().get(consumer_id, ())],
+            "key_hash_ranges": [list(range_) for range_ in self._ranges().get(consumer_id, ())][:RANGES_SHOWN_MAX],
             "held_hashes": len(holds),
             "draining_hashes": [hash_ for hash_ in holds if hash_ in self._draining][:HASHES_SHOWN_MAX],
             "waiting_entries": len(queue) if queue else 0,
             "recently_joined_at": None if joined_at is None else str(joined_at),
         }
+
+    def _ranges(self) -> Mapping[int, Sequence[HashRange]]:
+        """The selector's ranges; kept, because the stats ask for each consumer's and a ring has a hundred of each."""
+        assert self._selector is not None
+        if self._ranges_of != self._selector.version:
+            self._ranges_of, self._ranges_shown = self._selector.version, self._selector.ranges()
+        return self._ranges_shown
 
     # Consumers come and go.
 
@@ -234,6 +244,7 @@ class KeySharedDispatcher(Dispatcher):
             selector = make_selector(self._assignment, policy.sticky_ranges is not None)
             selector.add(consumer_id, options.consumer_name, policy)
             self._selector = selector
+            self._ranges_of = -1
         else:
             self._selector.add(consumer_id, options.consumer_name, policy)
         self._sticky = policy.sticky_ranges is not None
@@ -270,7 +281,7 @@ class KeySharedDispatcher(Dispatcher):
 
     # One entry.
 
-    def _receiver(self, candidate: Candidate, waited: bool) -> ConsumerState | None:
+    def _receiver(self, candidate: Candidate) -> ConsumerState | None:
         """The consumer that may have the entry now."""
         if self._held.blocked:
             return None
@@ -278,20 +289,11 @@ class KeySharedDispatcher(Dispatcher):
         consumer_id = self._select(key_hash)
         if consumer_id is None or not (state := self.consumers[consumer_id]).ready:
             return None
-        if not waited and key_hash in self._waiting_hashes:
-            return None  # an earlier entry of the key waits
-        if waited and not self._is_first_waiting(candidate.position, consumer_id, key_hash):
-            return None
         holder = self._holders.get(key_hash)
         if holder is not None and holder[0] != consumer_id and not self._out_of_order:
             return None
         limit = self._joined_at.get(consumer_id)
         return None if limit is not None and candidate.position > limit else state
-
-    def _is_first_waiting(self, position: Position, consumer_id: int, key_hash: int) -> bool:
-        """Whether no earlier entry of the key waits. It is asked in order of positions, so earlier ones have gone
-        unless one was left behind in this very round; then its consumer ran out of permits and gets no more of it."""
-        return key_hash not in self._draining and position in self._queues.get(consumer_id, ())
 
     def _send(self, state: ConsumerState, candidate: Candidate, now_ms: int) -> None:
         assert self._selector is not None
@@ -303,7 +305,8 @@ class KeySharedDispatcher(Dispatcher):
         count = holder[1] + 1 if holder is not None and holder[0] == state.id else 1
         self._holders[candidate.key_hash] = (state.id, count)
         self._last_sent = max(self._last_sent, candidate.position)
-        self._selector.record(state.id, candidate.messages, now_ms / 1000)
+        self._clock_ms = max(self._clock_ms, now_ms)  # the wall clock may be put back, the selector's may not
+        self._selector.record(state.id, candidate.messages, self._clock_ms / 1000)
 
     def _select(self, key_hash: int) -> int | None:
         return None if self._selector is None else self._selector.select(key_hash)
@@ -348,7 +351,6 @@ class KeySharedDispatcher(Dispatcher):
     def _count_waiting(self, position: Position, key_hash: int) -> None:
         self._waiting[position] = key_hash
         self._waiting_order.add(position)
-        self._waiting_hashes[key_hash] = self._waiting_hashes.get(key_hash, 0) + 1
 
     def _place(self, position: Position, key_hash: int) -> None:
         consumer_id = self._select(key_hash)
@@ -361,11 +363,6 @@ class KeySharedDispatcher(Dispatcher):
     def _unpark(self, position: Position) -> None:
         key_hash = self._waiting.pop(position)
         self._waiting_order.discard(position)
-        left = self._waiting_hashes[key_hash] - 1
-        if left:
-            self._waiting_hashes[key_hash] = left
-        else:
-            del self._waiting_hashes[key_hash]
         draining = self._draining.get(key_hash)
         if draining is not None and position in draining:
             draining.discard(position)
