@@ -21,7 +21,16 @@ from typing import Final
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement, percentile
 from bench.network import publish
-from replicator.client import Client, Consumer, InitialPosition, Message, MessageId, Producer
+from replicator.client import (
+    Client,
+    Consumer,
+    InitialPosition,
+    Message,
+    MessageId,
+    MultiTopicsConsumer,
+    PartitionedProducer,
+    Producer,
+)
 
 MESSAGE_BYTES: Final = 100
 PROBE_MESSAGES: Final = 150_000
@@ -53,7 +62,7 @@ async def measure_lag(directory: Path) -> list[Measurement]:
     ]
 
 
-async def _sustained_rate(producer: Producer, consumer: Consumer) -> float:
+async def _sustained_rate(producer: Producer | PartitionedProducer, consumer: Consumer | MultiTopicsConsumer) -> float:
     began = time.monotonic()
     consuming = asyncio.create_task(_consume(consumer, PROBE_MESSAGES, lambda message: None))
     await publish(producer, bytes(MESSAGE_BYTES), PROBE_MESSAGES)
@@ -62,7 +71,9 @@ async def _sustained_rate(producer: Producer, consumer: Consumer) -> float:
     return PROBE_MESSAGES / (time.monotonic() - began)
 
 
-async def _lags_ms(producer: Producer, consumer: Consumer, rate: float) -> list[float]:
+async def _lags_ms(
+    producer: Producer | PartitionedProducer, consumer: Consumer | MultiTopicsConsumer, rate: float
+) -> list[float]:
     """Publish at ``rate``; the lag of every message."""
     count = int(rate * HALF_LOAD_SECONDS)
     confirmed = [0.0] * count
@@ -91,7 +102,7 @@ async def _lags_ms(producer: Producer, consumer: Consumer, rate: float) -> list[
     return [(there - here) * 1000 for here, there in zip(confirmed, arrived, strict=True)]
 
 
-async def _consume(consumer: Consumer, count: int, on_message: Callable[[Message], None]) -> None:
+async def _consume(consumer: Consumer | MultiTopicsConsumer, count: int, on_message: Callable[[Message], None]) -> None:
     consumed = 0
     while consumed < count:
         messages = await consumer.receive_many()

@@ -17,7 +17,7 @@ from typing import Final
 from bench.arrival import seconds_to_arrive
 from bench.cases import RUNS, Case
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
-from replicator.client import Client, ConsumerType, InitialPosition, Producer, ProducerQueueIsFull
+from replicator.client import Client, ConsumerType, InitialPosition, PartitionedProducer, Producer, ProducerQueueIsFull
 
 ENQUEUED_AT_ONCE: Final = 256
 """Between two looks of the event loop at its sockets: enough to keep it busy, too few to let the connection idle."""
@@ -56,7 +56,7 @@ async def publish_rates(url: str, case: Case) -> list[float]:
     return rates
 
 
-async def publish(producer: Producer, payload: bytes, count: int) -> None:
+async def publish(producer: Producer | PartitionedProducer, payload: bytes, count: int) -> None:
     """Publish ``count`` messages one behind the other; returns when all are confirmed."""
     for index in range(count):
         try:

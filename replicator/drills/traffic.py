@@ -19,6 +19,7 @@ from replicator.client import Client, ConsumerType, InitialPosition
 from replicator.client.consumer import Consumer
 from replicator.client.errors import AlreadyClosed, ConnectError, Timeout
 from replicator.client.message import Message, MessageId, OutgoingMessage
+from replicator.client.multi_topics_consumer import MultiTopicsConsumer
 from replicator.drills.input import InputMessage
 from replicator.drills.observations import DrillSubscription, Observations, drill_id_of, drill_id_property
 from replicator.engine.types import SubscriptionType
@@ -195,7 +196,7 @@ class Subscriber:
             finally:
                 await asyncio.gather(*self._acking, return_exceptions=True)
 
-    async def _consume(self, consumer: Consumer, cluster: str) -> None:
+    async def _consume(self, consumer: Consumer | MultiTopicsConsumer, cluster: str) -> None:
         later: list[tuple[float, Message]] = []
         while not self._drill.finished.is_set() or later:
             messages = await consumer.receive_many(RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS)
@@ -241,14 +242,18 @@ class Subscriber:
         self._acking.add(task)
         task.add_done_callback(self._acking.discard)
 
-    async def _acknowledge_cumulative(self, consumer: Consumer, cluster: str, messages: list[Message]) -> None:
+    async def _acknowledge_cumulative(
+        self, consumer: Consumer | MultiTopicsConsumer, cluster: str, messages: list[Message]
+    ) -> None:
         try:
             await consumer.acknowledge_cumulative(messages[-1])
         except _LOST:
             return
         self._record_acks(cluster, messages)
 
-    async def _acknowledge_each(self, consumer: Consumer, cluster: str, messages: list[Message]) -> None:
+    async def _acknowledge_each(
+        self, consumer: Consumer | MultiTopicsConsumer, cluster: str, messages: list[Message]
+    ) -> None:
         try:
             consumer.acknowledge_many(messages)
             await consumer.flush_acknowledgements()
@@ -287,7 +292,7 @@ class TailReader:
             except _LOST:
                 await asyncio.sleep(POLL_SECONDS)  # it may be that nobody has noticed the kill yet
 
-    async def _read(self, consumer: Consumer) -> None:
+    async def _read(self, consumer: Consumer | MultiTopicsConsumer) -> None:
         while not self._drill.finished.is_set():
             messages = await consumer.receive_many(RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS)
             now = time.monotonic()
