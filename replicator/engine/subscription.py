@@ -52,6 +52,9 @@ class SubscribedTopic(Protocol):
     @property
     def read_entries(self) -> ReadEntries: ...
 
+    @property
+    def read_compacted(self) -> ReadEntries: ...
+
     def has_position(self, position: Position) -> bool: ...
 
     def position_before(self, target: Position | int) -> Position: ...
@@ -154,7 +157,7 @@ class Subscription:
         dispatcher.add_consumer(consumer.id, options)
         self.consumers[consumer.id] = consumer
         self._pump.dispatcher = dispatcher
-        self._pump.read = self.topic.read_entries
+        self._pump.read = self.topic.read_compacted if options.read_compacted else self.topic.read_entries
         if self._by_registry:
             self.topic.failover.add(self, consumer.name)
         self._tell_active_changes()
