@@ -20,7 +20,7 @@ from replicator.engine.entry import decode_entry, split_batch
 from replicator.engine.errors import BacklogQuotaExceeded, EngineError, EntryCorrupt, MessageTooLarge, NotAllowedError
 from replicator.engine.metadata_pb2 import NONE, MessageMetadata
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
-from replicator.engine.producers import check_producer_name
+from replicator.engine.producer_registry import check_producer_name
 
 PUBLISH_ENTRIES_MAX: Final = 10_000
 """Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""

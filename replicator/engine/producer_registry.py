@@ -1,0 +1,216 @@
+"""Who may publish to a topic: names, access modes, epochs. Sans-IO: told who comes and goes, says who is in and out.
+
+Invariants: at any time a topic has either any number of shared producers or one exclusive one; a name belongs to one
+session; the topic's epoch grows with each exclusive owner, and is durable before that owner is told.
+
+1. A producer that brings the epoch and the name of the owner is that owner on a new connection: it takes the place of
+   its old session, before all that wait.
+2. One that brings an older epoch is fenced: somebody else has owned the topic since.
+3. Else the access mode decides. Shared: refused while there is an owner, or one waiting. Exclusive: refused while
+   there is anybody. WaitForExclusive: queues while there is anybody; first come, first served, but one that brings the
+   present epoch goes first. ExclusiveWithFencing: everybody else goes, those that wait included.
+4. When the last connected producer leaves, the first that waits becomes the owner.
+
+Source: PIP-68 and PIP-161. Unlike upstream, a producer with an old epoch fences nobody before it is refused, and one
+that waits behind shared producers is admitted when the last of them has left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.engine.errors import NotAllowedError, ProducerBusy, ProducerFenced
+from replicator.engine.types import AccessMode, ProducerOptions
+
+PRODUCERS_MAX: Final = 10_000
+"""Connected to one topic, and as many waiting; a policy can set fewer."""
+PRODUCER_NAME_BYTES_MAX: Final = 400
+"""A name is part of a key of the store, and those end at 511 bytes."""
+EPOCH_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """This session is connected. With ``save_epoch``, its epoch has to be durable before it is told."""
+
+    session: int
+    epoch: int | None
+    save_epoch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """This session, connected or waiting, is out."""
+
+    session: int
+    reason: str
+
+
+Decision = Admitted | Fenced
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    session: int
+    name: str
+    epoch: int | None
+
+
+class ProducerRegistry:
+    """Decides who may publish to one topic. ``epoch`` is the topic's durable one, None if it never had an owner."""
+
+    def __init__(self, epoch: int | None) -> None:
+        self.epoch = epoch
+        self.sessions: dict[str, int] = {}
+        """Session by name, of those that are connected or wait."""
+        self._connected: dict[int, str] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._owner: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._connected)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def exclusive(self) -> bool:
+        return self._owner is not None
+
+    def connect(
+        self, session: int, name: str, options: ProducerOptions, producers_max: int | None = None
+    ) -> list[Decision]:
+        """Somebody comes. No :class:`Admitted` of it among the decisions means that it waits.
+
+        Raises :class:`ProducerBusy`, :class:`ProducerFenced` and :class:`NotAllowedError`; then nothing has changed.
+        """
+        check_producer_name(name)
+        mode, epoch = options.access_mode, options.topic_epoch
+        if mode is AccessMode.SHARED:
+            return self._connect_shared(session, name, producers_max)
+        if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
+            raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}")
+        if epoch is not None and self.epoch is not None and epoch < self.epoch:
+            raise ProducerFenced(
+                f"producer {name!r} owned the topic in epoch {epoch}, and it is in {self.epoch}: another producer has "
+                "owned it since; connect without an epoch to own it again"
+            )
+        if (
+            epoch is not None
+            and epoch == self.epoch
+            and self._owner is not None
+            and self.sessions.get(name) == self._owner
+        ):
+            return self._replace_owner(session, name)
+        if mode is AccessMode.EXCLUSIVE_WITH_FENCING:
+            decisions = self._fence_all(f"producer {name!r} has taken the topic for itself")
+            return [*decisions, self._own(session, name, epoch)]
+        self._check_name_is_free(name)
+        if mode is AccessMode.EXCLUSIVE:
+            if self._connected or self._waiting:
+                raise ProducerFenced(
+                    f"the topic has {self._others()}: producer {name!r} cannot have it for itself; "
+                    "wait for it (WaitForExclusive) or take it (ExclusiveWithFencing)"
+                )
+            return [self._own(session, name, epoch)]
+        if not self._connected:
+            return [self._own(session, name, epoch)]
+        if len(self._waiting) >= PRODUCERS_MAX:
+            raise ProducerBusy(f"{PRODUCERS_MAX} producers wait for the topic already, the limit")
+        waiting = _Waiting(session, name, epoch)
+        if epoch is not None and epoch == self.epoch:
+            self._waiting.appendleft(waiting)
+        else:
+            self._waiting.append(waiting)
+        self.sessions[name] = session
+        return []
+
+    def leave(self, session: int) -> list[Decision]:
+        """Somebody goes, or gives up waiting; one that is not here is no error."""
+        name = self._connected.pop(session, None)
+        if name is None:
+            gone = next((waiting for waiting in self._waiting if waiting.session == session), None)
+            if gone is not None:
+                self._waiting.remove(gone)
+                del self.sessions[gone.name]
+            return []
+        del self.sessions[name]
+        if session == self._owner:
+            self._owner = None
+        if self._connected or not self._waiting:
+            return []
+        following = self._waiting.popleft()
+        return [self._own(following.session, following.name, following.epoch)]
+
+    def _connect_shared(self, session: int, name: str, producers_max: int | None) -> list[Decision]:
+        if self._owner is not None or self._waiting:
+            raise ProducerBusy(
+                f"the topic has {self._others()}: producer {name!r} cannot share it; connect again when it has left"
+            )
+        self._check_name_is_free(name)
+        limit = PRODUCERS_MAX if producers_max is None else min(producers_max, PRODUCERS_MAX)
+        if len(self._connected) >= limit:
+            raise ProducerBusy(f"the topic has {limit} producers, the limit (max_producers): close one, or raise it")
+        self._connected[session] = name
+        self.sessions[name] = session
+        return [Admitted(session, None, save_epoch=False)]
+
+    def _own(self, session: int, name: str, epoch: int | None) -> Admitted:
+        """A new owner; one with the present epoch (or a higher one: the store is older than it) goes on with it."""
+        assert not self._connected
+        assert self._owner is None
+        before = self.epoch
+        if epoch is not None and (before is None or epoch >= before):
+            self.epoch = epoch
+        else:
+            self.epoch = 0 if before is None else before + 1
+        self._owner = session
+        self._connected[session] = name
+        self.sessions[name] = session
+        return Admitted(session, self.epoch, save_epoch=self.epoch != before)
+
+    def _replace_owner(self, session: int, name: str) -> list[Decision]:
+        assert self._owner is not None
+        before = self._owner
+        del self._connected[before]
+        self._connected[session] = name
+        self.sessions[name] = self._owner = session
+        return [
+            Fenced(before, f"producer {name!r} has connected again"),
+            Admitted(session, self.epoch, save_epoch=False),
+        ]
+
+    def _fence_all(self, reason: str) -> list[Decision]:
+        out = [*self._connected, *(waiting.session for waiting in self._waiting)]
+        self._connected.clear()
+        self._waiting.clear()
+        self.sessions.clear()
+        self._owner = None
+        return [Fenced(session, reason) for session in out]
+
+    def _check_name_is_free(self, name: str) -> None:
+        if name in self.sessions:
+            raise ProducerBusy(
+                f"a producer named {name!r} is connected: close it, or take another name (no name lets the topic "
+                "choose one)"
+            )
+
+    def _others(self) -> str:
+        if self._owner is not None:
+            return f"an exclusive producer, {self._connected[self._owner]!r}"
+        if self._connected:
+            return f"{len(self._connected)} other producers"
+        return f"{len(self._waiting)} producers that wait to own it"
+
+
+def check_producer_name(name: str) -> str:
+    """Return ``name`` if a producer can have it; raises :class:`NotAllowedError`."""
+    length = len(name.encode("utf-8", "surrogatepass"))
+    if not 0 < length <= PRODUCER_NAME_BYTES_MAX or "\0" in name:
+        raise NotAllowedError(
+            f"producer name {name[:60]!r} must have 1 to {PRODUCER_NAME_BYTES_MAX} bytes, none of them 0"
+        )
+    return name
