@@ -147,6 +147,7 @@ class InvalidSeek(PulsarException):
 _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "InvalidSubscriptionName": InvalidConfiguration,
     "InvalidHashRanges": InvalidConfiguration,
+    "InvalidPolicies": InvalidConfiguration,
     "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,
     "EntryCorrupt": InvalidMessage,
     "InvalidFrame": InvalidMessage,
