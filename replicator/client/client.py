@@ -3,7 +3,9 @@
 Method and argument names are those of the official Pulsar Python client's asyncio API, so that code moves over by
 changing an import. Extensions: ``reconnect=False``, ``embedded:PATH``, :meth:`Producer.enqueue`,
 :meth:`Producer.send_many`, :meth:`Producer.pending`, :meth:`Consumer.receive_many`,
-:meth:`Consumer.acknowledge_many`, :meth:`Consumer.flush_acknowledgements`, and ``origin()`` of a message.
+:meth:`Consumer.acknowledge_many`, :meth:`Consumer.flush_acknowledgements`, ``stats()``, ``origin()`` of a message, and
+what the Java client has and the asyncio one lacks: listeners, readers, :meth:`Consumer.reconsume_later`, batch receive,
+back-offs. Subscribing to a pattern of topics is refused.
 """
 
 from __future__ import annotations

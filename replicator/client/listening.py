@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from replicator.client.errors import InvalidMessage, PulsarException
+from replicator.client.errors import AlreadyClosed, InvalidMessage, PulsarException
 from replicator.client.message import Message
 
 _log = logging.getLogger(__name__)
@@ -74,8 +74,10 @@ class Listening:
                 finally:
                     self._waiting = False
                 await self._hand_over(message)
+        except AlreadyClosed:
+            pass  # that is how it ends
         except PulsarException as error:
-            _log.info("the listener gets nothing more: %s", error)
+            _log.warning("the listener gets nothing more: %s", error)
         finally:
             if self._task is task:
                 self._task = None

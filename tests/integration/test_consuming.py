@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -166,6 +167,60 @@ def test_negative_acknowledgements_of_one_batch_ask_for_it_once(with_client: Wit
         assert consumer.stats().entries_redelivered == 1
 
     with_client(scenario)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_is_rejected_forgotten_or_cut_off_every_message_is_acknowledged_in_the_end(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+
+    async def consume(consumer: Consumer, acknowledged: dict[bytes, int], total: int) -> None:
+        while len(acknowledged) < total:
+            try:
+                message = await consumer.receive(timeout_millis=50)
+            except Timeout:
+                continue
+            match chance.random():
+                case luck if luck < 0.2:
+                    await consumer.negative_acknowledge(message)
+                case luck if luck < 0.3:
+                    pass  # forgotten: it times out
+                case _:
+                    await consumer.acknowledge(message)
+                    acknowledged[message.data()] = acknowledged.get(message.data(), 0) + 1
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            running_worker(tmp_path / "engine") as worker,
+            Client(worker.url) as client,
+        ):
+            numbers = [b"%d" % index for index in range(300)]
+            await publish(client, *numbers[:200], batch=True)
+            await publish(client, *numbers[200:])
+            options: dict[str, Any] = {
+                "negative_ack_redelivery_delay_ms": 20,
+                "unacked_messages_timeout_ms": 100,
+                "tick_duration_in_ms": 20,
+                "acknowledgement_group_time_ms": 5,
+                "receiver_queue_size": 16,
+            }
+            consumers = [await subscribe(client, **options) for _ in range(2)]
+            acknowledged: dict[bytes, int] = {}
+            running = [asyncio.create_task(consume(each, acknowledged, len(numbers))) for each in consumers]
+            for progress in (60, 180):
+                await eventually(lambda progress=progress: len(acknowledged) >= progress)
+                await worker.cut_off()
+                await worker.serve()
+            await asyncio.gather(*running)
+            assert sorted(acknowledged) == sorted(numbers)
+            for consumer in consumers:
+                await consumer.close()
+            left = await subscribe(client)
+            await nothing_comes(left)
+
+    asyncio.run(main())
 
 
 # Dead letters and retries.
