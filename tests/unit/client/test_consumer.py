@@ -347,6 +347,25 @@ def test_an_event_listener_that_fails_does_not_end_the_consumer() -> None:
     run_consumer(scenario, made_with={"event_listener": Fails()}, consumer_type=SubscriptionType.FAILOVER)
 
 
+def test_a_short_delay_does_not_wait_behind_a_long_one() -> None:
+    async def scenario(consumer: Consumer, channels: list[HandChannel]) -> None:
+        channel = channels[0]
+        channel.events.on_deliveries([delivery(0, b"a"), delivery(1, b"b")])
+        first, _ = await consumer.receive_many()  # the other one times out in a minute
+        begun = time.monotonic()
+        await consumer.negative_acknowledge(first)
+        await until(lambda: channel.asked_for("redeliver"))
+        assert channel.asked_for("redeliver") == [([Position(1, 0)],)]
+        assert time.monotonic() - begun < 4
+
+    run_consumer(
+        scenario,
+        consumer_type=SubscriptionType.SHARED,
+        unacked_messages_timeout_ms=60_000,
+        negative_ack_redelivery_delay_ms=10,
+    )
+
+
 def chunk(chunk_id: int, entry: int, *, uuid: str = "m", chunks: int = 3) -> Delivery:
     """A chunk of a message that was published now."""
     metadata = MessageMetadata(
