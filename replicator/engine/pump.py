@@ -52,6 +52,11 @@ class Pump:
         self.error: str | None = None
         """Why dispatch stands still, such as a block that cannot be read."""
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether it has work for the next turn of the event loop."""
+        return self._scheduled is not None
+
     def schedule(self) -> None:
         """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
         if self._scheduled is None and self._consumers:
