@@ -385,7 +385,6 @@ class Subscription:
         """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
         if self.dispatcher is not None:
             self.dispatcher.restart(self.cursor.mark_delete)
-        self._redeliveries.clear()
         for consumer in list(self.consumers.values()):
             if consumer.on_restarted is not None:
                 consumer.on_restarted()
