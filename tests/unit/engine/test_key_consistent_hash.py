@@ -61,9 +61,9 @@ def test_past_the_last_point_the_ring_goes_on_at_its_first() -> None:
     assert any(owned.end == HASH_SPACE - 1 for owned in selector.ranges()[first or 0])
 
 
-def test_names_that_collide_at_some_points_share_the_keys_there_by_the_hash() -> None:
+@pytest.mark.parametrize("names", [{1: "pod-1", 2: "pod-11"}, {1: "pod-11", 2: "pod-1"}])
+def test_names_that_collide_at_some_points_share_the_keys_there_by_the_hash(names: dict[int, str]) -> None:
     # pod-1 + "11" is pod-11 + "1", and so on to pod-1 + "19".
-    names = {1: "pod-1", 2: "pod-11"}
     selector = ring(*names.values())
     shared = [key_hash(f"pod-11{number}".encode()) for number in range(1, 10)]
     assert len(selector._points) == 200 - len(shared)

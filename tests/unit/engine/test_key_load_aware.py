@@ -75,7 +75,8 @@ def test_a_time_that_goes_back_counts_as_the_latest() -> None:
     selector = joined(1)
     selector.record(1, 5, 50.0)
     selector.record(1, 5, 3.0)
-    assert selector.loads() == {1: 10 / WINDOW_SECONDS}
+    selector.record(1, 5, 30.0)
+    assert selector.loads() == {1: 15 / WINDOW_SECONDS}
 
 
 def test_newcomers_of_one_moment_do_not_all_halve_the_same_consumer() -> None:
