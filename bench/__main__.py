@@ -24,8 +24,9 @@ from bench.lag import measure_lag
 from bench.machine import machine_line
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
+from bench.subscriptions import measure_subscriptions
 
-GROUPS: Final = ("publish", "copy", "consume", "engine", "lag")
+GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "lag")
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -61,6 +62,9 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
                 measured += await measure_engine(case, directory)
         with _directory("synced commits") as directory:
             measured.append(await measure_commits(directory))
+    if "subscriptions" in groups:
+        with _directory("subscriptions in process") as directory:
+            measured += await measure_subscriptions(directory)
     if "lag" in groups:
         with _directory("copy lag at half load") as directory:
             measured += await measure_lag(directory)

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import aiohttp
 
-from replicator.processes import WorkerProcess, stop_embedded_postgres
+from replicator.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import default_topology, dump
 
 SOURCE: Final = "us-east"
@@ -72,7 +72,7 @@ class TwoClusters:
         worker = self._workers[cluster]
         if worker.running:
             await worker.stop()
-        stop_embedded_postgres(self._topology.cluster(cluster).data)
+        stop_left_postgres(worker, self._topology.cluster(cluster).data)
 
     async def empty(self, cluster: str) -> None:
         """Stop a worker and remove its log. Its database stays: making a new one takes longer than a run."""

@@ -16,9 +16,10 @@ from typing import Final
 
 from bench.cases import RUNS, Case
 from bench.measurement import Measurement
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 
@@ -37,7 +38,8 @@ async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
     """Publish the case's backlog in parts, then dispatch it to one Exclusive and to ten Shared consumers."""
     if not case.batched:
         case = replace(case, messages=case.messages // SINGLE_SHARE)
-    engine = await Engine.open(directory / "engine", cluster="bench")
+    unlimited = TopicPolicies(max_unacked_messages_per_consumer=None, max_unacked_messages_per_subscription=None)
+    engine = await Engine.open(directory / "engine", cluster="bench", settings=EngineSettings(policies=unlimited))
     try:
         topic = await engine.topic(case.topic)
         published = await _publish_rates(topic, case)

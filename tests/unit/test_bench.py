@@ -7,12 +7,18 @@ import json
 
 import pytest
 
+from bench import __main__ as command
 from bench import arrival
 from bench.arrival import NotArrived, seconds_to_arrive
 from bench.cases import CASES, PENDING_BYTES_MAX, RUNS, Case
 from bench.in_process import make_entry
 from bench.measurement import Measurement, percentile, results_json, significant
 from replicator.engine.entry import decode_entry, split_batch
+
+
+def test_the_command_knows_its_groups() -> None:
+    """Also that all of it can be imported: nothing else runs it but a person."""
+    assert {"copy", "subscriptions"} <= set(command.GROUPS)
 
 
 def test_the_value_is_the_median_so_one_disturbed_run_does_not_move_it() -> None:

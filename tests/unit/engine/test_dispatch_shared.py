@@ -12,6 +12,7 @@ from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 
 SHARED = SubscriptionType.SHARED
+UNLIMITED = UnackedLimits()
 
 
 def at(entry: int) -> Position:
@@ -24,8 +25,8 @@ def entries(*numbers: int, messages: int = 1, deliver_at_ms: int = 0) -> list[Ca
 
 def shared(
     *permits: int,
-    limits: UnackedLimits = UnackedLimits(),
-    priorities: tuple[int, ...] = (),  # noqa: B008
+    limits: UnackedLimits = UNLIMITED,
+    priorities: tuple[int, ...] = (),
 ) -> SharedDispatcher:
     """Consumers 0, 1, … that have these permits."""
     tested = SharedDispatcher(limits=limits)
