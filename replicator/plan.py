@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replicator.topology import Cluster, Topology, format_size
+from replicator.topology_fields import flattened
 
 PROBE_TIMEOUT_S: Final = 1.0
 """A worker that is up answers in milliseconds, from the next continent in a quarter of a second."""
@@ -64,6 +65,7 @@ class Plan:
             "pipeline": topology.pipeline.model_dump(),
             "sync": topology.sync.model_dump(),
             "store": {"size_max_bytes": topology.store.size_max},
+            "policies": {cluster.name: cluster.policies.changed() for cluster in topology.clusters},
             "warnings": [
                 {"kind": warning.kind, "subject": warning.subject, "text": warning.text} for warning in self.warnings
             ],
@@ -82,7 +84,9 @@ class Plan:
 
     def render(self) -> RenderableType:
         """Clusters, links, settings and warnings, for a rich console."""
-        return Group(self._clusters_table(), self._links_table(), self._settings(), *self._warning_lines())
+        return Group(
+            self._clusters_table(), self._links_table(), self._settings(), *self._policies(), *self._warning_lines()
+        )
 
     def _clusters_table(self) -> Table:
         table = Table(title="Clusters", title_justify="left")
@@ -120,9 +124,25 @@ class Plan:
             f"Verify: Spark on {self.topology.pipeline.master}."
         )
 
+    def _policies(self) -> Iterator[Text]:
+        """What is not as it is by default; clusters with the same policies share a line."""
+        clusters_of: dict[str, list[str]] = {}
+        for cluster in self.topology.clusters:
+            changed = flattened(cluster.policies.changed())
+            text = ", ".join(f"{name} {_shown(value)}" for name, value in changed)
+            clusters_of.setdefault(text, []).append(cluster.name)
+        for text, names in clusters_of.items():
+            if text:
+                whose = "all clusters" if len(names) == len(self.topology.clusters) else ", ".join(names)
+                yield Text(f"Policies of {whose}: {text}.")
+
     def _warning_lines(self) -> Iterator[Text]:
         for warning in self.warnings:
             yield Text.assemble(("warning: ", "bold yellow"), f"{warning.subject}: {warning.text}")
+
+
+def _shown(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def plan(topology: Topology, probes: Mapping[str, Probe] | None = None) -> Plan:

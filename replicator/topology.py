@@ -24,11 +24,13 @@ from replicator.topology_fields import (
     EMBEDDED,
     Cluster,
     PipelineSettings,
+    PolicySettings,
     Section,
     StoreSettings,
     SyncSettings,
     format_size,
     mask_password,
+    merged,
     parse_size,
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "Cluster",
     "Link",
     "PipelineSettings",
+    "PolicySettings",
     "StoreSettings",
     "SyncSettings",
     "Topology",
@@ -166,6 +169,7 @@ def dump(topology: Topology) -> str:
                 "address": cluster.address,
                 "data": str(cluster.data),
                 "database": cluster.database,
+                **({"policies": changed} if (changed := cluster.policies.changed()) else {}),
             }
             for cluster in topology.clusters
         },
@@ -222,9 +226,9 @@ class _Reader:
             root = {}
         elif not root.get("clusters"):
             self._problem(("clusters",), "no clusters; name at least one")
-        known = ("clusters", "links", "pipeline", "sync", "store")
+        known = ("clusters", "links", "pipeline", "sync", "store", "policies")
         self._refuse_unknown((), root, known)
-        clusters = tuple(self._clusters(root.get("clusters")))
+        clusters = tuple(self._with_policies(self._clusters(root.get("clusters")), root))
         links = tuple(self._links(root.get("links"), root.get("clusters")))
         self._refuse_shared_places(clusters)
         topology = Topology(
@@ -252,6 +256,16 @@ class _Reader:
                 )
             cluster = self._section(Cluster, where, {} if fields is None else fields, name=name)
             if cluster is not None:
+                yield cluster
+
+    def _with_policies(self, clusters: Iterator[Cluster], root: Mapping[str, Any]) -> Iterator[Cluster]:
+        """The clusters with the policies of the file's top level below their own."""
+        usable = self._section(PolicySettings, ("policies",), root.get("policies")) is not None
+        for cluster in clusters:  # their own were checked where they stand
+            if usable and not self._problems:
+                both = merged(root["policies"], root["clusters"][cluster.name].get("policies") or {})
+                yield cluster.model_copy(update={"policies": PolicySettings.model_validate(_without_empty(both))})
+            else:
                 yield cluster
 
     def _links(self, raw: object, clusters: object) -> Iterator[Link]:
@@ -332,15 +346,30 @@ class _Reader:
             return None
         if not self._is_mapping(where, raw):
             return None
-        known = [name for name in model.model_fields if name not in given]
-        self._refuse_unknown(where, raw, known)  # type: ignore[arg-type]
-        fields = {key: value for key, value in raw.items() if key in known}  # type: ignore[attr-defined]
+        fields = self._known_fields(model, where, raw, given)  # type: ignore[arg-type]
         try:
             return model.model_validate({**fields, **given}, context=self._path.absolute().parent)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 self._problem((*where, *detail["loc"]), _explain(detail))
             return None
+
+    def _known_fields(
+        self, model: type[Section], where: FieldPath, raw: Mapping[str, Any], given: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """What of ``raw`` the model knows, also in the sections inside it; an empty section is left out."""
+        known = [name for name in model.model_fields if name not in given]
+        self._refuse_unknown(where, raw, known)
+        fields = {key: value for key, value in raw.items() if key in known}
+        for key in list(fields):
+            inner = model.model_fields[key].annotation
+            if not (isinstance(inner, type) and issubclass(inner, Section)):
+                continue
+            if self._is_mapping((*where, key), fields[key]):
+                fields[key] = self._known_fields(inner, (*where, key), fields[key], {})
+            else:
+                del fields[key]
+        return fields
 
     def _is_mapping(self, where: FieldPath, raw: object) -> bool:
         if raw is None or isinstance(raw, Mapping):
@@ -366,6 +395,11 @@ def _same_address(first: Cluster, second: Cluster) -> bool:
         return False
     hosts = {first.address.rpartition(":")[0].lower(), second.address.rpartition(":")[0].lower()}
     return len(hosts) == 1 or hosts <= _LOOPBACK
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without sections that were named and left empty."""
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from replicator.engine.entry import ENTRY_BYTES_MAX
+from replicator.engine.policies import (
+    BacklogQuota,
+    KeyAssignment,
+    KeyOrdering,
+    QuotaPolicy,
+    Retention,
+    TopicPolicies,
+)
+from replicator.engine.policies_codec import NUMBER_MAX
 
 STORE_SIZE_BYTES_MIN: Final = 1024 * 1024
 STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
@@ -34,6 +47,10 @@ _SIZE_UNITS: Final = {
     "TiB": 1024**4,
 }
 _SIZE = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_SIZE_UNITS)})")
+_DURATION_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_DURATION = re.compile(rf"(\d{{1,12}})\s*({'|'.join(_DURATION_UNITS)})")
+UNLIMITED: Final = "unlimited"
+"""Takes a limit away that has a default, or that all clusters have."""
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d{0,3})\])?|yarn|(spark|k8s)://\S+")
 _ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})
 
@@ -132,6 +149,74 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def parse_duration(value: object) -> object:
+    """Seconds of ``7d``, ``90s`` or a plain number; raises ValueError. Other types are left to the caller."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value[:40]!r} is not a duration (for example 7d, 12h, 30m, or a number of seconds)")
+    return int(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def format_duration(seconds: int) -> str:
+    """The shortest exact text that :func:`parse_duration` reads back, in days at most."""
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _DURATION_UNITS[unit] == 0:
+            return f"{seconds // _DURATION_UNITS[unit]}{unit}"
+    return f"{seconds}s"
+
+
+def _limit(kind: str, parse: Callable[[object], object] = lambda value: value, *, most: int = NUMBER_MAX,
+           off_at_0: bool = True) -> BeforeValidator:  # fmt: skip
+    """A whole number of ``kind`` or ``unlimited``. With ``off_at_0`` a 0 is no limit, as brokers have it."""
+
+    def check(value: object) -> int | None:
+        if value == UNLIMITED:
+            return None
+        try:
+            number = parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}; or `{UNLIMITED}`") from None
+        if type(number) is not int:
+            raise ValueError(f"must be {kind}, or `{UNLIMITED}`")
+        if number < 0:
+            raise ValueError(f"{number} is too small; the least is 0, and without a limit it is `{UNLIMITED}`")
+        if number > most:
+            raise ValueError(f"{number} is too large; the most is {most}")
+        return None if off_at_0 and number == 0 else number
+
+    return BeforeValidator(check)
+
+
+def _one_of(kind: type[Enum]) -> BeforeValidator:
+    names = [each.value for each in kind]
+
+    def check(value: object) -> object:
+        if value in names:
+            return kind(value)
+        shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
+        raise ValueError(f"{shown} {', '.join(names)}")
+
+    return BeforeValidator(check)
+
+
+def _check_flag(value: object) -> object:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")  # noqa: TRY004 - what pydantic reports
+    return value
+
+
+_SIZE_KIND: Final = "a size (for example 10GiB, or a number of bytes)"
+_DURATION_KIND: Final = "a duration (for example 7d, 12h, 30m, or a number of seconds)"
+_COUNT_KIND: Final = "a whole number"
+
+_Count = Annotated[int | None, _limit(_COUNT_KIND)]
+_Size = Annotated[int | None, _limit(_SIZE_KIND, parse_size)]
+_Duration = Annotated[int | None, _limit(_DURATION_KIND, parse_duration)]
+_Flag = Annotated[bool, BeforeValidator(_check_flag)]
+
+
 def _check_master(text: str) -> str:
     if not _MASTER.fullmatch(text):
         raise ValueError(f"{text[:60]!r} is not a Spark master (for example local[2] or spark://host:7077)")
@@ -152,6 +237,114 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
 
+_DEFAULT: Final = TopicPolicies()
+
+
+class RetentionSettings(Section):
+    """How much of what every subscription has consumed is kept. Here 0 is a limit: nothing is kept."""
+
+    age: Annotated[int | None, _limit(_DURATION_KIND, parse_duration, off_at_0=False)] = None
+    size: Annotated[int | None, _limit(_SIZE_KIND, parse_size, off_at_0=False)] = None
+
+
+class BacklogQuotaSettings(Section):
+    """How far the slowest subscription may lag, and what happens when it does."""
+
+    size: _Size = None
+    age: _Duration = None
+    policy: Annotated[QuotaPolicy, _one_of(QuotaPolicy)] = QuotaPolicy.PRODUCER_REQUEST_HOLD
+
+
+class PolicySettings(Section):
+    """Policies of the topics that have none of their own, under the names of the topology file."""
+
+    retention: RetentionSettings = RetentionSettings()
+    message_ttl: _Duration = None
+    backlog_quota: BacklogQuotaSettings = BacklogQuotaSettings()
+    deduplication: _Flag = _DEFAULT.deduplication
+    compaction_threshold: _Size = None
+    max_unacked_messages_per_consumer: _Count = _DEFAULT.max_unacked_messages_per_consumer
+    max_unacked_messages_per_subscription: _Count = _DEFAULT.max_unacked_messages_per_subscription
+    max_producers: _Count = None
+    max_consumers: _Count = None
+    max_message_size: Annotated[int | None, _limit(_SIZE_KIND, parse_size, most=ENTRY_BYTES_MAX)] = None
+    delayed_delivery: _Flag = _DEFAULT.delayed_delivery
+    key_assignment: Annotated[KeyAssignment, _one_of(KeyAssignment)] = _DEFAULT.key_assignment
+    key_ordering: Annotated[KeyOrdering, _one_of(KeyOrdering)] = _DEFAULT.key_ordering
+
+    def topic_policies(self) -> TopicPolicies:
+        """As the engine takes them."""
+        return TopicPolicies(
+            retention=Retention(age_seconds_max=self.retention.age, bytes_max=self.retention.size),
+            message_ttl_seconds=self.message_ttl,
+            backlog_quota=BacklogQuota(
+                bytes_max=self.backlog_quota.size,
+                age_seconds_max=self.backlog_quota.age,
+                policy=self.backlog_quota.policy,
+            ),
+            deduplication=self.deduplication,
+            compaction_threshold_bytes=self.compaction_threshold,
+            max_unacked_messages_per_consumer=self.max_unacked_messages_per_consumer,
+            max_unacked_messages_per_subscription=self.max_unacked_messages_per_subscription,
+            max_producers=self.max_producers,
+            max_consumers=self.max_consumers,
+            max_message_bytes=self.max_message_size,
+            delayed_delivery=self.delayed_delivery,
+            key_assignment=self.key_assignment,
+            key_ordering=self.key_ordering,
+        )
+
+    def changed(self) -> dict[str, Any]:
+        """What is not as it is by default, in the form of the file; reading it gives an equal value."""
+        return _changed(self, PolicySettings())
+
+
+_DURATION_FIELDS: Final = frozenset({"age", "message_ttl"})
+_SIZE_FIELDS: Final = frozenset({"size", "compaction_threshold", "max_message_size"})
+
+
+def _changed(settings: Section, default: Section) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for name in type(settings).model_fields:
+        value, usual = getattr(settings, name), getattr(default, name)
+        if value != usual:
+            changed[name] = _changed(value, usual) if isinstance(value, Section) else _as_written(name, value)
+    return changed
+
+
+def _as_written(name: str, value: object) -> object:
+    if value is None:
+        return UNLIMITED
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, int) and name in _DURATION_FIELDS:
+        return format_duration(value)
+    if isinstance(value, int) and name in _SIZE_FIELDS:
+        return format_size(value)
+    return value
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the values of ``over`` in their places, mapping by mapping; what is empty changes nothing."""
+    both = dict(base)
+    for key, value in over.items():
+        below = both.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            both[key] = merged(below, value)
+        elif value is not None:
+            both[key] = value
+    return both
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """``retention.age`` and the like with their values."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 class Cluster(Section):
     """One cluster: its name, where its worker serves HTTP, its data directory and its database."""
 
@@ -160,6 +353,8 @@ class Cluster(Section):
     data: Annotated[Path, BeforeValidator(_data_path)]
     database: Annotated[str, AfterValidator(_check_database)] = Field(default=EMBEDDED, repr=False)
     """``embedded`` or a URL; show it through :attr:`database_masked`."""
+    policies: PolicySettings = PolicySettings()
+    """Of all its topics: those of the file's top level, and over them the cluster's own."""
 
     @property
     def host(self) -> str:

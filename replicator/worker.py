@@ -115,7 +115,9 @@ class Worker:
 
     async def _open_store(self, data: Path) -> None:
         if self._engine is None:
-            settings = EngineSettings(store_bytes_max=self._topology.store.size_max)
+            settings = EngineSettings(
+                store_bytes_max=self._topology.store.size_max, policies=self._cluster.policies.topic_policies()
+            )
             self._engine = await Engine.open(data, cluster=self._cluster.name, settings=settings)
 
     async def _start_parts(self, engine: Engine, database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from replicator.client import Client, ConsumerType, MessageTooBig, NotAllowedError
 
 START_SECONDS_MAX = 60
 
@@ -152,6 +155,29 @@ def test_a_worker_runs_reports_its_status_and_stops_in_order(tmp_path: Path) -> 
     assert process.returncode == 0
     pid_file = tmp_path / "data" / "postgres" / "postmaster.pid"
     assert not pid_file.exists(), "the embedded server outlived its worker"
+
+
+def test_a_worker_keeps_to_the_policies_of_its_topology(tmp_path: Path) -> None:
+    port = free_port()
+    file = topology(tmp_path, port=port)
+    file.write_text(f"{file.read_text()}policies: {{max_consumers: 1, max_message_size: 1KiB, deduplication: true}}\n")
+    done = replicator("plan", "-f", "topology.yaml", cwd=tmp_path)
+    assert "max_consumers 1" in " ".join(done.stdout.split())
+
+    async def main() -> None:
+        async with Client(f"http://127.0.0.1:{port}") as client:
+            await client.subscribe("orders", "first", consumer_type=ConsumerType.Shared)
+            with pytest.raises(NotAllowedError, match="the limit of its policies"):
+                await client.subscribe("orders", "second", consumer_type=ConsumerType.Shared)
+            async with await client.create_producer("orders", producer_name="p", initial_sequence_id=6) as producer:
+                with pytest.raises(MessageTooBig, match="max_message_bytes"):
+                    await producer.send(b"x" * 2000)
+                await producer.send(b"x", sequence_id=10)
+            async with await client.create_producer("orders", producer_name="p") as producer:
+                assert producer.last_sequence_id() == 10  # the topic remembers it: deduplication is on
+
+    with worker(tmp_path, port):
+        asyncio.run(main())
 
 
 def test_status_of_a_worker_that_is_down_gives_exit_status_3(tmp_path: Path) -> None:

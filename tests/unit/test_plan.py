@@ -13,7 +13,7 @@ from aiohttp import web
 from rich.console import Console
 
 from replicator.plan import Plan, plan, probe_workers
-from replicator.topology import Cluster, Link, Topology
+from replicator.topology import Cluster, Link, PolicySettings, Topology
 
 
 def cluster(name: str, port: int) -> Cluster:
@@ -62,6 +62,23 @@ def test_the_plan_as_json_is_plain_and_masks_passwords() -> None:
     assert "hunter2" not in text
     assert "hunter2" not in text_of(made)
     assert made.as_json()["clusters"][0]["reachable"] is None
+
+
+def test_policies_are_shown_where_they_are_not_the_defaults() -> None:
+    assert "Policies" not in text_of(plan(Topology((cluster("a", 1), cluster("b", 2)), ())))
+    expiring = PolicySettings.model_validate(
+        {"message_ttl": "36h", "deduplication": True, "retention": {"size": "1GiB"}}
+    )
+    first, second = (cluster(name, 1).model_copy(update={"policies": expiring}) for name in ("a", "b"))
+    shown = "retention.size 1GiB, message_ttl 36h, deduplication on."
+    assert f"Policies of all clusters: {shown}" in text_of(plan(Topology((first, second), ())))
+    made = plan(Topology((first, second, cluster("c", 3)), ()))
+    assert f"Policies of a, b: {shown}" in text_of(made)
+    assert made.as_json()["policies"] == {
+        "a": {"retention": {"size": "1GiB"}, "message_ttl": "36h", "deduplication": True},
+        "b": {"retention": {"size": "1GiB"}, "message_ttl": "36h", "deduplication": True},
+        "c": {},
+    }
 
 
 def test_names_are_printed_as_they_are_not_as_markup() -> None:

@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from replicator.engine.policies import (
+    BacklogQuota,
+    KeyAssignment,
+    KeyOrdering,
+    QuotaPolicy,
+    Retention,
+    TopicPolicies,
+)
 from replicator.topology import (
     PROBLEMS_SHOWN_MAX,
     TOPOLOGY_FILE_BYTES_MAX,
@@ -19,6 +27,7 @@ from replicator.topology import (
     mask_password,
     parse_size,
 )
+from replicator.topology_fields import format_duration, parse_duration
 
 GOOD = """\
 clusters:
@@ -39,6 +48,10 @@ links:
 pipeline: {engine: embedded, master: "local[2]"}
 sync: {snapshot_interval_ms: 200, snapshot_timeout_ms: 30000, update_interval_ms: 100}
 store: {size_max: 1GiB}
+policies:
+  retention: {age: 7d, size: 10GiB}
+  message_ttl: 12h
+  backlog_quota: {size: 1GB, age: 90, policy: producer_exception}
 """
 
 
@@ -158,6 +171,27 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("size_max: 1GiB", "size_max: 1kB", "1kB is too small"),
         ("size_max: 1GiB", "size_max: 999TiB", "is too large"),
         ("sync: {", "sync: [", "not YAML"),
+        ("age: 7d", "age: 7 days", "20: policies.retention.age: '7 days' is not a duration (for example 7d, 12h, 30m"),
+        ("age: 7d", "age: -1", "policies.retention.age: -1 is too small; the least is 0, and without a limit it is"),
+        ("age: 7d", "agee: 7d", "20: policies.retention.agee: unknown key; did you mean 'age'?"),
+        ("size: 10GiB", "size: 10G", "20: policies.retention.size: '10G' is not a size (for example 64GiB"),
+        ("{age: 7d, size: 10GiB}", "7d", "20: policies.retention: must be a mapping, not text"),
+        ("message_ttl: 12h", "message_ttl: soon", "21: policies.message_ttl: 'soon' is not a duration"),
+        ("message_ttl: 12h", "message_ttl: 1.5", "21: policies.message_ttl: must be a duration"),
+        ("message_ttl: 12h", "message_ttl:", "21: policies.message_ttl: must be a duration"),
+        ("message_ttl: 12h", "ttl: 12h", "21: policies.ttl: unknown key; the keys here are: retention, message_ttl"),
+        ("message_ttl: 12h", "deduplication: 1", "policies.deduplication: must be true or false"),
+        ("message_ttl: 12h", "max_producers: many", "policies.max_producers: must be a whole number, or `unlimited`"),
+        ("message_ttl: 12h", "max_consumers: yes", "policies.max_consumers: must be a whole number, or `unlimited`"),
+        ("message_ttl: 12h", "max_message_size: 1GiB", "policies.max_message_size: 1073741824 is too large; the most"),
+        ("message_ttl: 12h", "key_assignment: ring", "'ring' is not one of hash-range, consistent-hashing, load-aware"),
+        ("message_ttl: 12h", "key_ordering: [x]", "key_ordering: must be one of draining, recently-joined"),
+        ("policy: producer_exception", "policy: hold", "22: policies.backlog_quota.policy: 'hold' is not one of produ"),
+        (
+            "    data: ./data/eu-west",
+            "    policies: {message_ttl: never}\n    data: x",
+            "8: clusters.eu-west.policies.message_ttl: 'never' is not a duration",
+        ),
     ],
 )  # fmt: skip
 def test_each_mistake_is_one_line_that_names_line_field_and_remedy(
@@ -294,3 +328,100 @@ def test_the_default_topology_is_two_clusters_linked_both_ways(tmp_path: Path) -
 def test_sizes_are_read_with_decimal_and_binary_units(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
     assert parse_size(format_size(size_bytes)) == size_bytes
+
+
+def policies(tmp_path: Path, text: str, cluster: str = "a") -> TopicPolicies:
+    clusters = "clusters:\n  a: {address: 'h:1', data: x}\n  b: {address: 'h:2', data: y}\n"
+    return load(tmp_path, clusters + text).cluster(cluster).policies.topic_policies()
+
+
+def test_policies_are_those_of_the_engine_when_none_are_given(tmp_path: Path) -> None:
+    for text in ("", "policies:\n", "policies: {retention: , backlog_quota: }\n"):
+        assert policies(tmp_path, text) == TopicPolicies()
+
+
+def test_every_policy_can_be_set(tmp_path: Path) -> None:
+    text = """\
+policies:
+  retention: {age: 2w, size: 0}
+  message_ttl: 30m
+  backlog_quota: {size: 5GiB, age: 1d, policy: consumer_backlog_eviction}
+  deduplication: true
+  compaction_threshold: 100MiB
+  max_unacked_messages_per_consumer: 10
+  max_unacked_messages_per_subscription: unlimited
+  max_producers: 3
+  max_consumers: 4
+  max_message_size: 1MiB
+  delayed_delivery: false
+  key_assignment: load-aware
+  key_ordering: recently-joined
+"""
+    assert policies(tmp_path, text) == TopicPolicies(
+        retention=Retention(age_seconds_max=14 * 86_400, bytes_max=0),
+        message_ttl_seconds=1800,
+        backlog_quota=BacklogQuota(5 << 30, 86_400, QuotaPolicy.CONSUMER_BACKLOG_EVICTION),
+        deduplication=True,
+        compaction_threshold_bytes=100 << 20,
+        max_unacked_messages_per_consumer=10,
+        max_unacked_messages_per_subscription=None,
+        max_producers=3,
+        max_consumers=4,
+        max_message_bytes=1 << 20,
+        delayed_delivery=False,
+        key_assignment=KeyAssignment.LOAD_AWARE,
+        key_ordering=KeyOrdering.RECENTLY_JOINED,
+    )
+
+
+@pytest.mark.parametrize("off", ["0", "unlimited"])
+def test_0_is_off_where_brokers_have_it_so_and_unlimited_always_is(tmp_path: Path, off: str) -> None:
+    text = """\
+policies:
+  message_ttl: OFF
+  backlog_quota: {size: OFF, age: OFF}
+  compaction_threshold: OFF
+  max_unacked_messages_per_consumer: OFF
+  max_unacked_messages_per_subscription: OFF
+  max_producers: OFF
+  max_consumers: OFF
+  max_message_size: OFF
+"""
+    found = policies(tmp_path, text.replace("OFF", off))
+    assert found == TopicPolicies(max_unacked_messages_per_consumer=None, max_unacked_messages_per_subscription=None)
+
+
+def test_a_retention_of_0_keeps_nothing_and_is_not_off(tmp_path: Path) -> None:
+    assert policies(tmp_path, "policies: {retention: {age: 0, size: 0}}\n").retention == Retention(0, 0)
+    assert policies(tmp_path, "policies: {retention: {age: unlimited}}\n").retention == Retention(None, None)
+
+
+def test_a_clusters_own_policies_stand_over_those_of_all_field_by_field(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "    data: ./data/us-east\n",
+        "    data: ./data/us-east\n    policies: {retention: {size: 1GiB}, message_ttl: 0, deduplication: true}\n",
+    )
+    topology = load(tmp_path, text)
+    ours, theirs = (topology.cluster(name).policies.topic_policies() for name in ("us-east", "eu-west"))
+    assert theirs == TopicPolicies(
+        retention=Retention(7 * 86_400, 10 << 30),
+        message_ttl_seconds=12 * 3600,
+        backlog_quota=BacklogQuota(10**9, 90, QuotaPolicy.PRODUCER_EXCEPTION),
+    )
+    assert ours == TopicPolicies(
+        retention=Retention(7 * 86_400, 1 << 30),
+        message_ttl_seconds=None,
+        backlog_quota=theirs.backlog_quota,
+        deduplication=True,
+    )
+    again = tmp_path / "again.yaml"
+    again.write_text(dump(topology))
+    assert load_topology(again) == topology
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2w", 14 * 86_400), ("7d", 7 * 86_400), ("12h", 43_200), ("90 s", 90), ("30m", 1800)]
+)
+def test_durations_are_read_with_their_units(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+    assert parse_duration(format_duration(seconds)) == seconds
