@@ -63,6 +63,9 @@ def check_entries(entries: Sequence[bytes], policies: TopicPolicies, producer: s
         metadata, payload = decode_entry(entry)
         if metadata.HasField("marker_type"):
             raise EntryCorrupt("a producer sent a marker; only workers write markers")
+        if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
+            # Stored as any other it would be delivered before the transaction commits, and also when it is aborted.
+            raise NotAllowedError("the message belongs to a transaction; there are none here: send it without one")
         if metadata.num_chunks_from_msg:
             _check_chunk(metadata)
         if metadata.HasField("num_messages_in_batch"):
