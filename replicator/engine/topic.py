@@ -408,21 +408,23 @@ class Topic:
     ) -> Subscription:
         """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
         check_subscription_name(name)
-        existing = self.subscriptions.get(name)
-        if existing is not None:
-            if not existing.stored:
-                await existing.saved()
-            return existing
+        while (existing := self.subscriptions.get(name)) is not None:
+            if existing.stored:
+                return existing
+            await existing.saved()  # then look again: it is gone if it could not be stored
         self._check_room_for_subscription()
         state = CursorState(mark_delete=start, replicated=replicated, properties=properties or {})
         created = self.subscriptions[name] = Subscription(self, name, state)
-        try:
-            await created.saved()
-        except BaseException:
-            self.subscriptions.pop(name, None)
-            raise
-        self.notify_subscription(created)
+        saving = created.saved()
+        saving.add_done_callback(lambda _: self._subscription_made(created, saving))
+        await asyncio.shield(saving)  # others may wait for the same subscription: who gives up does not undo it
         return created
+
+    def _subscription_made(self, created: Subscription, saving: asyncio.Future[None]) -> None:
+        if saving.cancelled() or saving.exception() is not None:
+            self.subscriptions.pop(created.name, None)
+        else:
+            self.notify_subscription(created)
 
     def _check_room_for_subscription(self) -> None:
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:

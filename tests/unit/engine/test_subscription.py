@@ -384,6 +384,20 @@ def test_several_who_make_a_subscription_at_once_get_it_when_it_is_durable(tmp_p
     asyncio.run(main())
 
 
+def test_who_gives_up_making_a_subscription_does_not_take_it_from_those_who_wait_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            first, second = [asyncio.create_task(subscribed(topic, consumer_name=name)) for name in "ab"]
+            await asyncio.sleep(0)  # both wait for the store
+            first.cancel()
+            _, inbox = await second
+            await topic.publish(numbered(1))
+            await inbox.holds(1)
+
+    asyncio.run(main())
+
+
 # What other clusters say.
 
 
