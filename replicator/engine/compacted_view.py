@@ -1,8 +1,10 @@
 """The compacted view of a topic, as it lies in the store, and reading it.
 
-Table ``compacted``: topic id | generation | ledger | entry → batch size, origin, origin position, entry. Each pass
-writes a generation of its own. Table ``compaction``: topic id → JSON: the generation that counts, the horizon up to
-which it stands for the log, and its figures. Writing that one row is the switch from one view to the next.
+Table ``compacted``: topic id | generation | ledger | entry → batch size, origin, origin position, the bitmap of the
+batch indexes that are left out (if some are), entry. Each pass writes a generation of its own. Table ``compaction``:
+topic id → JSON: the generation that counts, the horizon up to which it stands for the log, and its figures. Writing
+that one row is the switch from one view to the next. With it, under topic id | "p", a bitmap for each ledger of the
+positions of that view, so that a subscription can pass over what is not there without reading it.
 
 Positions are those of the log, and stay readable here when the log is trimmed.
 """
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from replicator.engine.compactor import Retained
+from replicator.engine.position_set import PositionSet
 from replicator.engine.store import TOPIC_KEY, Store
 from replicator.engine.types import LoggedEntry
 from snapshots.position import BEFORE_ALL, Position
@@ -25,6 +29,12 @@ STATE_TABLE: Final = "compaction"
 _KEY = Struct(">IIQQ")
 _GENERATION_KEY = Struct(">II")
 _ROW = Struct(">IQQH")
+_LEAVES_OUT: Final = 0x8000
+"""Set in the length of the origin when a bitmap follows; rows that were written before there were bitmaps have none."""
+_BITMAP = Struct(">I")
+_POSITIONS: Final = b"p"
+_LEDGER = Struct(">QI")
+_COUNT = Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,8 @@ class ViewState:
     horizon: Position = BEFORE_ALL
     entries: int = 0
     size_bytes: int = 0
+    messages: int = 0
+    """Without those that are left out of batches; 0 in a view that was written before they were counted."""
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -43,13 +55,20 @@ class ViewState:
                 "horizon": list(self.horizon),
                 "entries": self.entries,
                 "size_bytes": self.size_bytes,
+                "messages": self.messages,
             }
         ).encode()
 
     @classmethod
     def decode(cls, stored: bytes) -> ViewState:
         fields = json.loads(stored)
-        return cls(fields["generation"], Position(*fields["horizon"]), fields["entries"], fields["size_bytes"])
+        return cls(
+            fields["generation"],
+            Position(*fields["horizon"]),
+            fields["entries"],
+            fields["size_bytes"],
+            fields.get("messages", 0),
+        )
 
 
 class CompactedView:
@@ -87,15 +106,60 @@ class CompactedView:
             stored = txn.get(_KEY.pack(self._topic_id, self.state.generation, *position))
         return None if stored is None else _decode(position, stored)
 
-    def row(self, generation: int, entry: LoggedEntry, content: bytes | memoryview) -> tuple[str, bytes, bytes]:
-        """The row to write for ``entry`` with ``content``: table, key and value."""
+    def row(self, generation: int, entry: LoggedEntry, kept: Retained) -> tuple[str, bytes, bytes]:
+        """The row to write for what is ``kept`` of ``entry``: table, key and value."""
         origin = entry.origin.encode("ascii")
-        head = _ROW.pack(entry.batch_size, *entry.origin_position, len(origin))
-        return VIEW_TABLE, _KEY.pack(self._topic_id, generation, *entry.position), b"".join((head, origin, content))
+        bitmap = b"" if kept.compacted_out is None else kept.compacted_out.serialize()
+        flag = _LEAVES_OUT if bitmap else 0
+        value = b"".join(
+            (
+                _ROW.pack(entry.batch_size, *entry.origin_position, len(origin) | flag),
+                origin,
+                _BITMAP.pack(len(bitmap)) if bitmap else b"",
+                bitmap,
+                kept.content,
+            )
+        )
+        return VIEW_TABLE, _KEY.pack(self._topic_id, generation, *entry.position), value
 
     def state_row(self, state: ViewState) -> tuple[str, bytes, bytes]:
         """The row that makes ``state`` count."""
         return STATE_TABLE, TOPIC_KEY.pack(self._topic_id), state.encode()
+
+    def positions_row(self, generation: int, positions: PositionSet) -> tuple[str, bytes, bytes]:
+        """The row that says which positions that generation has; a megabyte for millions of them."""
+        parts = [
+            part for ledger, bitmap in positions.serialize() for part in (_LEDGER.pack(ledger, len(bitmap)), bitmap)
+        ]
+        return STATE_TABLE, TOPIC_KEY.pack(self._topic_id) + _POSITIONS, b"".join((_COUNT.pack(generation), *parts))
+
+    def positions(self) -> PositionSet:
+        """The positions of the view."""
+        if not self.state.entries:
+            return PositionSet()
+        with self._store.env.begin(db=self._store.tables[STATE_TABLE]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(self._topic_id) + _POSITIONS)
+        if stored is None or _COUNT.unpack_from(stored)[0] != self.state.generation:
+            return self._positions_of_rows()
+        parts: list[tuple[int, bytes]] = []
+        at = _COUNT.size
+        while at < len(stored):
+            ledger, length = _LEDGER.unpack_from(stored, at)
+            at += _LEDGER.size + length
+            parts.append((ledger, stored[at - length : at]))
+        return PositionSet.deserialize(parts)
+
+    def _positions_of_rows(self) -> PositionSet:
+        """Of a view that was written before its positions were; slow, and not needed after the next pass."""
+        found = PositionSet()
+        with self._store.env.begin(db=self._store.tables[VIEW_TABLE]) as txn:
+            cursor = txn.cursor()
+            prefix = _GENERATION_KEY.pack(self._topic_id, self.state.generation)
+            more = cursor.set_range(prefix)
+            while more and (key := cursor.key()).startswith(prefix):
+                found.add(Position(*_KEY.unpack(key)[2:]))
+                more = cursor.next()
+        return found
 
     def other_keys(self, keys_max: int) -> list[bytes]:
         """Up to ``keys_max`` keys of generations that do not count: left by a pass that was cut off, or replaced."""
@@ -119,12 +183,18 @@ class CompactedView:
 def _decode(position: Position, stored: bytes) -> LoggedEntry:
     batch_size, ledger, entry, origin_length = _ROW.unpack_from(stored)
     view = memoryview(stored)
-    at = _ROW.size + origin_length
+    origin_end = at = _ROW.size + (origin_length & ~_LEAVES_OUT)
+    compacted_out = None
+    if origin_length & _LEAVES_OUT:
+        (length,) = _BITMAP.unpack_from(stored, at)
+        at += _BITMAP.size + length
+        compacted_out = bytes(view[at - length : at])
     return LoggedEntry(
         position,
         batch_size,
         marker=False,
         entry=view[at:],
-        origin=bytes(view[_ROW.size : at]).decode("ascii"),
+        origin=bytes(view[_ROW.size : origin_end]).decode("ascii"),
         origin_position=Position(ledger, entry),
+        compacted_out=compacted_out,
     )

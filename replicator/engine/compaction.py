@@ -19,9 +19,10 @@ import structlog
 
 from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.compacted_view import VIEW_TABLE, CompactedView, ViewState
-from replicator.engine.compactor import Compactor
-from replicator.engine.log_index import LogIndex
+from replicator.engine.compactor import Compactor, publish_time_ms
+from replicator.engine.log_index import LogIndex, ViewIndex
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.position_set import PositionSet
 from replicator.engine.store import Store
 from replicator.engine.types import LoggedEntry
 from replicator.engine.writer import Writer
@@ -32,6 +33,8 @@ STEP_BYTES: Final = 4 * 1024 * 1024
 STEP_ENTRIES: Final = 5_000
 DELETE_KEYS: Final = 2_000
 COUNT_BLOCKS: Final = 1_000
+SEARCH_ENTRIES: Final = 500
+"""Looked at on the event loop in one go: a millisecond or two."""
 HOLDER: Final = "compaction"
 """Under which the topic notes what compaction holds back from trimming."""
 
@@ -56,6 +59,8 @@ class CompactedTopic(Protocol):
         self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
     ) -> list[LoggedEntry]: ...
 
+    def compacted(self) -> None: ...
+
     @property
     def compaction(self) -> Compaction: ...
 
@@ -75,6 +80,7 @@ class Compaction:
         self._pass: asyncio.Task[ViewState] | None = None
         self._counted = self._view.state.horizon
         self._uncompacted_bytes = 0
+        topic.log.view = ViewIndex(self.state.horizon, self._view.positions())
         self.hold_back()
 
     @property
@@ -145,6 +151,18 @@ class Compaction:
         """The view's entry at ``position``, also when the log has trimmed it."""
         return self._view.find(position)
 
+    async def position_at_time(self, published_ms: int) -> Position:
+        """The last position before the first message, of the view and then the log, that was published at
+        ``published_ms`` or later. Reads the view, in pages between which others have their turn."""
+        reached = BEFORE_ALL
+        while page := self._view.read(reached, SEARCH_ENTRIES, STEP_BYTES):
+            for entry in page:
+                if publish_time_ms(entry) >= published_ms:
+                    return reached
+                reached = entry.position
+            await asyncio.sleep(0)
+        return self._store.position_at_time(self._topic.topic_id, published_ms, after=self.state.horizon)
+
     # A pass.
 
     def _passed(self, done: asyncio.Task[ViewState]) -> None:
@@ -165,18 +183,24 @@ class Compaction:
         async for entries in self._steps(before.horizon, end):
             await _on_thread(_note_all, compactor, entries)
         horizon = max(compactor.horizon(end, self._topic.writer.wall_clock_ms()), before.horizon)
-        state = replace(before, generation=before.generation + 1, horizon=horizon, entries=0, size_bytes=0)
+        state = replace(before, generation=before.generation + 1, horizon=horizon, entries=0, size_bytes=0, messages=0)
+        positions = PositionSet()
         async for entries in self._steps(before.horizon, horizon):
-            rows = await _on_thread(self._retained_rows, compactor, entries, state.generation)
+            rows, messages = await _on_thread(self._retained_rows, compactor, entries, state.generation, positions)
             if rows:
                 await self._topic.writer.put_many(rows)
             state = replace(
                 state,
                 entries=state.entries + len(rows),
                 size_bytes=state.size_bytes + sum(len(value) for _, _, value in rows),
+                messages=state.messages + messages,
             )
-        await self._topic.writer.put_many([self._view.state_row(state)])
+        await self._topic.writer.put_many(
+            [self._view.state_row(state), self._view.positions_row(state.generation, positions)]
+        )
         self._view.state = state
+        self._topic.log.view = ViewIndex(horizon, positions)
+        self._topic.compacted()
         self._counted, self._uncompacted_bytes = horizon, 0
         await self._delete_other_generations()
         return state
@@ -210,14 +234,18 @@ class Compaction:
         return found, reached if blocks else end
 
     def _retained_rows(
-        self, compactor: Compactor, entries: Sequence[LoggedEntry], generation: int
-    ) -> list[tuple[str, bytes, bytes]]:
+        self, compactor: Compactor, entries: Sequence[LoggedEntry], generation: int, positions: PositionSet
+    ) -> tuple[list[tuple[str, bytes, bytes]], int]:
+        """The rows to write, and how many messages they have; their positions are added to ``positions``."""
         rows: list[tuple[str, bytes, bytes]] = []
+        messages = 0
         for entry in entries:
-            content = compactor.retained(entry)
-            if content is not None:
-                rows.append(self._view.row(generation, entry, content))
-        return rows
+            kept = compactor.retained(entry)
+            if kept is not None:
+                rows.append(self._view.row(generation, entry, kept))
+                positions.add(entry.position)
+                messages += entry.batch_size - len(kept.compacted_out or ())
+        return rows, messages
 
     async def _delete_other_generations(self) -> None:
         while keys := await _on_thread(self._view.other_keys, DELETE_KEYS):

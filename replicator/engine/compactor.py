@@ -25,7 +25,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
+
+from pyroaring import BitMap
 
 from replicator.engine.compression import compress, decompress
 from replicator.engine.entry import BatchedMessage, append_to_batch, decode_entry, encode_entry, split_batch
@@ -42,6 +44,13 @@ OPEN_MS_MAX: Final = 10 * 60 * 1000
 """A chunked message of which nothing came for so long is given up, and holds the horizon no more."""
 
 _PLACE = Struct(">QQI")
+
+
+class Retained(NamedTuple):
+    """What of an entry goes into the view, and the batch indexes that do not, where that is not none of them."""
+
+    content: bytes | memoryview
+    compacted_out: BitMap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +117,13 @@ class Compactor:
         first = min(waiting, default=None)
         return end if first is None else Position(first.ledger, first.entry - 1)
 
-    def retained(self, entry: LoggedEntry) -> bytes | memoryview | None:
+    def retained(self, entry: LoggedEntry) -> Retained | None:
         """Second time through: the entry as it goes into the view; None if nothing of it does."""
         if entry.marker:
             return None
         opened = _open(entry)
         if opened is None:
-            return entry.entry
+            return Retained(entry.entry)
         kept = [
             part.key is not None
             and self._newest.get(_digest(part.key)) == _identity(entry.position, index, opened.metadata)
@@ -123,8 +132,9 @@ class Compactor:
         if not any(kept):
             return None
         if opened.batch is None or all(kept):
-            return entry.entry
-        return _rewrite(opened.metadata, opened.batch, kept)
+            return Retained(entry.entry)
+        compacted_out = BitMap(index for index, keep in enumerate(kept) if not keep)
+        return Retained(_rewrite(opened.metadata, opened.batch, kept), compacted_out)
 
     def _is_complete(self, metadata: MessageMetadata, position: Position) -> bool:
         """Take in a chunk; whether it is the last one of a message of which all are here."""
@@ -143,6 +153,15 @@ class Compactor:
             del self._open[metadata.uuid]
             return True
         return False
+
+
+def publish_time_ms(entry: LoggedEntry) -> int:
+    """When its producer says that it was published; -1 for an entry that cannot be read."""
+    try:
+        metadata, _ = decode_entry(entry.entry, check=False)
+    except EntryCorrupt:
+        return -1
+    return metadata.publish_time
 
 
 def _open(entry: LoggedEntry) -> _Opened | None:

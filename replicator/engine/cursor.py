@@ -14,6 +14,17 @@ is moved as far as it goes:
    markers; else stop.
 3. Forget what is now at or below the MDP. (Upstream issue 14261: ranges left behind below the MDP block it.)
 
+A subscription that reads compacted has only the positions of the compacted view as far as that reaches (the horizon),
+and all of the log above it. It asked for the newest message of each key: what is compacted away is no message of it, so
+for invariant 5 there is nothing to skip. Below the horizon
+
+- rule 0 does not hold: the view outlives the log;
+- the MDP is moved from one position of the view to the next, while they are individually deleted, and after the last
+  of them to the horizon. Positions that the view lacks are neither looked at nor noted, however many they are;
+- an acknowledgement of what is compacted away since it was sent is harmless, and late.
+
+When the topic is compacted anew, :meth:`Cursor.advance` does the rest.
+
 Source: the managed cursor of the field's standard design, seed 002; the generation is DESIGN §4.4.
 """
 
@@ -56,6 +67,8 @@ class CursorState:
     individually_deleted: PositionSet = field(default_factory=PositionSet)
     batch_acks: BatchAcks = field(default_factory=BatchAcks)
     dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
+    read_compacted: bool = False
+    """Whether the subscription is one to the compacted view."""
 
 
 class Cursor:
@@ -66,7 +79,6 @@ class Cursor:
     def __init__(self, log: LogIndex, state: CursorState) -> None:
         self._log = log
         self._state = state
-        self._move(log.trimmed)
         self.advance()
 
     @property
@@ -82,12 +94,29 @@ class Cursor:
         return self._state.generation
 
     def is_consumed(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
-        return position <= self._state.mark_delete or position in self._state.individually_deleted
+        """Whether the whole entry is acknowledged, or nothing that the subscription could show."""
+        state = self._state
+        return position <= state.mark_delete or position in state.individually_deleted or self.lacks(position)
+
+    def lacks(self, position: Position) -> bool:
+        """Whether the entry is compacted away, for a subscription that reads compacted."""
+        return self._state.read_compacted and self._log.view.lacks(position)
+
+    def needed_after(self) -> Position:
+        """All of the log up to here may be trimmed as far as this cursor is concerned: the view has the rest."""
+        state = self._state
+        return max(state.mark_delete, self._log.view.horizon) if state.read_compacted else state.mark_delete
+
+    def clamp(self, position: Position) -> Position:
+        """The highest position at or below ``position`` that the cursor can stand at."""
+        if self._state.read_compacted and position < self._log.trimmed:
+            return self._log.view.clamp(position)
+        return self._log.clamp(position)
 
     def acked_indexes(self, position: Position) -> BitMap | None:
         """The acknowledged indexes of a batch of which others are not acknowledged."""
-        return self._state.batch_acks.get(position)
+        batch_acks = self._state.batch_acks
+        return batch_acks.get(position) if batch_acks else None  # asked for every entry that is sent
 
     def acknowledge(self, position: Position, batch_indexes: Iterable[int] | None, batch_size: int) -> bool:
         """Acknowledge an entry, or some messages of its batch. Returns whether the whole entry is now consumed.
@@ -128,7 +157,7 @@ class Cursor:
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
             raise InvalidAck(f"batch index {batch_index} of {position} is negative")
-        self._move(self._log.clamp(Position(position.ledger, position.entry - 1)))
+        self._move(self.clamp(_before(position)))
         self.acknowledge(position, prefix, batch_size)
 
     def merge_mark_delete(self, position: Position, generation: int) -> bool:
@@ -144,7 +173,7 @@ class Cursor:
             changed = True
         elif position > self._state.mark_delete:
             before = self._state.mark_delete
-            self._move(self._log.clamp(position))
+            self._move(self.clamp(position))
             changed = self._state.mark_delete != before
         return changed
 
@@ -153,16 +182,19 @@ class Cursor:
         state = self._state
         assert generation is None or generation > state.generation
         state.generation = state.generation + 1 if generation is None else generation
-        state.mark_delete = self._log.clamp(position)
+        state.mark_delete = self.clamp(position)
         state.individually_deleted = PositionSet()
         state.batch_acks = BatchAcks()
         self.advance()
 
     def advance(self) -> bool:
-        """Move the MDP over what is consumed and over markers. Returns whether it moved."""
+        """Move the MDP over what is consumed or trimmed, and over markers. Returns whether it moved."""
         state, log = self._state, self._log
         before = state.mark_delete
-        while (candidate := log.next_after(state.mark_delete)) is not None:
+        passed = not state.read_compacted or self._advance_in_view()
+        if passed and state.mark_delete < log.trimmed:
+            state.mark_delete = log.trimmed
+        while passed and (candidate := log.next_after(state.mark_delete)) is not None:
             if candidate in state.individually_deleted:
                 state.mark_delete = state.individually_deleted.run_end(candidate)
             elif candidate in log.markers:
@@ -175,11 +207,33 @@ class Cursor:
         state.batch_acks.discard_through(state.mark_delete)
         return True
 
+    def _advance_in_view(self) -> bool:
+        """Move the MDP over the consumed positions of the view; whether that is behind it."""
+        state, view = self._state, self._log.view
+        if state.mark_delete >= view.horizon:
+            return True
+        missing = view.positions.first_missing(state.individually_deleted, state.mark_delete)
+        reached = self._log.clamp(view.horizon) if missing is None else view.clamp(_before(missing))
+        state.mark_delete = max(state.mark_delete, reached)
+        return missing is None
+
     def backlog_entries(self) -> int:
-        """Entries not yet consumed; markers are not counted."""
+        """Entries not yet consumed; neither markers are counted nor what is compacted away."""
         log, state = self._log, self._state
-        markers = log.markers.count_between(state.mark_delete, log.last)
-        return log.entries_between(state.mark_delete, log.last) - markers - len(state.individually_deleted)
+        start, deleted = state.mark_delete, len(state.individually_deleted)
+        if state.read_compacted and start < log.view.horizon:
+            start = log.view.horizon
+            deleted = state.individually_deleted.count_between(start, log.last)
+        markers = log.markers.count_between(start, log.last)
+        return self.backlog_entries_of_view() + log.entries_between(start, log.last) - markers - deleted
+
+    def backlog_entries_of_view(self) -> int:
+        """Entries of the compacted view not yet consumed, for a subscription that reads it."""
+        state, view = self._state, self._log.view
+        if not state.read_compacted or state.mark_delete >= view.horizon:
+            return 0
+        left = view.positions.count_between(state.mark_delete, view.horizon)
+        return left - view.positions.count_common(state.individually_deleted)
 
     def _move(self, position: Position) -> None:
         state = self._state
@@ -205,3 +259,7 @@ class Cursor:
         if wrong:
             raise InvalidAck(f"batch index {wrong[0]} of {position}: the batch has {batch_size} messages")
         return BitMap(indexes)
+
+
+def _before(position: Position) -> Position:
+    return Position(position.ledger, position.entry - 1)

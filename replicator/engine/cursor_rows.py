@@ -7,7 +7,7 @@ counts for a later one; 11, an acknowledgement writes what it changed, not the w
 table       key                                         value
 =========== =========================================== ==================================================
 cursors     topic id | subscription                     JSON: format, mark-delete, generation, replicated,
-                                                        properties
+                                                        properties; read_compacted where it is true
 cursor_rows topic id | subscription NUL | "d" | ledger  roaring bitmap of the entry ids that are individually
             | chunk of 65,536 entry ids                 deleted
 cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 | roaring bitmap of
@@ -215,6 +215,7 @@ def _encode_head(state: CursorState) -> bytes:
             "mark_delete": list(state.mark_delete),
             "replicated": state.replicated,
             "properties": dict(state.properties),
+            **({"read_compacted": True} if state.read_compacted else {}),
         },
         separators=(",", ":"),
     ).encode()
@@ -223,7 +224,13 @@ def _encode_head(state: CursorState) -> bytes:
 def _decode_head(stored: bytes) -> CursorState:
     head = json.loads(stored)
     _check_format(head, FORMAT)
-    return CursorState(Position(*head["mark_delete"]), head["generation"], head["replicated"], head["properties"])
+    return CursorState(
+        Position(*head["mark_delete"]),
+        head["generation"],
+        head["replicated"],
+        head["properties"],
+        read_compacted=head.get("read_compacted", False),
+    )
 
 
 def _encode_deleted(state: CursorState, chunk_id: ChunkId) -> bytes | None:

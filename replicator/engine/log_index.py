@@ -7,6 +7,9 @@ Trimming takes positions away at the front, never all of them: the last one stay
 What is trimmed is remembered as one position, so that a cursor, a late acknowledgement or a link that stands
 below it can be told from one that is wrong.
 
+A topic that is compacted has a second shape beside this one: up to a horizon the positions of its compacted view, which
+stay when the log is trimmed. It is for the subscriptions that read compacted.
+
 Invariant 7 rests here: the markers of a topic are kept once, for all its cursors, and a cursor steps over
 them without acknowledging anything. They never become individually deleted ranges.
 """
@@ -14,15 +17,32 @@ them without acknowledging anything. They never become individually deleted rang
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
 
 from replicator.engine.position_set import PositionSet
 from snapshots.position import BEFORE_ALL, Position
 
 
+@dataclass(frozen=True, slots=True)
+class ViewIndex:
+    """The positions of a topic's compacted view, which stands for the log up to ``horizon``. Not to be changed."""
+
+    horizon: Position = BEFORE_ALL
+    positions: PositionSet = field(default_factory=PositionSet)
+
+    def lacks(self, position: Position) -> bool:
+        """Whether ``position`` lies where the view stands for the log, and the view does not have it."""
+        return position <= self.horizon and position not in self.positions
+
+    def clamp(self, position: Position) -> Position:
+        """The highest position of the view at or below ``position``, or BEFORE_ALL."""
+        return self.positions.highest_through(position) or BEFORE_ALL
+
+
 class LogIndex:
     """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
 
-    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed")
+    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "view")
 
     def __init__(self, trimmed: Position = BEFORE_ALL) -> None:
         self.trimmed = trimmed
@@ -31,6 +51,8 @@ class LogIndex:
         self._first: list[int] = []
         self._last: list[int] = []
         self.markers = PositionSet()
+        self.view = ViewIndex()
+        """The compacted view; replaced as a whole when the topic was compacted anew."""
 
     @property
     def last(self) -> Position:

@@ -167,12 +167,12 @@ class Maintenance:
         topic.quota_exceeded = decision.publishes
 
     async def _backlog(self, topic: Topic, subscription: Subscription, *, sized: bool) -> Backlog:
-        mark_delete = subscription.cursor.mark_delete
-        oldest = self._store.block_spans(topic.topic_id, mark_delete, blocks_max=1)
+        needed_after = subscription.cursor.needed_after()
+        oldest = self._store.block_spans(topic.topic_id, needed_after, blocks_max=1)
         size_bytes = 0
         if sized:
             sizes = await self._sizes_of(topic)
-            size_bytes = sizes.size_bytes - self._bytes_through(topic, sizes, mark_delete)
+            size_bytes = sizes.size_bytes - self._bytes_through(topic, sizes, needed_after)
         return Backlog(subscription.name, size_bytes, oldest[0].publish_time_ms if oldest else None)
 
     async def _evict(self, topic: Topic, eviction: EvictBytes | EvictOlder) -> None:
@@ -183,7 +183,7 @@ class Maintenance:
         if isinstance(eviction, EvictOlder):
             await self._move_over_older(topic, subscription, eviction.published_before_ms)
         else:
-            left, reached = eviction.size_bytes, before
+            left, reached = eviction.size_bytes, subscription.cursor.needed_after()
             async for block in self._blocks(topic, reached):
                 if left <= 0:
                     break
@@ -203,7 +203,7 @@ class Maintenance:
         if policy.age_seconds_max is None and policy.bytes_max is None:
             return
         done = retention.done_through(
-            topic.log.last, (each.cursor.mark_delete for each in _durable(topic)), topic.held_back.values()
+            topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.held_back.values()
         )
         if done <= topic.log.trimmed:
             return

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
+from pyroaring import BitMap
+
+from replicator.engine.compaction import Compaction
 from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import Cursor, CursorState
 from replicator.engine.cursor_rows import CursorRows
@@ -27,7 +31,7 @@ from replicator.engine.log_index import LogIndex
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.position_set import PositionSet
 from replicator.engine.pump import Pump, ReadEntries
-from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
+from replicator.engine.types import Ack, LoggedEntry, SubscribeOptions, SubscriptionType
 from replicator.engine.writer import Writer
 from snapshots.position import Position
 
@@ -54,6 +58,11 @@ class SubscribedTopic(Protocol):
 
     @property
     def read_compacted(self) -> ReadEntries: ...
+
+    @property
+    def compaction(self) -> Compaction: ...
+
+    async def compacted_position_before(self, target: Position | int) -> Position: ...
 
     def has_position(self, position: Position) -> bool: ...
 
@@ -157,11 +166,25 @@ class Subscription:
         dispatcher.add_consumer(consumer.id, options)
         self.consumers[consumer.id] = consumer
         self._pump.dispatcher = dispatcher
-        self._pump.read = self.topic.read_compacted if options.read_compacted else self.topic.read_entries
+        self._pump.read = self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
         if self._by_registry:
             self.topic.failover.add(self, consumer.name)
         self._tell_active_changes()
         return consumer
+
+    def _read_compacted(
+        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
+    ) -> list[LoggedEntry]:
+        """Entries of the compacted view and the log. Messages that are compacted out of a batch are shown to nobody,
+        so they count as acknowledged: with those that are left the batch is consumed."""
+        entries = self.topic.read_compacted(after, upto, entries_max, bytes_max)
+        before = self.cursor.mark_delete
+        for entry in entries:
+            if entry.compacted_out is not None:
+                self.cursor.acknowledge(entry.position, BitMap.deserialize(entry.compacted_out), entry.batch_size)
+        if self.cursor.mark_delete != before:  # of a batch only such messages were left
+            self.topic.loop.call_soon(partial(self._changed, before, local=True))  # not amid a dispatch
+        return entries
 
     def remove(self, consumer: EngineConsumer) -> None:
         """A consumer has gone; called by it."""
@@ -249,6 +272,8 @@ class Subscription:
         dispatcher = self.dispatcher
         for ack, size in zip(acks, sizes, strict=True):
             if self.cursor.is_consumed(ack.position):
+                if dispatcher is not None and self.cursor.lacks(ack.position):  # compacted away since it was sent
+                    dispatcher.acknowledged(ack.position)
                 continue
             if self.cursor.acknowledge(ack.position, ack.batch_indexes, size):
                 if dispatcher is not None:
@@ -269,6 +294,8 @@ class Subscription:
                 "what other consumers hold; acknowledge each message"
             )
         before = self.cursor.mark_delete
+        if self.cursor.lacks(position):
+            batch_index = None  # compacted away since it was sent: none of it is left to be acknowledged
         size = 1 if batch_index is None else self.topic.batch_size(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self._consumed_messages = None
@@ -291,7 +318,7 @@ class Subscription:
     def _over_markers(self, position: Position) -> Position:
         """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
         log = self.topic.log
-        position = log.clamp(position)
+        position = self.cursor.clamp(position)
         while (following := log.next_after(position)) is not None and following in log.markers:
             position = log.markers.run_end(following)
         return position
@@ -306,7 +333,7 @@ class Subscription:
                     f"position {position} is not a message of {self.topic.name} "
                     f"(its last entry is {self.topic.log.last})"
                 )
-            if position <= self.cursor.mark_delete:
+            if position <= self.cursor.mark_delete or self.cursor.lacks(position):
                 sizes.append(1)  # late: it changes nothing, so its block need not be read
                 continue
             size = self.topic.batch_size(position)
@@ -330,7 +357,7 @@ class Subscription:
     async def seek(self, target: Position | int) -> None:
         """Start a new generation: the entry at ``target`` comes next, or the first one that was published at ``target``
         milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
-        position = self.topic.position_before(target)
+        position = await self._position_before(target)
         before = self.cursor.mark_delete
         self.cursor.restart(position)
         self._consumed_messages = None
@@ -342,10 +369,11 @@ class Subscription:
         """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were."""
         if messages < 0:
             raise NotAllowedError(f"{messages} messages cannot be skipped")
+        read = self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
         left, position = messages, self.cursor.mark_delete
         cut: tuple[Position, int] | None = None
         while left > 0 and cut is None:
-            entries = self.topic.read_entries(position, None, 1000, 4 * 1024 * 1024)
+            entries = read(position, None, 1000, 4 * 1024 * 1024)
             if not entries:
                 break
             for entry in entries:
@@ -371,7 +399,13 @@ class Subscription:
 
     async def expire(self, published_before_ms: int) -> None:
         """Treat what was published before a time (milliseconds since the epoch) as consumed."""
-        await self.consume_through(self.topic.position_before(published_before_ms))
+        await self.consume_through(await self._position_before(published_before_ms))
+
+    async def _position_before(self, target: Position | int) -> Position:
+        """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
+        if self.cursor.state.read_compacted:
+            return await self.topic.compacted_position_before(target)
+        return self.topic.position_before(target)
 
     async def consume_through(self, position: Position) -> None:
         """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""
@@ -400,6 +434,15 @@ class Subscription:
             self.topic.notify_mark_delete(self, local=self.locally_active)
         if self.consumers:
             self._pump.schedule()
+
+    def follow_log(self) -> bool:
+        """The log was trimmed or compacted: step over what is gone. Returns whether that changed anything."""
+        before = self.cursor.mark_delete
+        if not self.cursor.advance():
+            return False
+        self._consumed_messages = None
+        self._changed(before, local=self.locally_active)
+        return True
 
     # Being saved, and deleted.
 
@@ -430,8 +473,9 @@ class Subscription:
             except BaseException:
                 self._deleting = False
                 raise
+        deleted = SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} was deleted")
         for consumer in list(self.consumers.values()):
-            consumer.close(None if consumer is by else f"subscription {self.name!r} was deleted")
+            consumer.close(None if consumer is by else deleted)
         self.topic.forget(self)
 
     def _being_deleted(self) -> SubscriptionNotFound:
@@ -440,12 +484,25 @@ class Subscription:
     # Figures.
 
     def backlog_messages(self) -> int:
-        """Messages not consumed yet; a partly acknowledged batch counts whole."""
+        """Messages not consumed yet; a partly acknowledged batch counts whole.
+
+        Of a subscription that reads compacted, those of the view are an estimate: entries times messages an entry.
+        """
+        if self.cursor.state.read_compacted:
+            return self._backlog_messages_compacted()
         if self._consumed_messages is None:
             self._consumed_messages = self.topic.messages_through(self.cursor.mark_delete) + self.topic.messages_in(
                 self.cursor.state.individually_deleted
             )
         return self.topic.messages - self._consumed_messages
+
+    def _backlog_messages_compacted(self) -> int:
+        view, entries = self.topic.compaction.state, self.cursor.backlog_entries_of_view()
+        messages = -(-entries * max(view.messages, view.entries) // view.entries) if entries else 0
+        start = max(self.cursor.mark_delete, view.horizon)
+        deleted = self.cursor.state.individually_deleted.copy()
+        deleted.discard_through(start)
+        return messages + self.topic.messages - self.topic.messages_through(start) - self.topic.messages_in(deleted)
 
     def status(self) -> Mapping[str, Any]:
         """The figures of this subscription, as the status page shows them."""

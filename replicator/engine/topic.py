@@ -94,7 +94,6 @@ class Topic:
         self._gate = PublishGate(self.name)
         self._load()
         self.producers = TopicProducers(self, self._store.epoch(self.topic_id))
-        self.compaction = Compaction(self, store)
 
     def _load(self) -> None:
         own_policies = self._store.policies(self.topic_id)
@@ -109,6 +108,7 @@ class Topic:
         self._message_vector = self._store.message_vector(self.topic_id, high_waters)
         self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
         self._tail.numbered = self._store.has_rows("sequences", self.topic_id)
+        self.compaction = Compaction(self, self._store)
         for name, (state, rows) in load_cursors(self._store, self.topic_id).items():
             self.subscriptions[name] = Subscription(self, name, state, rows=rows)
 
@@ -274,6 +274,11 @@ class Topic:
         """As :meth:`read_entries`: of the compacted view as far as it reaches, then of the log."""
         return self.compaction.read(after, upto, entries_max, bytes_max)
 
+    def compacted(self) -> None:
+        """The topic has another compacted view: what is compacted away is in nobody's way any more."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.follow_log()
+
     def batch_size(self, position: Position) -> int:
         """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
         if position not in self.log:
@@ -321,8 +326,8 @@ class Topic:
         What is read from here on starts above them. A subscription that is not durable is moved there if it lags.
         """
         subscriptions = list(self.subscriptions.values())
-        mark_deletes = (each.cursor.mark_delete for each in subscriptions if each.durable)
-        upto = done_through(upto, mark_deletes, self.held_back.values())
+        needed_after = (each.cursor.needed_after() for each in subscriptions if each.durable)
+        upto = done_through(upto, needed_after, self.held_back.values())
         await self._trim_index(upto, subscriptions)
         if self._trimmed_in_store < self.log.trimmed:  # also what a store that failed did not delete at an earlier call
             trimmed = self.log.trimmed
@@ -338,7 +343,8 @@ class Topic:
         self.log.trim(end)
         self._cache.discard_through(self.topic_id, end)
         for subscription in subscriptions:
-            await subscription.consume_through(end)
+            if subscription.follow_log():
+                await subscription.saved()
 
     # Subscriptions.
 
@@ -363,13 +369,19 @@ class Topic:
 
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         existing = self.subscriptions.get(name)
+        compacted = options.read_compacted and options.type.one_active  # others are refused
         if existing is None or not existing.stored:
             existing = await self.create_subscription(
                 name,
                 self._start(options),
                 replicated=options.replicated,
+                read_compacted=compacted,
                 properties=dict(options.subscription_properties),
             )
+        if compacted and not existing.cursor.state.read_compacted and not existing.consumers:
+            existing.cursor.state.read_compacted = True
+            existing.follow_log()
+            await existing.saved()
         if options.replicated and not existing.replicated:  # also if another consumer was making it at the same time
             existing.cursor.state.replicated = True
             await existing.saved()
@@ -384,7 +396,11 @@ class Topic:
         existing = self.subscriptions.get(name)
         if existing is None:
             self._check_room_for_subscription()
-            state = CursorState(mark_delete=self._start(options), properties=dict(options.subscription_properties))
+            state = CursorState(
+                mark_delete=self._start(options),
+                properties=dict(options.subscription_properties),
+                read_compacted=options.read_compacted,
+            )
             existing = self.subscriptions[name] = Subscription(self, name, state, durable=False)
         return existing
 
@@ -395,6 +411,8 @@ class Topic:
                 raise InvalidSeek(
                     f"{self.name} ends at {self.log.last}; a subscription cannot start at {options.start}"
                 )
+            if options.read_compacted and options.start < self.log.trimmed:
+                return self.log.view.clamp(options.start)
             return self.log.clamp(options.start)
         return BEFORE_ALL if options.initial is InitialPosition.EARLIEST else self.log.last
 
@@ -405,6 +423,7 @@ class Topic:
         *,
         replicated: bool,
         properties: dict[str, str] | None = None,
+        read_compacted: bool = False,
     ) -> Subscription:
         """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
         check_subscription_name(name)
@@ -413,7 +432,9 @@ class Topic:
                 return existing
             await existing.saved()  # then look again: it is gone if it could not be stored
         self._check_room_for_subscription()
-        state = CursorState(mark_delete=start, replicated=replicated, properties=properties or {})
+        state = CursorState(
+            mark_delete=start, replicated=replicated, properties=properties or {}, read_compacted=read_compacted
+        )
         created = self.subscriptions[name] = Subscription(self, name, state)
         saving = created.saved()
         saving.add_done_callback(lambda _: self._subscription_made(created, saving))
@@ -441,6 +462,14 @@ class Topic:
         if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
             raise InvalidSeek(f"{self.name} ends at {last}; there is nothing at {target}")
         return self.log.clamp(Position(target.ledger, target.entry - 1))
+
+    async def compacted_position_before(self, target: Position | int) -> Position:
+        """As :meth:`position_before`, for a subscription that reads compacted: the view is searched, then the log."""
+        if not isinstance(target, Position):
+            return await self.compaction.position_at_time(target)
+        position = self.position_before(target)
+        before = Position(target.ledger, target.entry - 1)
+        return self.log.view.clamp(before) if before < self.log.trimmed else position
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.subscriptions.get(name)

@@ -79,7 +79,8 @@ class SubscribeOptions:
     """A subscription that is not durable is gone with its last consumer, and holds no message back from retention."""
     replicated: bool = False
     read_compacted: bool = False
-    """Only the newest message of each key, as far as the topic is compacted; Exclusive and Failover only."""
+    """Only the newest message of each key, as far as the topic is compacted; Exclusive and Failover only. It stays with
+    the subscription: what was compacted away meanwhile is not there for its later consumers either."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -119,7 +120,10 @@ class Ack:
 
 
 class LoggedEntry(NamedTuple):
-    """An entry as it is read from the log for a subscription."""
+    """An entry as it is read from the log for a subscription.
+
+    ``compacted_out`` is the serialized roaring bitmap of the batch indexes that the compacted view leaves out, or None.
+    """
 
     position: Position
     batch_size: int
@@ -127,3 +131,4 @@ class LoggedEntry(NamedTuple):
     entry: memoryview
     origin: str
     origin_position: Position
+    compacted_out: bytes | None = None

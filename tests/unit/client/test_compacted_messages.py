@@ -15,10 +15,10 @@ def test_what_is_compacted_out_of_a_batch_is_not_shown() -> None:
     compactor = Compactor()
     for entry in entries:
         compactor.note(entry)
-    content = compactor.retained(entries[0])
-    assert content is not None
+    kept = compactor.retained(entries[0])
+    assert kept is not None
     position = entries[0].position
-    delivery = Delivery(position, 0, 3, None, bytes(content), "us-east", position)
+    delivery = Delivery(position, 0, 3, None, bytes(kept.content), "us-east", position)
     shown = [
         (message.partition_key(), message.data(), message.message_id().batch_index())
         for message in messages_of(delivery, "orders", -1)

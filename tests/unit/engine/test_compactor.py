@@ -32,9 +32,9 @@ def compacted(*entries: LoggedEntry) -> list[LoggedEntry]:
 def retained(compactor: Compactor, *entries: LoggedEntry) -> list[LoggedEntry]:
     found = []
     for entry in entries:
-        content = compactor.retained(entry)
-        if content is not None:
-            found.append(entry._replace(entry=memoryview(content)))
+        kept = compactor.retained(entry)
+        if kept is not None:
+            found.append(entry._replace(entry=memoryview(kept.content)))
     return found
 
 
