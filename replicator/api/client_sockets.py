@@ -252,8 +252,8 @@ class _Outgoing:
                 await self._socket.close(message=frame.reason.encode()[:100])
                 return
 
-    def _closed(self, reason: str) -> None:
-        self._queue.closed(reason)
+    def _closed(self, code: str, reason: str) -> None:
+        self._queue.closed(code, reason)
         self._changed.set()
 
     def _restarted(self) -> None:

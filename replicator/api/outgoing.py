@@ -167,9 +167,9 @@ class OutgoingQueue:
             raise InvalidFrame("restart_seen without a restart")
         self._unseen -= 1
 
-    def closed(self, reason: str) -> None:
+    def closed(self, code: str, reason: str) -> None:
         """The engine let go of the consumer: nothing comes after this."""
-        self._waiting.append(Closed(reason))
+        self._waiting.append(Closed(code, reason))
 
     def take(self) -> OutgoingFrame | None:
         """The next frame to send, with as many entries as fit; None if nothing waits."""

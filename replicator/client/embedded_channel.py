@@ -198,7 +198,7 @@ class EmbeddedConsumerChannel:
             self._consumer.flow(permits)
         except EngineError as error:
             self._consumer.close()
-            self._closed(str(error))
+            self._closed(error.code, str(error))
 
     def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
         self._tasks.start(self._answer(request_id, self._restarts, lambda: self._consumer.acknowledge(acks)))
@@ -254,8 +254,8 @@ class EmbeddedConsumerChannel:
             self._active = None
             self._events.on_active_change(active)
 
-    def _closed(self, reason: str) -> None:
-        self._lost = ConnectError(f"the engine closed the consumer: {reason}")
+    def _closed(self, code: str, reason: str) -> None:
+        self._lost = from_loss(code, f"the engine closed the consumer: {reason}")
         self._over = True
         asyncio.get_running_loop().call_soon(self._report_lost)
 

@@ -188,8 +188,8 @@ def from_engine(error: EngineError) -> PulsarException:
     return from_code(error.code, str(error))
 
 
-_FINAL: Final = (ProducerFenced,)
-"""Losses that connecting again would not heal, or must not."""
+_FINAL: Final = (ProducerFenced, SubscriptionNotFound)
+"""Losses that connecting again must not heal: it would take the topic back, or make anew what was just deleted."""
 
 
 def from_loss(code: str, text: str) -> PulsarException:

@@ -148,8 +148,8 @@ def encode_reply(reply: Reply) -> str | bytes:
             return text_frame({"type": "restarted"})
         case Active(active):
             return text_frame({"type": "active", "active": active})
-        case Closed(reason):
-            return text_frame({"type": "closed", "reason": reason})
+        case Closed(error, reason):
+            return text_frame({"type": "closed", "error": error, "reason": reason})
 
 
 def decode_request(frame: str | bytes) -> Request:
@@ -321,7 +321,7 @@ _REPLIES: Final[dict[str, Callable[[Fields], Reply]]] = {
     "redelivering": lambda fields: Redelivering(),
     "restarted": lambda fields: Restarted(),
     "active": lambda fields: Active(fields.flag("active")),
-    "closed": lambda fields: Closed(fields.text("reason", 10_000)),
+    "closed": lambda fields: Closed(fields.text("error", 200), fields.text("reason", 10_000)),
 }
 
 

@@ -42,7 +42,8 @@ redelivering        deliveries after this one come after a ``redeliver`` of ever
 restarted           the subscription was put elsewhere: what came before is void. Acknowledgements and ``redeliver``
                     that the worker gets before ``restart_seen`` change nothing; they are answered all the same
 active              ``active``: whether this consumer of a Failover subscription is the one that gets messages
-closed              ``reason``: the worker let go of the consumer; the connection is closed next
+closed              ``error, reason``: the worker let go of the consumer, for an error of that name; the connection is
+                    closed next
 deliver (binary)    ``entries: [[ledger, entry, redelivery count, batch size, bytes, origin, origin ledger,
                     origin entry, acked], …]``; ``acked`` is the base64 of a roaring bitmap, or null
 ==================  ==========================================================================================
@@ -196,6 +197,7 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
+    error: str
     reason: str
 
 

@@ -68,8 +68,8 @@ class Receiver(ABC):
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it, at most ``timeout_millis``.
 
-        Raises :class:`Timeout`, :class:`AlreadyClosed`, :class:`ConnectError`, :class:`InvalidConfiguration` for a
-        consumer with a listener, and :class:`InvalidMessage` (once) for an entry that cannot be read, which stays
+        Raises :class:`Timeout`, :class:`AlreadyClosed`, :class:`ConnectError`, :class:`SubscriptionNotFound` once
+        somebody has deleted the subscription, :class:`InvalidConfiguration` for a consumer with a listener, and :class:`InvalidMessage` (once) for an entry that cannot be read, which stays
         unacknowledged.
         """
         self._check_no_listener()

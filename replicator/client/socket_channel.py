@@ -201,8 +201,8 @@ class _SocketChannel:
                 match reply:
                     case Refusal(None, code, message):
                         return await self._lose(from_loss(code, f"{self._base_url}: {message}"))
-                    case Closed(reason):
-                        return await self._lose(ConnectError(f"{self._base_url} closed the consumer: {reason}"))
+                    case Closed(code, reason):
+                        return await self._lose(from_loss(code, f"{self._base_url} closed the consumer: {reason}"))
                 self._on_reply(reply)
         except ConnectError as error:
             await self._lose(error)

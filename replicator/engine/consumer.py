@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from replicator.engine.subscription import Subscription
 
 PERMITS_MAX: Final = 1_000_000
+CLOSED: Final = "ConsumerClosed"
+"""The code of a consumer that may connect again."""
 
 Deliver = Callable[[Sequence[Delivery]], None]
 
@@ -32,7 +34,8 @@ class EngineConsumer:
         self.options = options
         self.subscription = subscription
         self.deliver = deliver
-        self.on_closed: Callable[[str], None] | None = None
+        self.on_closed: Callable[[str, str], None] | None = None
+        """Called with a code and a reason when the subscription lets go of the consumer, not for its own close."""
         self.on_restarted: Callable[[], None] | None = None
         """The subscription was put elsewhere: what was delivered before is void."""
         self.on_active_change: Callable[[bool], None] | None = None
@@ -71,14 +74,15 @@ class EngineConsumer:
         self._check_open()
         await self.subscription.delete(by=self, force=force)
 
-    def close(self, reason: str | None = None) -> None:
-        """Disconnect; what is not acknowledged is sent to others. With a ``reason``, the owner is told."""
+    def close(self, reason: str | None = None, code: str = CLOSED) -> None:
+        """Disconnect; what is not acknowledged is sent to others. With a ``reason``, the owner is told that and the
+        ``code``."""
         if self.closed:
             return
         self.closed = True
         self.subscription.remove(self)
         if reason is not None and self.on_closed is not None:
-            self.on_closed(reason)
+            self.on_closed(code, reason)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -27,6 +27,7 @@ from replicator.client.errors import (
     ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ProducerFenced,
+    SubscriptionNotFound,
 )
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
@@ -558,7 +559,7 @@ def test_unsubscribing_with_force_disconnects_the_other_consumers(with_cluster: 
         assert other.lost == []
         await first.unsubscribe(force=True)
         await eventually(lambda: other.lost, "the other's loss")
-        assert type(other.lost[0]) is ConnectError
+        assert type(other.lost[0]) is SubscriptionNotFound
         assert "deleted" in str(other.lost[0])
         assert (await cluster.topic()).subscriptions == {}
 

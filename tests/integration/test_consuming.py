@@ -25,6 +25,7 @@ from replicator.client.errors import (
     InvalidSeek,
     NotAllowedError,
     OperationNotSupported,
+    SubscriptionNotFound,
     Timeout,
 )
 from replicator.client.multi_topics_consumer import MultiTopicsConsumer
@@ -669,6 +670,8 @@ def test_a_forced_unsubscribe_takes_the_subscription_from_its_other_consumers(wi
         await one.unsubscribe(force=True)
         with pytest.raises(AlreadyClosed):
             await one.receive()
+        with pytest.raises(SubscriptionNotFound, match="deleted"):  # it does not make the subscription anew
+            await two.receive(5_000)
         await two.close()
 
     with_client(scenario)

@@ -44,7 +44,7 @@ def test_entries_travel_together_up_to_the_size_of_a_frame_and_controls_keep_the
     queue.delivered([_entry(0), _entry(1, FRAME_BYTES_TARGET), _entry(2), _entry(3)])
     queue.redelivering()
     queue.delivered([_entry(4)])
-    queue.closed("stopping")
+    queue.closed("SubscriptionNotFound", "deleted")
     assert _taken(queue) == [
         Active(True),
         Deliver((_entry(0),)),
@@ -52,7 +52,7 @@ def test_entries_travel_together_up_to_the_size_of_a_frame_and_controls_keep_the
         Deliver((_entry(2), _entry(3))),
         Redelivering(),
         Deliver((_entry(4),)),
-        Closed("stopping"),
+        Closed("SubscriptionNotFound", "deleted"),
     ]
 
 

@@ -131,7 +131,7 @@ _REPLIES: dict[type[Reply], st.SearchStrategy[Reply]] = {
     Redelivering: st.just(Redelivering()),
     Restarted: st.just(Restarted()),
     Active: st.builds(Active, st.booleans()),
-    Closed: st.builds(Closed, _TEXT),
+    Closed: st.builds(Closed, _TEXT, _TEXT),
     Deliver: st.builds(Deliver, st.lists(_DELIVERIES).map(tuple)),
 }
 
