@@ -473,9 +473,9 @@ class Subscription:
             except BaseException:
                 self._deleting = False
                 raise
-        deleted = SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} was deleted")
+        reason = f"subscription {self.name!r} was deleted"
         for consumer in list(self.consumers.values()):
-            consumer.close(None if consumer is by else deleted)
+            consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
         self.topic.forget(self)
 
     def _being_deleted(self) -> SubscriptionNotFound:
