@@ -32,7 +32,10 @@ class PositionSet:
 
     def __contains__(self, position: Position) -> bool:
         bitmap = self._ledgers.get(position[0])
-        return bitmap is not None and position[1] in bitmap
+        try:
+            return bitmap is not None and position[1] in bitmap
+        except OverflowError:  # no entry id: clients may ask for anything
+            return False
 
     def __len__(self) -> int:
         return sum(len(bitmap) for bitmap in self._ledgers.values())
@@ -77,7 +80,18 @@ class PositionSet:
         """Add all positions of ``other``."""
         for ledger, bitmap in other._ledgers.items():
             mine = self._ledgers.get(ledger)
-            self._ledgers[ledger] = bitmap.copy() if mine is None else mine | bitmap
+            if mine is None:
+                self._ledgers[ledger] = bitmap.copy()
+            else:
+                mine |= bitmap
+
+    def difference_update(self, other: PositionSet) -> None:
+        """Remove all positions of ``other``."""
+        for ledger, bitmap in other._ledgers.items():
+            mine = self._ledgers.get(ledger)
+            if mine is not None:
+                mine -= bitmap
+                self._forget_if_empty(ledger)
 
     def first(self) -> Position | None:
         if not self._ledgers:

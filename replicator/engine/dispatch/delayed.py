@@ -11,9 +11,11 @@ import heapq
 from typing import Final
 
 from replicator.engine.position_set import PositionSet
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 TICK_MS: Final = 10
+TICKS_AT_ONCE: Final = 10_000
+"""Ticks that are taken in one go, some milliseconds: after a long sleep a million may be due."""
 DELAYED_MAX: Final = 1_000_000
 """Entries of one subscription that may wait; past it nothing more is read until some are due (invariant 11)."""
 
@@ -21,19 +23,23 @@ DELAYED_MAX: Final = 1_000_000
 class DelayedEntries:
     """The delayed entries of one subscription."""
 
-    __slots__ = ("_by_tick", "_count", "_ticks")
+    __slots__ = ("_by_tick", "_kept", "_passed", "_ticks", "_waiting")
 
     def __init__(self) -> None:
         self._by_tick: dict[int, PositionSet] = {}
         self._ticks: list[int] = []
-        self._count = 0
+        self._waiting = PositionSet()
+        self._passed = BEFORE_ALL
+        """What lies at or below it does not wait any more, though it may still be among the ticks."""
+        self._kept = 0
+        """Entries among the ticks."""
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._waiting)
 
     @property
     def full(self) -> bool:
-        return self._count >= DELAYED_MAX
+        return len(self._waiting) >= DELAYED_MAX
 
     @property
     def next_due_ms(self) -> int | None:
@@ -48,18 +54,41 @@ class DelayedEntries:
             heapq.heappush(self._ticks, tick)
         if position not in positions:
             positions.add(position)
-            self._count += 1
+            self._waiting.add(position)
+            self._kept += 1
 
     def take_due(self, now_ms: int) -> PositionSet:
-        """Remove and return what is due."""
+        """Remove and return what is due, or its beginning if that is much: then :attr:`next_due_ms` is still past."""
         due = PositionSet()
-        while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
+        for _ in range(TICKS_AT_ONCE):
+            if not self._ticks or self._ticks[0] * TICK_MS > now_ms:
+                break
             positions = self._by_tick.pop(heapq.heappop(self._ticks))
-            self._count -= len(positions)
+            self._kept -= len(positions)
             due.update(positions)
+        if due:
+            due.discard_through(self._passed)
+            self._waiting.difference_update(due)
         return due
+
+    def discard_through(self, position: Position) -> None:
+        """All up to ``position`` is consumed: it does not count any more, whenever it was due."""
+        self._passed = max(self._passed, position)
+        self._waiting.discard_through(position)
+        # Ticks are looked through once they hold more that has gone than that waits: so each entry costs little.
+        if self._kept > 2 * len(self._waiting) + TICKS_AT_ONCE:
+            self._sweep()
 
     def clear(self) -> None:
         self._by_tick.clear()
         self._ticks.clear()
-        self._count = 0
+        self._waiting = PositionSet()
+        self._passed = BEFORE_ALL
+        self._kept = 0
+
+    def _sweep(self) -> None:
+        for positions in self._by_tick.values():
+            positions.discard_through(self._passed)
+        self._by_tick = {tick: positions for tick, positions in self._by_tick.items() if positions}
+        self._ticks = sorted(self._by_tick)
+        self._kept = len(self._waiting)

@@ -10,7 +10,7 @@ keeps the order of a key is here:
    waits is bounded by :data:`WAITING_MAX`; at the bound no more is read until some of it has gone.
 3. An entry waits either with its consumer (which has no permits) or with its key (which is draining). When the last
    entry of a draining key is acknowledged or taken back, what waits moves to the consumer whose key it is now.
-4. When consumers come or go, what waits is sorted anew.
+4. When consumers come or go, what waits is sorted anew, before the next entry is given out.
 5. The log is read on only when no consumer that could take something has anything waiting. So nothing overtakes an
    earlier entry of its key: where one waits, its consumer has no permits, or the key is draining.
 
@@ -75,6 +75,8 @@ class KeySharedDispatcher(Dispatcher):
         """Consumer → what waits for it; None: nobody's slots."""
         self._draining: dict[int, PositionSet] = {}
         """Key hash → what waits until its holder has let go."""
+        self._sorted = True
+        """Whether what waits lies in these two as it should; else :meth:`_sort_waiting` will see to it."""
         self._delayed = DelayedEntries()
         self._due = PositionSet()
         """Was delayed and is due; its keys are not known before it is read again."""
@@ -98,6 +100,7 @@ class KeySharedDispatcher(Dispatcher):
         ready = [state for state in self.consumers.values() if state.ready]
         if not ready:
             return None
+        self._sort_waiting()
         self._due.update(self._delayed.take_due(now_ms))
         again: list[Position] = []
         share = max(1, READ_AGAIN_MAX // len(ready))
@@ -162,6 +165,7 @@ class KeySharedDispatcher(Dispatcher):
             while (waiting := self._waiting_order.first()) is not None and waiting <= position:
                 self._unpark(waiting)  # consumed without an acknowledgement here: in another cluster, or skipped
         self._due.discard_through(position)
+        self._delayed.discard_through(position)
         self.redeliveries.forget_through(position)
         self.read_position = max(self.read_position, position)
 
@@ -191,6 +195,7 @@ class KeySharedDispatcher(Dispatcher):
         return {position: entry.consumer_id for position, entry in self._held.items()}
 
     def status(self) -> Mapping[str, Any]:
+        self._sort_waiting()
         return {
             "key_assignment": "sticky" if self._sticky else self._assignment.value,
             "key_ordering": "out-of-order" if self._out_of_order else self._ordering.value,
@@ -204,7 +209,8 @@ class KeySharedDispatcher(Dispatcher):
     def consumer_status(self, consumer_id: int) -> Mapping[str, Any]:
         """Also the consumer's ranges, and the hashes that others wait for it to let go."""
         assert self._selector is not None
-        holds = [hash_ for hash_, (holder, _) in self._holders.items() if holder == consumer_id]
+        self._sort_waiting()
+        holds = self._hashes_held_by(consumer_id)
         queue = self._queues.get(consumer_id)
         joined_at = self._joined_at.get(consumer_id)
         return {
@@ -215,6 +221,12 @@ class KeySharedDispatcher(Dispatcher):
             "waiting_entries": len(queue) if queue else 0,
             "recently_joined_at": None if joined_at is None else str(joined_at),
         }
+
+    def _hashes_held_by(self, consumer_id: int) -> list[int]:
+        """In ascending order; from what it holds, because there may be a thousand consumers to ask for."""
+        entries = (self._held.get(position) for position in self.consumers[consumer_id].pending)
+        hashes = {entry.key_hash for entry in entries if entry is not None}
+        return sorted(hash_ for hash_ in hashes if self._holders[hash_][0] == consumer_id)
 
     def _ranges(self) -> Mapping[int, Sequence[HashRange]]:
         """The selector's ranges; kept, because the stats ask for each consumer's and a ring has a hundred of each."""
@@ -258,7 +270,7 @@ class KeySharedDispatcher(Dispatcher):
             and self._last_sent > self._mark_delete
         ):
             self._joined_at[consumer_id] = self._last_sent
-        self._sort_waiting()
+        self._sorted = False
 
     def _left(self, state: ConsumerState) -> None:
         assert self._selector is not None
@@ -271,9 +283,13 @@ class KeySharedDispatcher(Dispatcher):
             self._let_go(entry)
         if len(self.consumers) == 1 and self._ordering is KeyOrdering.RECENTLY_JOINED:
             self._joined_at.clear()  # nobody is left whom the last one could overtake
-        self._sort_waiting()
+        self._sorted = False
 
     def _sort_waiting(self) -> None:
+        """Put what waits where it belongs, once for all the consumers that came and went since it was asked for."""
+        if self._sorted:
+            return
+        self._sorted = True
         self._queues = {}
         self._draining = {}
         for position in self._waiting_order:
@@ -336,7 +352,7 @@ class KeySharedDispatcher(Dispatcher):
 
     def _drained(self, key_hash: int) -> None:
         """If nobody holds the key any more, what waits for that goes to the queue of its consumer."""
-        if key_hash in self._holders:
+        if key_hash in self._holders or not self._sorted:
             return
         waiting = self._draining.pop(key_hash, None)
         if waiting is not None:
@@ -353,6 +369,8 @@ class KeySharedDispatcher(Dispatcher):
         self._waiting_order.add(position)
 
     def _place(self, position: Position, key_hash: int) -> None:
+        if not self._sorted:
+            return
         consumer_id = self._select(key_hash)
         holder = self._holders.get(key_hash)
         if holder is not None and holder[0] != consumer_id and not self._out_of_order:
@@ -363,6 +381,8 @@ class KeySharedDispatcher(Dispatcher):
     def _unpark(self, position: Position) -> None:
         key_hash = self._waiting.pop(position)
         self._waiting_order.discard(position)
+        if not self._sorted:
+            return
         draining = self._draining.get(key_hash)
         if draining is not None and position in draining:
             draining.discard(position)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -103,6 +104,7 @@ class SharedDispatcher(Dispatcher):
         while (first := self._held.first()) is not None and first <= position:
             self._held.remove(first)
         self._replay.discard_through(position)
+        self._delayed.discard_through(position)
         self.redeliveries.forget_through(position)
         self.read_position = max(self.read_position, position)
 
@@ -137,14 +139,16 @@ class SharedDispatcher(Dispatcher):
     # Inside.
 
     def _joined(self, consumer_id: int) -> None:
-        self._turns.append(consumer_id)
-        self._turns.sort(key=lambda id_: self.consumers[id_].options.priority)
+        insort_right(self._turns, consumer_id, key=self._priority)
 
     def _left(self, state: ConsumerState) -> None:
         self._turns.remove(state.id)
         for position in state.pending:
             self._held.remove(position)
             self._replay.add(position)
+
+    def _priority(self, consumer_id: int) -> int:
+        return self.consumers[consumer_id].options.priority
 
     def _next_turn(self) -> tuple[ConsumerState | None, int]:
         """Who is next, and how many messages it may get before it is another's turn; it goes behind its equals."""
@@ -153,9 +157,6 @@ class SharedDispatcher(Dispatcher):
             if state.ready:
                 del self._turns[at]
                 priority = state.options.priority
-                behind = at
-                while behind < len(self._turns) and self.consumers[self._turns[behind]].options.priority == priority:
-                    behind += 1
-                self._turns.insert(behind, consumer_id)
+                self._turns.insert(bisect_right(self._turns, priority, at, key=self._priority), consumer_id)
                 return state, min(state.permits, TURN_MESSAGES_MAX)
         return None, 0

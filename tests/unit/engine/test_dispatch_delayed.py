@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.engine.dispatch import delayed as delayed_module
 from replicator.engine.dispatch import redeliveries
 from replicator.engine.dispatch.delayed import TICK_MS, DelayedEntries
 from replicator.engine.dispatch.redeliveries import RedeliveryCounts
@@ -35,3 +36,37 @@ def test_counts_are_bounded_and_the_oldest_is_forgotten_first(monkeypatch) -> No
     assert [counts.count(Position(1, entry)) for entry in (1, 5, 7, 9)] == [0, 1, 1, 1]
     counts.forget_through(Position(1, 7))
     assert len(counts) == 1
+
+
+def test_what_is_consumed_before_it_is_due_makes_room_at_once(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(delayed_module, "DELAYED_MAX", 3)
+    delayed = DelayedEntries()
+    for entry in range(3):
+        delayed.add(Position(1, entry), 1_000 * (entry + 1))
+    assert delayed.full
+    delayed.discard_through(Position(1, 1))
+    assert not delayed.full
+    assert len(delayed) == 1
+    delayed.add(Position(1, 3), 500)
+    assert list(delayed.take_due(10_000)) == [Position(1, 2), Position(1, 3)]
+    assert len(delayed) == 0
+    assert delayed.next_due_ms is None
+
+
+def test_ticks_of_what_was_consumed_do_not_pile_up(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(delayed_module, "TICKS_AT_ONCE", 10)
+    delayed = DelayedEntries()
+    for entry in range(1_000):
+        delayed.add(Position(1, entry), 1_000_000 + TICK_MS * entry)
+        delayed.discard_through(Position(1, entry))
+    assert len(delayed) == 0
+    assert len(delayed._ticks) <= 20
+
+
+def test_a_million_ticks_that_are_due_come_in_parts(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(delayed_module, "TICKS_AT_ONCE", 10)
+    delayed = DelayedEntries()
+    for entry in range(25):
+        delayed.add(Position(1, entry), TICK_MS * entry)
+    parts = [len(delayed.take_due(1_000)) for _ in range(4)]
+    assert parts == [10, 10, 5, 0]

@@ -213,3 +213,27 @@ def test_an_entry_consumed_elsewhere_while_it_waits_is_forgotten() -> None:
     assert tested.status()["waiting_entries"] == 0
     tested.flow(1, 10)
     assert tested.next_read(0) == ReadTail(at(2))
+
+
+def test_what_waits_is_sorted_once_for_all_the_consumers_that_leave_together() -> None:
+    tested = key_shared(*[1] * 50)
+    asked = 0
+    selects = tested._select
+
+    def counted(key_hash: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        return selects(key_hash)
+
+    waiting = entries(*((entry, entry * 1_300) for entry in range(1_000)))
+    plan = tested.next_read(0)
+    assert plan is not None
+    tested.assign(plan, waiting, 0)
+    tested._select = counted  # type: ignore[method-assign]
+    for consumer_id in range(49):
+        tested.remove_consumer(consumer_id)
+    tested.flow(49, 2_000)
+    again = tested.next_read(0)
+    assert isinstance(again, ReadAgain)
+    assert len(again.positions) == 999, "but for the one that the last consumer holds"
+    assert asked < 2_000

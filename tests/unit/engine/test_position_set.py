@@ -104,3 +104,25 @@ def test_a_copy_is_independent(members: set[Position], added: Position) -> None:
     twin.add(added)
     twin.discard_through(Position(2, 3))
     assert list(tested) == sorted(members)
+
+
+@given(position_sets, position_sets)
+def test_taking_a_set_away_leaves_what_is_not_in_it(members: set[Position], gone: set[Position]) -> None:
+    tested = PositionSet(members)
+    tested.difference_update(PositionSet(gone))
+    assert tested == PositionSet(members - gone)
+    assert bool(tested) == bool(members - gone)
+
+
+@given(position_sets, position_sets)
+def test_adding_a_set_leaves_that_set_as_it_is(members: set[Position], more: set[Position]) -> None:
+    tested, other = PositionSet(members), PositionSet(more)
+    tested.update(other)
+    tested.update(PositionSet([Position(1, 41)]))
+    assert list(tested) == sorted(members | more | {Position(1, 41)})
+    assert list(other) == sorted(more)
+
+
+def test_what_is_no_entry_id_is_in_no_set() -> None:
+    tested = PositionSet([Position(1, 0), Position(1, 2**32 - 1)])
+    assert all(Position(1, entry) not in tested for entry in (-1, 2**32, 2**63, 2**70))
