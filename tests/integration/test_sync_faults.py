@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,14 @@ def test_an_update_of_a_subscription_that_is_being_deleted_holds_up_no_other(
             consumers = [await consuming(topic, 10, name) for name in ("doomed", "kept")]
             await synced(eu, 10, "doomed", "kept")
             release = asyncio.Event()
-            put = eu.engine.writer.put
+            put_many = eu.engine.writer.put_many
 
-            async def slow_delete(table: str, key: bytes, value: bytes | None) -> None:
-                if value is None:
+            async def slow_delete(writes: Sequence[Any], **cleared: Any) -> None:
+                if all(value is None for _, _, value in writes):
                     await release.wait()
-                await put(table, key, value)
+                await put_many(writes, **cleared)
 
-            monkeypatch.setattr(eu.engine.writer, "put", slow_delete)
+            monkeypatch.setattr(eu.engine.writer, "put_many", slow_delete)
             deleting = asyncio.ensure_future(eu.topic().delete_subscription("doomed"))
             await asyncio.gather(*(c.acknowledge([Ack(p) for p in inbox.positions]) for c, inbox in consumers))
             await eventually(lambda: backlog(eu, "kept") == 0, "an empty backlog of the other subscription")
@@ -124,12 +125,12 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
                 writer = node.engine.writer
                 real = getattr(writer, method)
 
-                async def refuse(*arguments: Any) -> Any:
-                    if node.engine.cluster in full and (method == "publish" or arguments[0] == "cursors"):
+                async def refuse(*arguments: Any, **named: Any) -> Any:
+                    if node.engine.cluster in full:
                         refused.add(node.engine.cluster)
                         raise StoreFull("full")
-                    result = await real(*arguments)
-                    if node.engine.cluster in refused and arguments[0] == "cursors":
+                    result = await real(*arguments, **named)
+                    if node.engine.cluster in refused and method == "put_many":
                         saved.add(node.engine.cluster)
                     return result
 
@@ -137,7 +138,7 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
 
             full = {"us-east", "eu-west"}
             refusing(us, "publish")
-            refusing(eu, "put")
+            refusing(eu, "put_many")  # how cursors are saved
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
             await eventually(lambda: "us-east" in refused, "a marker that us-east could not write")
             full.discard("us-east")
