@@ -111,6 +111,7 @@ class Consumer(Receiver):
         self._channel: ConsumerChannel | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._active: bool | None = None
         self._error: PulsarException | None = None
         """Why nothing more can be received; None while open."""
@@ -253,27 +254,32 @@ class Consumer(Receiver):
     async def unsubscribe(self, force: bool = False) -> None:
         """Delete the subscription, and close.
 
-        Raises :class:`NotAllowedError` while it has other consumers; with ``force`` those are disconnected.
+        Raises :class:`NotAllowedError` while it has other consumers; with ``force`` those end with
+        :class:`SubscriptionNotFound`, and do not make the subscription anew.
         """
         channel = self._connected()
         self._acks.flush()
         await channel.unsubscribe(force=force)
-        await self._shut(AlreadyClosed(f"subscription {self._settings.subscription!r} is deleted"))
+        await self._end(AlreadyClosed(f"subscription {self._settings.subscription!r} is deleted"))
 
     async def close(self) -> None:
-        """Send the last acknowledgements, wait until they are durable, and let go of the subscription. Idempotent."""
-        if isinstance(self._error, AlreadyClosed):
-            return
+        """Send the last acknowledgements, wait until they are durable, and let go of the subscription. Idempotent.
+
+        Who cancels it does not wait for the acknowledgements; the subscription is let go all the same.
+        """
+        closed = AlreadyClosed(f"consumer of {self._settings.topic} is closed")
         if self._listening is not None:
             self._listening.stop()
-        if self._error is None and self._channel is not None:
-            try:
+        try:
+            if self._error is None and self._channel is not None:
                 async with asyncio.timeout(self._operation_timeout_seconds):
                     await self._inbox.finish()
                     await self._acks.confirm_all()
-            except (PulsarException, TimeoutError) as error:
-                _log.warning("%s: last acknowledgements were not confirmed: %s", self._settings.topic, error)
-        await self._shut(AlreadyClosed(f"consumer of {self._settings.topic} is closed"))
+        except (PulsarException, TimeoutError) as error:
+            _log.warning("%s: last acknowledgements were not confirmed: %s", self._settings.topic, error)
+        finally:
+            ending = self._end(closed)
+        await ending
 
     def pause_message_listener(self) -> None:
         """Hand the listener nothing more, until :meth:`resume_message_listener`."""
@@ -452,6 +458,13 @@ class Consumer(Receiver):
         channel, self._channel = self._channel, None
         if channel is not None:
             self._letting_go = asyncio.create_task(channel.close())
+
+    def _end(self, error: AlreadyClosed) -> asyncio.Future[None]:
+        """Let go of everything, to the end also if the caller gives up waiting: what stays connected would keep
+        messages from others."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._shut(error))
+        return asyncio.shield(self._closing)
 
     async def _shut(self, error: AlreadyClosed) -> None:
         channel, self._channel = self._channel, None

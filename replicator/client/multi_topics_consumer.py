@@ -54,6 +54,7 @@ class MultiTopicsConsumer(Receiver):
         self._next_turn = 0
         self._deferred: PulsarException | None = None
         self._error: AlreadyClosed | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._listening: Listening | None = None
         if message_listener is not None:
             self._has_listener = True
@@ -66,14 +67,15 @@ class MultiTopicsConsumer(Receiver):
 
     async def connect(self) -> None:
         """Subscribe to every topic, or to none; called once by the client."""
-        results = await asyncio.gather(
-            *(self._open_consumer(settings, self) for settings in self._settings), return_exceptions=True
-        )
-        consumers = [result for result in results if isinstance(result, Consumer)]
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
-            await asyncio.gather(*(consumer.close() for consumer in consumers))
-            raise errors[0]
+        opening = [asyncio.create_task(self._open_consumer(settings, self)) for settings in self._settings]
+        try:
+            consumers = await asyncio.gather(*opening)
+        except BaseException:  # cancelled, too: none may stay connected
+            for task in opening:
+                task.cancel()
+            results = await asyncio.gather(*opening, return_exceptions=True)
+            await asyncio.gather(*(result.close() for result in results if isinstance(result, Consumer)))
+            raise
         self._consumers = {consumer.topic(): consumer for consumer in consumers}
         self._turns = consumers
         if self._listening is not None:
@@ -139,14 +141,14 @@ class MultiTopicsConsumer(Receiver):
 
     async def close(self) -> None:
         """Close the consumer of every topic. Idempotent."""
-        if self._error is not None:
-            return
-        self._error = AlreadyClosed(f"consumer of {self._name} is closed")
-        if self._listening is not None:
-            self._listening.stop()
-        self._on_close(self)
-        self._arrivals.wake_all()
-        await self._on_all(lambda consumer: consumer.close())
+        if self._closing is None:
+            self._error = AlreadyClosed(f"consumer of {self._name} is closed")
+            if self._listening is not None:
+                self._listening.stop()
+            self._on_close(self)
+            self._arrivals.wake_all()
+            self._closing = asyncio.create_task(self._on_all(lambda consumer: consumer.close()))
+        await asyncio.shield(self._closing)
 
     def pause_message_listener(self) -> None:
         """Hand the listener nothing more, until :meth:`resume_message_listener`."""

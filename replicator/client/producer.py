@@ -91,6 +91,7 @@ class Producer(MessageSender):
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._channel: ProducerChannel | None = None
         self._reopening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._error: PulsarException | None = None
         """Why nothing more can be sent; None while open."""
 
@@ -166,21 +167,20 @@ class Producer(MessageSender):
         await self._pending.wait_until_settled()
 
     async def close(self) -> None:
-        """Wait until what was sent is confirmed or has failed, then let go of the topic. Idempotent."""
-        if isinstance(self._error, AlreadyClosed):
-            return
+        """Wait until what was sent is confirmed or has failed, then let go of the topic. Idempotent.
+
+        Who cancels it does not wait for what was sent; the topic is let go all the same.
+        """
         try:
             if self._channel is not None:
                 await self.flush()
         except PulsarException:
             pass  # it is in the futures of the messages that failed
         finally:
-            self._stop(AlreadyClosed(f"producer of {self._topic} is closed"))
-            self._pending.forget()
-            channel, self._channel = self._channel, None
-            self._on_close(self)
-            if channel is not None:
-                await channel.close()
+            if self._closing is None:
+                self._closing = asyncio.create_task(self._shut())
+            ending = asyncio.shield(self._closing)  # a caller that gives up leaves nothing connected
+        await ending
 
     def topic(self) -> str:
         return self._topic
@@ -323,6 +323,14 @@ class Producer(MessageSender):
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
         self._stats.messages_failed += self._pending.stop(error)
+
+    async def _shut(self) -> None:
+        self._stop(AlreadyClosed(f"producer of {self._topic} is closed"))
+        self._pending.forget()
+        channel, self._channel = self._channel, None
+        self._on_close(self)
+        if channel is not None:
+            await channel.close()
 
     def _seal_open_batch_unsent(self) -> None:
         channel, self._channel = self._channel, None

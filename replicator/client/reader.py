@@ -69,7 +69,11 @@ class Reader:
         """Begin; called once by the client."""
         await self._consumer.connect()
         if self._at_latest:
-            await self._settle_at_end()
+            try:
+                await self._settle_at_end()
+            except BaseException:
+                await self._consumer.close()
+                raise
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it, at most ``timeout_millis``. Raises as :meth:`Consumer.receive` does."""

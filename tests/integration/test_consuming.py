@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -673,6 +673,53 @@ def test_a_forced_unsubscribe_takes_the_subscription_from_its_other_consumers(wi
         with pytest.raises(SubscriptionNotFound, match="deleted"):  # it does not make the subscription anew
             await two.receive(5_000)
         await two.close()
+
+    with_client(scenario)
+
+
+# Calls that are cancelled.
+
+
+async def cancelled_after(turns: int, call: Coroutine[Any, Any, Any]) -> Any:
+    """Let ``call`` run for some turns of the event loop, then cancel it; its result if it was done before."""
+    task = asyncio.ensure_future(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    return (await asyncio.gather(task, return_exceptions=True))[0]
+
+
+def test_a_close_that_is_cancelled_lets_go_of_the_subscription_all_the_same(with_client: WithClient) -> None:
+    async def scenario(client: Client) -> None:
+        for turns in range(12):
+            consumer = await subscribe(client, consumer_type=ConsumerType.Exclusive, name=f"s{turns}")
+            await cancelled_after(turns, consumer.close())
+            await consumer.close()
+            with pytest.raises(AlreadyClosed):
+                await consumer.receive()
+            await (await subscribe(client, consumer_type=ConsumerType.Exclusive, name=f"s{turns}")).close()
+
+    with_client(scenario)
+
+
+def test_subscribing_to_many_topics_that_is_cancelled_leaves_none_connected(with_client: WithClient) -> None:
+    async def scenario(client: Client) -> None:
+        topics = [f"t{index}" for index in range(4)]
+        await (await subscribe(client, topics, ConsumerType.Exclusive)).close()
+        for turns in range(0, 60, 3):
+            made = await cancelled_after(turns, subscribe(client, topics, ConsumerType.Exclusive))
+            if isinstance(made, MultiTopicsConsumer):
+                await made.close()
+
+            async def free() -> None:
+                async with asyncio.timeout(5):
+                    while True:  # the worker may hear of it a little later
+                        try:
+                            return await (await subscribe(client, topics, ConsumerType.Exclusive)).close()
+                        except ConsumerBusy:
+                            await asyncio.sleep(0.01)
+
+            await free()
 
     with_client(scenario)
 
