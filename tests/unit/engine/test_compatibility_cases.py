@@ -176,6 +176,21 @@ def test_consumers_of_a_failover_subscription_take_over_without_a_gap_and_withou
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, FAILOVER])
+def test_a_delayed_message_comes_at_once_where_one_consumer_gets_everything_in_order(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            _, inbox = await subscribed(topic, "sub", kind)
+            positions = await topic.publish([keyed("k", b"", deliver_at_time=FAR_FUTURE_MS), message()])
+            await inbox.holds(2)
+            assert inbox.positions == positions
+
+    asyncio.run(main())
+
+
 # Shared.
 
 
@@ -290,6 +305,29 @@ def test_an_acknowledgement_of_an_expired_message_is_late_not_wrong(tmp_path: Pa
 
 
 # Cursors.
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_a_cleared_backlog_is_consumed_and_what_was_with_consumers_does_not_come_again(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", kind, permits=3)
+            positions = await topic.publish([message() for _ in range(5)])
+            await inbox.holds(3)
+            subscription = topic.subscriptions["sub"]
+            await subscription.clear_backlog()
+            assert subscription.cursor.mark_delete == positions[-1]
+            assert subscription.backlog_messages() == 0
+            consumer.redeliver()
+            consumer.flow(10)
+            (following,) = await topic.publish([message()])
+            await inbox.holds(4)
+            assert inbox.positions == [*positions[:3], following]
+
+    asyncio.run(main())
 
 
 def test_a_subscription_made_at_a_position_begins_behind_it_and_keeps_its_properties(tmp_path: Path) -> None:
