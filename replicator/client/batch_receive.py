@@ -9,6 +9,7 @@ Source: the documented behaviour of Pulsar's batch receive policy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from replicator.client.settings import ConsumerBatchReceivePolicy
@@ -19,11 +20,12 @@ T = TypeVar("T")
 class BatchCollector(Generic[T]):
     """The messages of one batch receive, as far as it is."""
 
-    __slots__ = ("_bytes", "_policy", "messages")
+    __slots__ = ("_bytes", "_policy", "_sizes", "messages")
 
     def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
         self._policy = policy
         self._bytes = 0
+        self._sizes: list[int] = []
         self.messages: list[T] = []
 
     @property
@@ -37,5 +39,13 @@ class BatchCollector(Generic[T]):
         if self.messages and 0 < self._policy.max_num_bytes < self._bytes + payload_bytes:
             return False
         self.messages.append(message)
+        self._sizes.append(payload_bytes)
         self._bytes += payload_bytes
         return True
+
+    def drop(self, void: Callable[[T], bool]) -> None:
+        """Leave out what is ``void``."""
+        kept = [(message, size) for message, size in zip(self.messages, self._sizes, strict=True) if not void(message)]
+        self.messages = [message for message, _ in kept]
+        self._sizes = [size for _, size in kept]
+        self._bytes = sum(self._sizes)

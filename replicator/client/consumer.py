@@ -384,6 +384,9 @@ class Consumer(Receiver):
     def _show(self, messages: Sequence[Message]) -> None:
         self._inbox.show(messages)
 
+    def _round(self, topic: str) -> int:
+        return self._inbox.rounds
+
     def _grant(self) -> None:
         self._inbox.grant()
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec
 
 from replicator.client.channel import ConsumerEvents, ProducerEvents, ProducerReady
-from replicator.client.errors import AlreadyClosed, ConnectError, PulsarException, from_engine, from_loss
+from replicator.client.errors import AlreadyClosed, PulsarException, from_engine, from_loss
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.last_message import last_message
 from replicator.engine.producers import EngineProducer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
@@ -223,7 +222,7 @@ class EmbeddedConsumerChannel:
     async def last_position(self) -> Position:
         if self._over:
             raise AlreadyClosed("the channel is closed")
-        return last_message(self._topic.log)
+        return self._consumer.last_message()
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         await self._ask(self._consumer.unsubscribe, force=force)

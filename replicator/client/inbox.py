@@ -66,6 +66,8 @@ class Inbox:
         )
         self._dead: DeadLetters | None = None
         self._redeliveries_awaited = 0
+        self.rounds = 0
+        """How often everything that was delivered became void."""
         self.skipped: SkippedPart | None = None
         """What is not wanted of the first entry after a seek."""
 
@@ -301,6 +303,7 @@ class Inbox:
 
     def _forget(self) -> None:
         """What was delivered comes again, or never counts any more."""
+        self.rounds += 1
         self._timers.clear()
         self._opener.clear()
         if self._dead is not None:

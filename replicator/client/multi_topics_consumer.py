@@ -223,6 +223,9 @@ class MultiTopicsConsumer(Receiver):
         for message in messages:
             self._consumers[message.topic_name()]._show((message,))
 
+    def _round(self, topic: str) -> int:
+        return self._consumers[topic]._round(topic)
+
     def _grant(self) -> None:
         """Each consumer asks for itself when something was taken from it."""
 

@@ -69,8 +69,8 @@ class Receiver(ABC):
         """The next message; waits for it, at most ``timeout_millis``.
 
         Raises :class:`Timeout`, :class:`AlreadyClosed`, :class:`ConnectError`, :class:`SubscriptionNotFound` once
-        somebody has deleted the subscription, :class:`InvalidConfiguration` for a consumer with a listener, and :class:`InvalidMessage` (once) for an entry that cannot be read, which stays
-        unacknowledged.
+        somebody has deleted the subscription, :class:`InvalidConfiguration` for a consumer with a listener, and
+        :class:`InvalidMessage` (once) for an entry that cannot be read, which stays unacknowledged.
         """
         self._check_no_listener()
         return await self._receive(timeout_millis)
@@ -103,18 +103,24 @@ class Receiver(ABC):
             raise NotAllowedError(f"{self._name}: a batch receive needs a receiver_queue_size over 0")
         policy = self._batch_receive_policy
         batch: BatchCollector[Message] = BatchCollector(policy)
+        rounds: dict[str, int] = {}
+        """Of the topics whose messages are in the batch."""
         try:
             async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
                 while not batch.full:
                     message = self._pop()
                     if message is None:
                         await self._arrivals.wait(self._grant)
-                    elif not batch.add(message, len(message.data())):
+                        self._drop_void(batch, rounds)
+                    elif batch.add(message, len(message.data())):
+                        rounds.setdefault(message.topic_name(), self._round(message.topic_name()))
+                    else:
                         self._put_back([message])
                         break
         except TimeoutError:
-            pass
+            self._drop_void(batch, rounds)
         except BaseException:
+            self._drop_void(batch, rounds)
             self._put_back(batch.messages)
             raise
         self._show(batch.messages)
@@ -160,8 +166,20 @@ class Receiver(ABC):
         """What was popped goes to the application now: from here on it may acknowledge it."""
 
     @abstractmethod
+    def _round(self, topic: str) -> int:
+        """How often what was popped of a topic, and not shown, became void: it comes again, or is not wanted."""
+
+    @abstractmethod
     def _grant(self) -> None:
         """Ask the cluster for as many messages as there is room for."""
+
+    def _drop_void(self, batch: BatchCollector[Message], rounds: dict[str, int]) -> None:
+        """After a wait: a seek, a redelivery or the loss of a connection may have come in between."""
+        over = [topic for topic, begun in rounds.items() if self._round(topic) != begun]
+        if over:
+            batch.drop(lambda message: message.topic_name() in over)
+            for topic in over:
+                del rounds[topic]
 
     async def _receive(self, timeout_millis: int | None = None) -> Message:
         message = self._next()

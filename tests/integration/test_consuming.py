@@ -677,6 +677,21 @@ def test_a_forced_unsubscribe_takes_the_subscription_from_its_other_consumers(wi
     with_client(scenario)
 
 
+@pytest.mark.parametrize("topics", [TOPIC, [TOPIC, "quiet"]], ids=["one topic", "many topics"])
+def test_a_seek_takes_away_what_a_batch_receive_has_gathered(with_client: WithClient, topics: str | list[str]) -> None:
+    async def scenario(client: Client) -> None:
+        await publish(client, b"a", b"b")
+        consumer = await subscribe(client, topics, batch_receive_policy=ConsumerBatchReceivePolicy(3, -1, 1_000))
+        await eventually(lambda: consumer.stats().prefetched_messages == 2)
+        gathering = asyncio.create_task(consumer.batch_receive())
+        await eventually(lambda: consumer.stats().prefetched_messages == 0)
+        await consumer.seek(MessageId.latest)
+        await publish(client, b"c")
+        assert contents(await gathering) == [b"c"]
+
+    with_client(scenario)
+
+
 # Calls that are cancelled.
 
 
@@ -715,7 +730,8 @@ def test_subscribing_to_many_topics_that_is_cancelled_leaves_none_connected(with
                 async with asyncio.timeout(5):
                     while True:  # the worker may hear of it a little later
                         try:
-                            return await (await subscribe(client, topics, ConsumerType.Exclusive)).close()
+                            await (await subscribe(client, topics, ConsumerType.Exclusive)).close()
+                            return
                         except ConsumerBusy:
                             await asyncio.sleep(0.01)
 
