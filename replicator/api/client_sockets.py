@@ -55,9 +55,7 @@ from replicator.client.frames import (
 from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.last_message import last_message
 from replicator.engine.producers import EngineProducer
-from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, Delivery
 
@@ -413,7 +411,7 @@ async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: 
                 case Seek(request_id):
                     await answers.submit(request_id, _seek(consumer, outgoing, request), 100)
                 case AskLastPosition(request_id):
-                    await answers.submit(request_id, _last_position(topic, request), 100)
+                    await answers.submit(request_id, _last_position(consumer, request), 100)
                 case Unsubscribe(request_id):
                     await answers.submit(request_id, _unsubscribe(consumer, request), 100)
                 case _:
@@ -440,8 +438,8 @@ async def _seek(consumer: EngineConsumer, outgoing: _Outgoing, request: Seek) ->
     return Done(request.request_id)
 
 
-async def _last_position(topic: Topic, request: AskLastPosition) -> Reply:
-    return LastPosition(request.request_id, last_message(topic.log))
+async def _last_position(consumer: EngineConsumer, request: AskLastPosition) -> Reply:
+    return LastPosition(request.request_id, consumer.last_message())
 
 
 async def _unsubscribe(consumer: EngineConsumer, request: Unsubscribe) -> Reply:

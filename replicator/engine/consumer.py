@@ -64,6 +64,10 @@ class EngineConsumer:
         self._check_open()
         self.subscription.redeliver(self, positions)
 
+    def last_message(self) -> Position:
+        """See :meth:`Subscription.last_message`."""
+        return self.subscription.last_message()
+
     async def seek(self, target: Position | int) -> None:
         """See :meth:`Subscription.seek`."""
         self._check_open()

@@ -23,7 +23,8 @@ for invariant 5 there is nothing to skip. Below the horizon
   of them to the horizon. Positions that the view lacks are neither looked at nor noted, however many they are;
 - an acknowledgement of what is compacted away since it was sent is harmless, and late.
 
-When the topic is compacted anew, :meth:`Cursor.advance` does the rest.
+What the view once lacks it lacks for ever, and the horizon only grows, so invariant 6 holds. When the topic is
+compacted anew, :meth:`Cursor.advance` does the rest.
 
 Source: the managed cursor of the field's standard design, seed 002; the generation is DESIGN §4.4.
 """
@@ -57,7 +58,7 @@ class DirtyChunks:
 class CursorState:
     """What is stored of a cursor; ``batch_acks`` holds the acknowledged indexes of partly acknowledged batches.
 
-    Only :class:`Cursor` changes the last two, so that ``dirty`` says what of them is to be saved.
+    Only :class:`Cursor` changes these and ``individually_deleted``, so that ``dirty`` says what is to be saved.
     """
 
     mark_delete: Position = BEFORE_ALL
@@ -96,7 +97,9 @@ class Cursor:
     def is_consumed(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged, or nothing that the subscription could show."""
         state = self._state
-        return position <= state.mark_delete or position in state.individually_deleted or self.lacks(position)
+        if position <= state.mark_delete or position in state.individually_deleted:
+            return True
+        return state.read_compacted and self._log.view.lacks(position)
 
     def lacks(self, position: Position) -> bool:
         """Whether the entry is compacted away, for a subscription that reads compacted."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Protocol
 
 from pyroaring import BitMap
@@ -27,6 +26,7 @@ from replicator.engine.dispatch.shared import SharedDispatcher
 from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.errors import ConsumerBusy, InvalidAck, NotAllowedError, SubscriptionNotFound
 from replicator.engine.failover import FailoverRegistry
+from replicator.engine.last_message import last_message
 from replicator.engine.log_index import LogIndex
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.position_set import PositionSet
@@ -183,8 +183,12 @@ class Subscription:
             if entry.compacted_out is not None:
                 self.cursor.acknowledge(entry.position, BitMap.deserialize(entry.compacted_out), entry.batch_size)
         if self.cursor.mark_delete != before:  # of a batch only such messages were left
-            self.topic.loop.call_soon(partial(self._changed, before, local=True))  # not amid a dispatch
+            self.topic.loop.call_soon(self._passed_over, before)  # not amid a dispatch
         return entries
+
+    def _passed_over(self, mark_delete_before: Position) -> None:
+        if not self._deleting:
+            self._changed(mark_delete_before, local=True)
 
     def remove(self, consumer: EngineConsumer) -> None:
         """A consumer has gone; called by it."""
@@ -482,6 +486,11 @@ class Subscription:
         return SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} is being deleted")
 
     # Figures.
+
+    def last_message(self) -> Position:
+        """The position of the last message that there is for this subscription, or BEFORE_ALL."""
+        last = last_message(self.topic.log)
+        return self.topic.log.view.clamp(last) if self.cursor.lacks(last) else last
 
     def backlog_messages(self) -> int:
         """Messages not consumed yet; a partly acknowledged batch counts whole.

@@ -126,3 +126,31 @@ def test_adding_a_set_leaves_that_set_as_it_is(members: set[Position], more: set
 def test_what_is_no_entry_id_is_in_no_set() -> None:
     tested = PositionSet([Position(1, 0), Position(1, 2**32 - 1)])
     assert all(Position(1, entry) not in tested for entry in (-1, 2**32, 2**63, 2**70))
+
+
+@given(position_sets, bounds)
+def test_the_highest_through_a_bound_is_at_or_below_it(members: set[Position], bound: Position) -> None:
+    assert PositionSet(members).highest_through(bound) == max((p for p in members if p <= bound), default=None)
+
+
+@given(position_sets, position_sets, bounds)
+def test_the_first_that_is_missing_in_another_set_is_above_the_bound(
+    members: set[Position], others: set[Position], bound: Position
+) -> None:
+    missing = (p for p in members - others if p > bound)
+    assert PositionSet(members).first_missing(PositionSet(others), bound) == min(missing, default=None)
+
+
+@given(st.integers(0, 30_000), st.integers(0, 30_000), st.integers(-1, 30_000))
+def test_the_first_that_is_missing_is_found_behind_long_runs_too(end: int, hole: int, after: int) -> None:
+    ours, theirs = PositionSet(), PositionSet()
+    ours.add_range(1, 0, end)
+    theirs.add_range(1, 0, end)
+    theirs.discard(Position(1, hole))
+    expected = Position(1, hole) if after < hole <= end else None
+    assert ours.first_missing(theirs, Position(1, after)) == expected
+
+
+@given(position_sets, position_sets)
+def test_common_positions_are_counted_over_all_ledgers(members: set[Position], others: set[Position]) -> None:
+    assert PositionSet(members).count_common(PositionSet(others)) == len(members & others)

@@ -254,6 +254,10 @@ def test_an_acknowledgement_of_what_is_compacted_away_since_it_was_sent_is_late_
             await trimmed(topic)
             await consumer.acknowledge([Ack(gone, (0,)), Ack(gone, (1,)), Ack(gone)])
             assert not sub(topic).cursor.state.individually_deleted
+            dispatcher = sub(topic).dispatcher
+            assert dispatcher is not None
+            assert gone not in dispatcher.held()
+            assert last in dispatcher.held()
             await consumer.acknowledge_cumulative(gone, 0)
             assert sub(topic).cursor.mark_delete < last
             with pytest.raises(InvalidAck):
@@ -457,10 +461,16 @@ def test_a_cumulative_acknowledgement_up_to_the_last_message_that_is_left_consum
     asyncio.run(main())
 
 
-def test_a_batch_of_which_the_unacknowledged_rest_is_compacted_out_is_consumed_and_not_sent(tmp_path: Path) -> None:
+def test_a_batch_of_which_the_unacknowledged_rest_is_compacted_out_is_consumed_and_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
+            told: list[Position] = []
+            monkeypatch.setattr(
+                topic, "notify_mark_delete", lambda subscription, *, local: told.append(subscription.cursor.mark_delete)
+            )
             consumer, inbox = await reading(topic)
             (position,) = await published(topic, keyed_batch([("a", b"1"), ("b", b"1")]))
             await inbox.holds(1)
@@ -471,7 +481,7 @@ def test_a_batch_of_which_the_unacknowledged_rest_is_compacted_out_is_consumed_a
             _, inbox = await reading(topic)
             await inbox.holds(1)
             assert shown(inbox) == [("b", b"2")]
-            await eventually(lambda: sub(topic).cursor.mark_delete == position, "the batch is consumed")
+            await eventually(lambda: told == [position], "others hear that the batch is consumed")
 
     asyncio.run(main())
 
@@ -504,7 +514,8 @@ def test_rows_of_the_view_without_a_bitmap_are_read_as_having_nothing_left_out(t
 # Figures.
 
 
-def test_the_backlog_counts_what_is_left_of_the_view_and_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trim", [False, True])
+def test_the_backlog_counts_what_is_left_of_the_view_and_the_log(tmp_path: Path, trim: bool) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
@@ -513,7 +524,8 @@ def test_the_backlog_counts_what_is_left_of_the_view_and_the_log(tmp_path: Path)
             await published(topic, *(keyed("k", b"%d" % number) for number in range(20)))
             await topic.compact()
             await published(topic, keyed("x", b"1"), keyed_batch([("y", b"1"), ("y", b"2")]))
-            await trimmed(topic)
+            if trim:
+                await trimmed(topic)
             consumer, inbox = await reading(topic)
             figures = []
             await inbox.holds(5)
@@ -524,6 +536,27 @@ def test_the_backlog_counts_what_is_left_of_the_view_and_the_log(tmp_path: Path)
             # The view has 3 entries with 5 messages: what is left of it is taken in that proportion, rounded up.
             assert figures == [(5, 8), (4, 7), (3, 5), (2, 3), (1, 1), (0, 0)]
             assert sub(topic).status()["backlog_messages"] == 0
+
+    asyncio.run(main())
+
+
+def test_the_last_message_is_the_last_that_is_shown(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            compacted, _ = await reading(topic, "compacted")
+            plain, _ = await subscribed(topic, "plain", SubscriptionType.EXCLUSIVE)
+            assert compacted.last_message() == plain.last_message() == BEFORE_ALL
+            first, last = await published(topic, keyed("a", b"1"), message_without_key())
+            await topic.write_marker(marker())
+            assert compacted.last_message() == plain.last_message() == last
+            await topic.compact()
+            assert (compacted.last_message(), plain.last_message()) == (first, last)
+            await published(topic, keyed("a", b""))
+            await topic.compact()
+            assert compacted.last_message() == BEFORE_ALL
+            (last,) = await published(topic, keyed("b", b"1"))
+            assert compacted.last_message() == plain.last_message() == last
 
     asyncio.run(main())
 
