@@ -24,7 +24,7 @@ from replicator.engine.entry import encode_entry
 from replicator.engine.errors import InvalidAck, InvalidSeek, NotAllowedError
 from replicator.engine.log_index import LogIndex, ViewIndex
 from replicator.engine.metadata_pb2 import MessageMetadata
-from replicator.engine.policies import Retention, TopicPolicies
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.position_set import PositionSet
 from replicator.engine.store import TOPIC_KEY
 from replicator.engine.subscription import Subscription
@@ -121,6 +121,23 @@ def test_a_durable_subscription_holds_trimming_back_above_the_horizon_only(tmp_p
             assert topic.log.trimmed == positions[-1]  # nothing of it was read
             await trimmed(topic)
             assert topic.log.trimmed == positions[-1]
+
+    asyncio.run(main())
+
+
+def test_a_backlog_quota_counts_and_evicts_what_is_above_the_horizon(tmp_path: Path) -> None:
+    async def main() -> None:
+        quota = BacklogQuota(bytes_max=3000, policy=QuotaPolicy.CONSUMER_BACKLOG_EVICTION)
+        async with opened(tmp_path, settings=EngineSettings(policies=TopicPolicies(backlog_quota=quota))) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, *(keyed(f"{number}", b"x" * 1000) for number in range(10)))
+            await reading(topic, permits=0)
+            await topic.compact()
+            await engine.maintenance.run_once()
+            assert sub(topic).cursor.backlog_entries() == 10
+            positions = await published(topic, *(keyed(f"{number}", b"x" * 1000) for number in range(10, 15)))
+            await engine.maintenance.run_once()
+            assert sub(topic).cursor.mark_delete == positions[2]  # nine tenths of the quota are left
 
     asyncio.run(main())
 
@@ -375,14 +392,18 @@ def test_the_row_of_a_cursor_says_that_it_reads_compacted_and_old_rows_do_not() 
     assert {name: state.read_compacted for name, (state, _) in loaded.items()} == {"compacted": True, "plain": False}
 
 
-def test_a_view_from_before_its_positions_were_stored_is_read_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", ["none", "of another generation"])
+def test_a_view_whose_positions_were_not_stored_is_read_all_the_same(tmp_path: Path, stored: str) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("a", b"2"))
             await topic.compact()
             positions = topic.log.view.positions
-            await engine.writer.put_many([(STATE_TABLE, TOPIC_KEY.pack(topic.topic_id) + b"p", None)])
+            other = (
+                None if stored == "none" else bytes(CompactedView(engine.store, 1).positions_row(7, PositionSet())[2])
+            )
+            await engine.writer.put_many([(STATE_TABLE, TOPIC_KEY.pack(topic.topic_id) + b"p", other)])
             assert len(positions) == 2
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
