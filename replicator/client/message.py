@@ -319,13 +319,12 @@ def messages_of(
     """
     try:
         metadata, payload = decode_entry(delivery.entry)
-        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1 or opening is not None:
-            entry, opened = _opened(ReceivedEntry(topic, partition, delivery, metadata), payload, opening or Opening())
+        entry = ReceivedEntry(topic, partition, delivery, metadata, None if opening is None else opening.schema)
+        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:  # the few: this is done for every entry
+            entry, opened = _opened(entry, payload, opening or Opening())
             if opened is None:
                 return
             payload = memoryview(opened)
-        else:
-            entry = ReceivedEntry(topic, partition, delivery, metadata)
         if metadata.compression != NONE and not entry.encrypted:
             payload = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
         if not metadata.HasField("num_messages_in_batch") or entry.encrypted:
@@ -346,7 +345,6 @@ def _opened(
 ) -> tuple[ReceivedEntry, bytes | memoryview | None]:
     """The entry with what is known of it now, and its payload, decrypted and with all its chunks; None without them."""
     position, metadata = entry.delivery.position, entry.metadata
-    entry = replace(entry, schema=opening.schema)
     clear: bytes | memoryview = payload
     if metadata.encryption_keys:
         try:
