@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from replicator.topology import (
     PROBLEMS_SHOWN_MAX,
     TOPOLOGY_FILE_BYTES_MAX,
     Link,
+    PolicySettings,
     Topology,
     TopologyError,
     default_topology,
@@ -426,3 +428,20 @@ def test_a_clusters_own_policies_stand_over_those_of_all_field_by_field(tmp_path
 def test_durations_are_read_with_their_units(text: str, seconds: int) -> None:
     assert parse_duration(text) == seconds
     assert parse_duration(format_duration(seconds)) == seconds
+
+
+def test_the_example_of_policies_in_the_reference_is_a_topology(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    found = load(tmp_path, example).cluster("us-east").policies.topic_policies()
+    assert found == TopicPolicies(
+        retention=Retention(7 * 86_400, 10 << 30),
+        backlog_quota=BacklogQuota(50 << 30, 2 * 86_400, QuotaPolicy.PRODUCER_EXCEPTION),
+        deduplication=True,
+    )
+
+
+def test_the_reference_names_every_policy() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    for name in PolicySettings.model_fields:
+        assert re.search(rf"`(policies)?\.{name}[.`]", page), name
