@@ -44,6 +44,8 @@ from replicator.engine.position_set import PositionSet, chunk_of
 from snapshots.position import BEFORE_ALL, Position
 
 FIRST_GENERATION: Final = 1
+_SINGLE_STEPS: Final = 3
+"""Through the view, before it is searched: who acknowledges in order takes one, and a search costs as much as ten."""
 
 
 @dataclass(slots=True)
@@ -215,6 +217,13 @@ class Cursor:
         state, view = self._state, self._log.view
         if state.mark_delete >= view.horizon:
             return True
+        for _ in range(_SINGLE_STEPS):
+            following = view.positions.next_after(state.mark_delete)
+            if following is not None and following not in state.individually_deleted:
+                return False
+            if following is None:
+                break
+            state.mark_delete = following
         missing = view.positions.first_missing(state.individually_deleted, state.mark_delete)
         reached = self._log.clamp(view.horizon) if missing is None else view.clamp(_before(missing))
         state.mark_delete = max(state.mark_delete, reached)

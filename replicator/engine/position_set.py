@@ -148,6 +148,16 @@ class PositionSet:
                 return Position(ledger, bitmap[rank - 1])
         return None
 
+    def next_after(self, position: Position) -> Position | None:
+        """The lowest position of the set above ``position``."""
+        for ledger in sorted(ledger for ledger in self._ledgers if ledger >= position[0]):
+            bitmap = self._ledgers[ledger]
+            if ledger > position[0] or position[1] < 0:
+                return Position(ledger, bitmap.min())
+            if position[1] < bitmap.max():
+                return Position(ledger, bitmap.next_set_bit(position[1] + 1))
+        return None
+
     def first_missing(self, other: PositionSet, after: Position) -> Position | None:
         """The lowest position above ``after`` that is here and not in ``other``.
 

@@ -133,6 +133,11 @@ def test_the_highest_through_a_bound_is_at_or_below_it(members: set[Position], b
     assert PositionSet(members).highest_through(bound) == max((p for p in members if p <= bound), default=None)
 
 
+@given(position_sets, bounds)
+def test_the_next_after_a_bound_is_above_it(members: set[Position], bound: Position) -> None:
+    assert PositionSet(members).next_after(bound) == min((p for p in members if p > bound), default=None)
+
+
 @given(position_sets, position_sets, bounds)
 def test_the_first_that_is_missing_in_another_set_is_above_the_bound(
     members: set[Position], others: set[Position], bound: Position
