@@ -207,12 +207,6 @@ def _check_flag(value: object) -> object:
     return value
 
 
-def _check_delayed_delivery(value: object) -> object:
-    if value is False:
-        raise ValueError("delayed delivery cannot be turned off in this version; leave it out")
-    return value
-
-
 _SIZE_KIND: Final = "a size (for example 10GiB, or a number of bytes)"
 _DURATION_KIND: Final = "a duration (for example 7d, 12h, 30m, or a number of seconds)"
 _COUNT_KIND: Final = "a whole number"
@@ -274,7 +268,7 @@ class PolicySettings(Section):
     max_producers: _Count = None
     max_consumers: _Count = None
     max_message_size: Annotated[int | None, _limit(_SIZE_KIND, parse_size, most=ENTRY_BYTES_MAX)] = None
-    delayed_delivery: Annotated[_Flag, BeforeValidator(_check_delayed_delivery)] = _DEFAULT.delayed_delivery
+    delayed_delivery: _Flag = _DEFAULT.delayed_delivery
     key_assignment: Annotated[KeyAssignment, _one_of(KeyAssignment)] = _DEFAULT.key_assignment
     key_ordering: Annotated[KeyOrdering, _one_of(KeyOrdering)] = _DEFAULT.key_ordering
 

@@ -49,6 +49,8 @@ class Pump:
         self.dispatcher: Dispatcher | None = None
         self.read: ReadEntries | None = None
         """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
+        self.delays = True
+        """Whether messages that are to be delivered later wait for their time."""
         self.error: str | None = None
         """Why dispatch stands still, such as a block that cannot be read."""
 
@@ -142,7 +144,7 @@ class Pump:
                     True,
                     entry.batch_size - len(acked) if acked is not None else entry.batch_size,
                     key_hash(entry_key(metadata)) if keyed else 0,
-                    metadata.deliver_at_time,
+                    metadata.deliver_at_time if self.delays else 0,
                 )
             )
         return candidates

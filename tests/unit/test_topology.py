@@ -183,7 +183,6 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("message_ttl: 12h", "message_ttl:", "21: policies.message_ttl: must be a duration"),
         ("message_ttl: 12h", "ttl: 12h", "21: policies.ttl: unknown key; the keys here are: retention, message_ttl"),
         ("message_ttl: 12h", "deduplication: 1", "policies.deduplication: must be true or false"),
-        ("message_ttl: 12h", "delayed_delivery: false", "delayed_delivery: delayed delivery cannot be turned off in"),
         ("message_ttl: 12h", "delayed_delivery: no thanks", "policies.delayed_delivery: must be true or false"),
         ("message_ttl: 12h", "max_producers: many", "policies.max_producers: must be a whole number, or `unlimited`"),
         ("message_ttl: 12h", "max_consumers: yes", "policies.max_consumers: must be a whole number, or `unlimited`"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import count, permutations
 from pathlib import Path
 
@@ -192,6 +193,26 @@ def test_a_delayed_message_comes_at_once_where_one_consumer_gets_everything_in_o
 
 
 # Shared.
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_a_policy_turns_delayed_delivery_off_at_run_time(tmp_path: Path, kind: SubscriptionType) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            _, inbox = await subscribed(topic, "sub", kind)
+            later, now = await topic.publish([keyed("k", b"", deliver_at_time=FAR_FUTURE_MS), message()])
+            await inbox.holds(1)
+            assert inbox.positions == [now]
+            await topic.set_policies(replace(topic.policies, delayed_delivery=False))
+            (at_once,) = await topic.publish([keyed("k", b"", deliver_at_time=FAR_FUTURE_MS)])
+            await inbox.holds(2)
+            assert inbox.positions == [now, at_once]
+            # What waits by then goes on waiting for its time, or for the next consumers.
+            subscription = topic.subscriptions["sub"]
+            assert not subscription.cursor.is_consumed(later)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
