@@ -40,7 +40,9 @@ from snapshots.position import Position
 REQUESTS_IN_FLIGHT_MAX: Final = 8
 """Unconfirmed requests of one consumer. More would only queue up behind the same sync of the store."""
 ACKS_PER_REQUEST_MAX: Final = 5_000
-"""Keeps one request far below the largest frame."""
+INDEXES_PER_REQUEST_MAX: Final = 100_000
+"""Keep one request far below the largest frame, which would cost the connection, again and again; as many indexes as
+one batch can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +305,10 @@ class AckGrouping:
         acks: list[Ack] = []
         while self._entries and len(acks) < ACKS_PER_REQUEST_MAX:
             acks.append(Ack(self._entries.pop()))
-        while self._batches and len(acks) < ACKS_PER_REQUEST_MAX:
+        indexes_sent = 0
+        while self._batches and len(acks) < ACKS_PER_REQUEST_MAX and indexes_sent < INDEXES_PER_REQUEST_MAX:
             position, indexes = self._batches.popitem()
+            indexes_sent += len(indexes)
             acks.append(Ack(position, tuple(indexes)))
         acks.sort(key=lambda ack: ack.position)
         return self._send(tuple(acks), self._since)

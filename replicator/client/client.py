@@ -52,8 +52,11 @@ from replicator.client.settings import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerSettings,
+    check_callable,
     check_enum,
+    check_flag,
     check_instance,
+    check_properties,
     check_range,
     full_topic_name,
     refuse_unsupported,
@@ -65,6 +68,22 @@ from replicator.engine.types import InitialPosition as EngineInitialPosition
 
 EMBEDDED: Final = "embedded:"
 
+_CLIENT_OFF: Final[Mapping[str, object]] = {
+    "authentication": None,
+    "io_threads": 1,
+    "message_listener_threads": 1,
+    "concurrent_lookup_requests": 50_000,
+    "log_conf_file_path": None,
+    "stats_interval_in_seconds": 600,
+    "use_tls": False,
+    "tls_trust_certs_file_path": None,
+    "tls_allow_insecure_connection": False,
+    "tls_validate_hostname": False,
+    "logger": None,
+    "listener_name": None,
+    "tls_private_key_file_path": None,
+    "tls_certificate_file_path": None,
+}
 _CONSUMER_OFF: Final[Mapping[str, object]] = {
     "broker_consumer_stats_cache_time_ms": 30_000,
     "regex_subscription_mode": None,
@@ -79,7 +98,7 @@ class Client:
     ``service_url`` is ``http(s)://host:port`` of a worker, or ``embedded:PATH`` for an engine in this process,
     whose cluster is named ``cluster``. With ``reconnect=False`` the loss of a connection is not healed: sends fail
     with :class:`ConnectError`, ``receive`` raises it. Must be made, used and closed on one event loop. Raises
-    :class:`InvalidUrl`.
+    :class:`InvalidUrl`, and :class:`OperationNotSupported` for what else the official client takes, by its name.
     """
 
     def __init__(
@@ -90,10 +109,15 @@ class Client:
         connection_timeout_ms: int = 10_000,
         reconnect: bool = True,
         cluster: str = "standalone",
+        **unsupported: Any,
     ) -> None:
+        refuse_unsupported("Client", unsupported, _CLIENT_OFF)
         check_range("connection_timeout_ms", connection_timeout_ms, 1, 3_600_000)
-        if operation_timeout_seconds <= 0:
-            raise InvalidConfiguration(f"operation_timeout_seconds is {operation_timeout_seconds}; it must be positive")
+        check_flag("reconnect", reconnect)
+        if not isinstance(operation_timeout_seconds, int | float) or operation_timeout_seconds <= 0:
+            raise InvalidConfiguration(
+                f"operation_timeout_seconds is {operation_timeout_seconds!r:.80}; it must be a positive number"
+            )
         self._operation_timeout_seconds = operation_timeout_seconds
         self._reconnect = reconnect
         self._connector = _connector(service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds)
@@ -151,6 +175,11 @@ class Client:
         """
         self._check_open()
         check_enum("access_mode", access_mode, ProducerAccessMode)
+        check_flag("batching_enabled", batching_enabled)
+        check_flag("chunking_enabled", chunking_enabled)
+        check_flag("lazy_start_partitioned_producers", lazy_start_partitioned_producers)
+        check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
+        check_properties(properties or {})
         check_schema(schema)
         batching = BatchLimits(batching_max_messages, batching_max_allowed_size_in_bytes, batching_max_publish_delay_ms)
         settings = ProducerSettings(
@@ -238,6 +267,13 @@ class Client:
         refuse_unsupported("subscribe", unsupported, _CONSUMER_OFF)
         check_enum("consumer_type", consumer_type, ConsumerType)
         check_enum("initial_position", initial_position, InitialPosition)
+        check_callable("message_listener", message_listener)
+        for heard in ("became_active", "became_inactive"):
+            if consumer_event_listener is not None and not callable(getattr(consumer_event_listener, heard, None)):
+                raise InvalidConfiguration(f"consumer_event_listener has no method {heard}")
+        check_range("stats_interval_in_seconds", stats_interval_in_seconds, 0, 86_400)
+        check_properties(properties or {})
+        check_properties(subscription_properties or {})
         topics = [full_topic_name(each) for each in topic] if isinstance(topic, list) else [full_topic_name(topic)]
         if not topics:
             raise InvalidConfiguration("the list of topics is empty")
@@ -295,10 +331,10 @@ class Client:
         topic: str,
         start_message_id: MessageId,
         schema: Schema | None = None,
-        reader_listener: MessageListener | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         *,
+        reader_listener: MessageListener | None = None,
         is_read_compacted: bool = False,
         crypto_key_reader: CryptoKeyReader | None = None,
         start_message_id_inclusive: bool = False,
@@ -313,6 +349,7 @@ class Client:
         """
         self._check_open()
         refuse_unsupported("create_reader", unsupported, _READER_OFF)
+        check_callable("reader_listener", reader_listener)
         if not isinstance(start_message_id, MessageId):
             raise InvalidConfiguration(f"start_message_id is {start_message_id!r:.80}; it must be a MessageId")
         name = _unique_name() if reader_name is None else reader_name
@@ -387,6 +424,8 @@ class Client:
 def _connector(
     service_url: str, cluster: str, connection_timeout_seconds: float, operation_timeout_seconds: float
 ) -> Connector:
+    if not isinstance(service_url, str):
+        raise InvalidUrl(f"{service_url!r:.80} is not a str")
     if service_url.startswith(EMBEDDED):
         path = service_url.removeprefix(EMBEDDED)
         if not path:

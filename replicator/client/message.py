@@ -18,7 +18,7 @@ from replicator.client.encryption import ConsumerCryptoFailureAction, EntryDecry
 from replicator.client.errors import DecryptionFailed, InvalidMessage, SchemaError, from_engine
 from replicator.client.schema import Schema
 from replicator.engine.compression import decompress
-from replicator.engine.entry import decode_entry, split_batch
+from replicator.engine.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.engine.errors import EngineError
 from replicator.engine.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import DUPLICATE, Delivery
@@ -27,13 +27,16 @@ from snapshots.position import BEFORE_ALL, Position
 
 NO_BATCH: Final = -1
 """The batch index of a message that is an entry of its own."""
+_U64_MAX: Final = 2**64 - 1
 
 
 @total_ordering
 class MessageId:
     """A message's place in a topic of one cluster: position, and index in its batch.
 
-    Ordered by position, then batch index. ``batch_size`` is how many messages its entry holds.
+    Ordered by position, then batch index. ``batch_size`` is how many messages its entry holds. An id of -1 for ledger
+    and entry is :attr:`earliest`. Raises :class:`InvalidMessage` for numbers that no message has: a worker would end
+    the connection of a consumer that sent them.
     """
 
     __slots__ = ("_batch_index", "_batch_size", "_partition", "_position")
@@ -51,10 +54,22 @@ class MessageId:
         batch_index: int = NO_BATCH,
         batch_size: int = 1,
     ) -> None:
-        self._position = Position(ledger_id, entry_id)
+        self._position = BEFORE_ALL if ledger_id == entry_id == -1 else Position(ledger_id, entry_id)
         self._partition = partition
         self._batch_index = batch_index
         self._batch_size = batch_size
+        self._check()
+
+    def _check(self) -> None:
+        for name, number, low, high in (
+            ("ledger", self._position.ledger, 0, _U64_MAX),
+            ("entry", self._position.entry, -1, _U64_MAX),
+            ("partition", self._partition, -1, _U64_MAX),
+            ("batch index", self._batch_index, NO_BATCH, BATCH_MESSAGES_MAX),
+            ("batch size", self._batch_size, 1, BATCH_MESSAGES_MAX),
+        ):
+            if type(number) is not int or not low <= number <= high:
+                raise InvalidMessage(f"no message id: {name} is {number!r:.80}; it must be a whole number from {low}")
 
     @classmethod
     def at(cls, position: Position, partition: int, batch_index: int, batch_size: int) -> MessageId:
@@ -105,9 +120,10 @@ class MessageId:
                 made: MessageId = ChunkMessageId((first, position), int(partition))
             else:
                 made = MessageId.at(position, int(partition), int(index), int(size))
-        except (ValueError, InvalidPosition):
+            made._check()
+        except (ValueError, InvalidPosition, InvalidMessage):
             raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}") from None
-        if made._partition < -1 or made._batch_size < 1 or not -1 <= made._batch_index < made._batch_size:
+        if made._batch_index >= made._batch_size:
             raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}")
         return made
 

@@ -16,7 +16,7 @@ from typing import Self
 from replicator.client.batch_receive import BatchCollector
 from replicator.client.errors import AlreadyClosed, InvalidConfiguration, NotAllowedError, Timeout
 from replicator.client.message import Message
-from replicator.client.settings import ConsumerBatchReceivePolicy
+from replicator.client.settings import ConsumerBatchReceivePolicy, check_range
 
 
 class Arrivals:
@@ -81,6 +81,7 @@ class Receiver(ABC):
         Returns [] when the time is over. Raises as :meth:`receive` does.
         """
         self._check_no_listener()
+        check_range("max_messages", max_messages, 1, 2**31)
         messages = self._pop_many(max_messages)
         if messages:
             self._show(messages)
@@ -187,6 +188,8 @@ class Receiver(ABC):
             return message
         if timeout_millis is None:
             return await self._wait_for_message()
+        if not isinstance(timeout_millis, int | float):
+            raise InvalidConfiguration(f"timeout_millis is {timeout_millis!r:.80}; it must be a number")
         try:
             async with asyncio.timeout(timeout_millis / 1000):
                 return await self._wait_for_message()

@@ -160,7 +160,7 @@ def check_message(message: OutgoingMessage, content_bytes_max: int) -> None:
         ("event_timestamp", message.event_timestamp),
         ("deliver_at", message.deliver_at),
     ):
-        if number is not None and not (isinstance(number, int) and 0 <= number < 2**63):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63):
             raise InvalidMessage(f"{name} is {number!r}; it must be a whole number from 0 to 2**63-1")
 
 

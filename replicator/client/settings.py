@@ -156,6 +156,7 @@ class ProducerSettings:
         if self.producer_name is not None:
             check_name("producer_name", self.producer_name)
         check_range("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 1)
+        check_flag("block_if_queue_full", self.block_if_queue_full)
         check_enum("batching_type", self.batching_type, BatchingType)
         check_enum("compression_type", self.compression, CompressionType)
         if self.chunk_message_bytes is not None:
@@ -318,8 +319,16 @@ class ConsumerSettings:
         check_range(
             "expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0, 2**31
         )
-        for name in ("ack_receipt_enabled", "batch_index_ack_enabled", "start_message_id_inclusive", "read_compacted"):
+        for name in ("ack_receipt_enabled", "batch_index_ack_enabled", "start_message_id_inclusive"):
             check_flag(name, getattr(self, name))
+        check_flag("is_read_compacted", self.read_compacted)
+        check_flag("replicate_subscription_state_enabled", self.replicated)
+        check_flag("enable_retry", self.retry_enabled)
+        check_flag("auto_ack_oldest_chunked_message_on_queue_full", self.auto_ack_oldest_chunked_message_on_queue_full)
+        for name in ("negative_ack_backoff", "ack_timeout_backoff"):
+            backoff = getattr(self, name)
+            if backoff is not None and not (hasattr(backoff, "min_delay_ms") and hasattr(backoff, "next_delay_ms")):
+                raise InvalidConfiguration(f"{name} is {backoff!r:.80}; it must be a redelivery back-off")
         self._check_type()
 
     def _check_type(self) -> None:
@@ -372,8 +381,16 @@ def check_flag(name: str, value: object) -> None:
         raise InvalidConfiguration(f"{name} is {value!r}; it must be True or False")
 
 
-def check_subscription(name: str) -> None:
+def check_callable(name: str, value: object) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``value`` is None or can be called."""
+    if value is not None and not callable(value):
+        raise InvalidConfiguration(f"{name} is {value!r:.80}; it must be a function")
+
+
+def check_subscription(name: object) -> None:
     """Raise :class:`InvalidConfiguration` unless ``name`` can be a subscription's."""
+    if not isinstance(name, str):
+        raise InvalidConfiguration(f"subscription name {name!r:.80} is not a str")
     try:
         check_subscription_name(name)
     except EngineError as error:

@@ -21,6 +21,8 @@ from replicator.client.ack_grouping import (
     StartTimer,
 )
 from replicator.client.errors import InvalidAck, NotAllowedError
+from replicator.client.frame_codec import encode_request
+from replicator.client.frames import FRAME_BYTES_MAX, Acknowledge
 from replicator.engine.types import Ack
 from snapshots.position import Position
 
@@ -342,3 +344,13 @@ def test_an_index_of_an_id_without_its_batch_size_counts_alone() -> None:
     (sent,) = _requests(acks.acknowledge_cumulative(_at(1), 3, 1))
     assert isinstance(sent, SendCumulative)
     assert (sent.position, sent.batch_index) == (_at(1), 3)
+
+
+def test_a_request_holds_no_more_batch_indexes_than_fit_in_a_frame() -> None:
+    grouping = AckGrouping(60_000, 10**6)
+    for entry in range(12):
+        for index in range(0, 100_000, 2):  # no two in a row: each is a range of its own on the wire
+            grouping.acknowledge(Position(1, entry), index, 100_000)
+    requests = [action for action in grouping.flush() if isinstance(action, SendAcks)]
+    assert sum(len(request.acks) for request in requests) == 12
+    assert all(len(encode_request(Acknowledge(1, request.acks))) < FRAME_BYTES_MAX for request in requests)

@@ -122,6 +122,56 @@ def test_a_consumer_that_cannot_be_made_says_which_argument(
     assert named in str(error)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"subscription_name": 5},
+        {"message_listener": 5},
+        {"consumer_event_listener": 3},
+        {"stats_interval_in_seconds": "x"},
+        {"stats_interval_in_seconds": -1},
+        {"negative_ack_redelivery_backoff": 3},
+        {"properties": [1]},
+        {"replicate_subscription_state_enabled": "yes"},
+        {"enable_retry": "yes"},
+    ],
+    ids=str,
+)
+def test_a_consumers_argument_of_a_wrong_type_is_refused_before_anything_is_connected(wrong: dict[str, Any]) -> None:
+    async def subscribe() -> None:
+        await Client(UNREACHABLE, reconnect=False).subscribe(**{"topic": "t", "subscription_name": "s", **wrong})
+
+    assert _refusal(subscribe).error() == "InvalidConfiguration"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"properties": [1]},
+        {"batching_enabled": 1},
+        {"block_if_queue_full": "yes"},
+        {"crypto_key_reader": "key.pem"},
+        {"lazy_start_partitioned_producers": 1},
+    ],
+    ids=str,
+)
+def test_a_producers_argument_of_a_wrong_type_is_refused(wrong: dict[str, Any]) -> None:
+    async def create() -> None:
+        await Client(UNREACHABLE, reconnect=False).create_producer("t", **wrong)
+
+    assert _refusal(create).error() == "InvalidConfiguration"
+
+
+def test_what_the_official_client_takes_and_this_one_does_not_is_refused_by_name() -> None:
+    Client(UNREACHABLE, io_threads=1, logger=None, use_tls=False)
+    with pytest.raises(OperationNotSupported, match="io_threads=4"):
+        Client(UNREACHABLE, io_threads=4)
+    with pytest.raises(InvalidUrl):
+        Client(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match="operation_timeout_seconds"):
+        Client(UNREACHABLE, operation_timeout_seconds="30")  # type: ignore[arg-type]
+
+
 def test_an_argument_that_nobody_knows_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="colour"):
         asyncio.run(Client(UNREACHABLE).create_producer("t", colour="red"))

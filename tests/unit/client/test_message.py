@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyroaring import BitMap
 
@@ -117,3 +119,17 @@ def test_message_ids_survive_serialization() -> None:
 def test_what_is_not_a_message_id_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidMessage, match="not a message id"):
         MessageId.deserialize(text)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [("a",), (1.0,), (True,), (2**64, 0), (-1, 3), (1, -2), (1, 1, 100_001), (1, 1, -2), (1, 1, 0, 0)],
+    ids=str,
+)
+def test_an_id_that_no_message_has_is_refused_where_it_is_made_and_not_by_a_worker(numbers: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidMessage, match="no message id"):
+        MessageId(-1, *numbers)
+
+
+def test_an_id_of_upstreams_defaults_is_the_earliest() -> None:
+    assert MessageId(-1, -1, -1, -1) == MessageId.earliest

@@ -386,6 +386,7 @@ def test_a_value_that_does_not_fit_the_schema_names_the_topic_and_takes_no_place
         ({"content": b"", "ordering_key": "\ud800"}, InvalidMessage, "UTF-8"),
         ({"content": b"", "ordering_key": 5}, InvalidMessage, "text"),
         ({"content": b"", "sequence_id": -1}, InvalidMessage, "sequence_id"),
+        ({"content": b"", "sequence_id": True}, InvalidMessage, "sequence_id"),
         ({"content": b"", "deliver_at": -1}, InvalidMessage, "deliver_at"),
         ({"content": b"", "deliver_at": 1, "deliver_after": timedelta()}, InvalidMessage, "not both"),
         ({"content": b"", "deliver_after": 5}, InvalidMessage, "timedelta"),
