@@ -52,6 +52,12 @@ class CursorSaver:
             raise
 
     async def _run(self) -> None:
+        try:
+            await self._save_all()
+        finally:  # a bug, or a loop that ends, must not leave those waiting who come after
+            self._running = None
+
+    async def _save_all(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
@@ -65,7 +71,6 @@ class CursorSaver:
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
-        self._running = None
 
     async def _write(self) -> None:
         if self._deleting is not None:

@@ -144,14 +144,9 @@ class Maintenance:
                 await self._move_over_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
 
     async def _move_over_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
-        """A block is wholly older or the search in it is the store's; so pages of old blocks are passed over here."""
-        reached = subscription.cursor.mark_delete
-        async for block in self._blocks(topic, reached):
-            if block.publish_time_ms >= published_before_ms:
-                break
-            reached = block.last
-        reached = self._store.position_at_time(topic.topic_id, published_before_ms, after=reached)
+        reached = await topic.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
         await subscription.consume_through(reached)
+        await asyncio.sleep(0)  # the last block was looked into, for each of maybe a thousand subscriptions
 
     async def _watch_backlog(self, topic: Topic) -> None:
         quota = topic.policies.backlog_quota

@@ -115,6 +115,7 @@ class PublishGate:
         self._policy: QuotaPolicy | None = None
         self._held: list[asyncio.Future[None]] = []
         self._held_bytes = 0
+        self._closed: EngineError | None = None
 
     @property
     def policy(self) -> QuotaPolicy | None:
@@ -145,6 +146,8 @@ class PublishGate:
 
         Raises :class:`BacklogQuotaExceeded` where publishes are refused, or too many wait already.
         """
+        if self._closed is not None:
+            raise self._closed.with_traceback(None)
         if self._policy is QuotaPolicy.PRODUCER_EXCEPTION:
             raise self._exceeded()
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
@@ -163,6 +166,11 @@ class PublishGate:
         finally:
             self._held.remove(waiting)
             self._held_bytes -= size_bytes
+
+    def close(self, error: EngineError) -> None:
+        """All that wait get ``error``, and so does who would have to wait from now on: nobody opens the gate again."""
+        self._closed = error
+        self.refuse(error)
 
     def refuse(self, error: EngineError) -> None:
         """All that wait get ``error``."""

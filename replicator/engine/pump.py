@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+import structlog
+
 from replicator.engine.consumer import EngineConsumer
 from replicator.engine.cursor import Cursor
 from replicator.engine.dispatch.dispatcher import Dispatcher
 from replicator.engine.dispatch.plan import Assignment, Candidate, ReadPlan, ReadTail
 from replicator.engine.entry import decode_entry
-from replicator.engine.errors import EngineError, EntryCorrupt
+from replicator.engine.errors import EngineError, EntryCorrupt, MessageTooLarge
 from replicator.engine.key_shared.hashing import entry_key, key_hash
 from replicator.engine.types import Delivery, LoggedEntry, SubscriptionType
 from snapshots.position import Position
@@ -24,8 +26,12 @@ from snapshots.position import Position
 DISPATCH_ENTRIES_MAX: Final = 1000
 """Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
 DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+DISPATCH_SECONDS_MAX: Final = 0.02
+"""What is sent again may lie in as many blocks as there are entries, each of them to be read whole."""
 SLEEP_SECONDS_MAX: Final = 60.0
 """A wall clock that is put forward must not leave a delayed message lying for long."""
+
+log = structlog.get_logger(__name__)
 
 ReadEntries = Callable[[Position, Position | None, int, int], list[LoggedEntry]]
 
@@ -97,8 +103,17 @@ class Pump:
         for consumer_id, batch in deliveries.items():
             consumer = self._consumers.get(consumer_id)
             if consumer is not None:  # not closed by a consumer that was served before it
-                consumer.deliver(batch)
+                self._deliver(consumer, batch)
         self.schedule()
+
+    @staticmethod
+    def _deliver(consumer: EngineConsumer, batch: Sequence[Delivery]) -> None:
+        """A consumer that fails is a bug of its owner; others must get what is theirs, and what it holds as well."""
+        try:
+            consumer.deliver(batch)
+        except Exception:
+            log.exception("a consumer failed to take its messages", consumer=consumer.name)
+            consumer.close("it failed to take its messages")
 
     def _read(self, plan: ReadPlan, permits: int) -> list[LoggedEntry]:
         assert self.read is not None
@@ -108,11 +123,12 @@ class Pump:
             return self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
         found: list[LoggedEntry] = []
         bytes_left = DISPATCH_BYTES_MAX
+        until = self._loop.time() + DISPATCH_SECONDS_MAX
         for first, last in _runs(plan.positions):
             run = self.read(Position(first.ledger, first.entry - 1), last, last.entry - first.entry + 1, bytes_left)
             found += [entry for entry in run if first <= entry.position <= last]
             bytes_left -= sum(len(entry.entry) for entry in run)
-            if bytes_left <= 0:
+            if bytes_left <= 0 or (found and self._loop.time() >= until):
                 break
         return found
 
@@ -132,7 +148,7 @@ class Pump:
                 continue
             try:
                 metadata, _ = decode_entry(entry.entry, check=False)  # the block's checksum was checked
-            except EntryCorrupt:
+            except (EntryCorrupt, MessageTooLarge):
                 # Whatever it is, it is for a consumer to see and to refuse; it must not hold up what follows.
                 candidates.append(Candidate(entry.position, entry.batch_size, True))
                 continue

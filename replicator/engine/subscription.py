@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from pyroaring import BitMap
@@ -36,6 +37,9 @@ from replicator.engine.writer import Writer
 from snapshots.position import Position
 
 CONSUMERS_MAX: Final = 10_000
+SKIP_ENTRIES_MAX: Final = 1_000
+SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Looked at in one go when messages are skipped: some milliseconds, then others have their turn."""
 
 
 class SubscribedTopic(Protocol):
@@ -66,7 +70,7 @@ class SubscribedTopic(Protocol):
 
     def has_position(self, position: Position) -> bool: ...
 
-    def position_before(self, target: Position | int) -> Position: ...
+    async def position_before(self, target: Position | int) -> Position: ...
 
     def batch_size(self, position: Position) -> int: ...
 
@@ -300,7 +304,8 @@ class Subscription:
         before = self.cursor.mark_delete
         if self.cursor.lacks(position):
             batch_index = None  # compacted away since it was sent: none of it is left to be acknowledged
-        size = 1 if batch_index is None else self.topic.batch_size(position)
+        late = position <= before and self.topic.has_position(position)  # its block may be trimmed
+        size = 1 if batch_index is None or late else self.topic.batch_size(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self._consumed_messages = None
         self._changed(before, local=True)
@@ -308,7 +313,8 @@ class Subscription:
 
     def merge_mark_delete(self, position: Position, generation: int) -> bool:
         """Take over what another cluster says is consumed here. Returns whether anything changed; not yet saved."""
-        before, generation_before = self.cursor.mark_delete, self.cursor.generation
+        before: Position | None = self.cursor.mark_delete
+        generation_before = self.cursor.generation
         if not self.cursor.merge_mark_delete(position, generation):
             return False
         # Acknowledgements here may have carried it further than the other cluster knows: then that is for us to tell.
@@ -316,6 +322,7 @@ class Subscription:
         self._consumed_messages = None
         if self.cursor.generation != generation_before:
             self._restarted()
+            before = None
         self._changed(before, local=self.locally_active)
         return True
 
@@ -347,7 +354,8 @@ class Subscription:
             sizes.append(size)
         return sizes
 
-    def _changed(self, mark_delete_before: Position, *, local: bool) -> None:
+    def _changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
+        """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation)."""
         if local:
             self.locally_active = True
         if self.cursor.mark_delete != mark_delete_before:
@@ -362,11 +370,10 @@ class Subscription:
         """Start a new generation: the entry at ``target`` comes next, or the first one that was published at ``target``
         milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
         position = await self._position_before(target)
-        before = self.cursor.mark_delete
         self.cursor.restart(position)
         self._consumed_messages = None
         self._restarted()
-        self._changed(before, local=True)
+        self._changed(None, local=True)
         await self.saved()
 
     async def skip(self, messages: int) -> int:
@@ -374,27 +381,29 @@ class Subscription:
         if messages < 0:
             raise NotAllowedError(f"{messages} messages cannot be skipped")
         read = self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
-        left, position = messages, self.cursor.mark_delete
-        cut: tuple[Position, int] | None = None
-        while left > 0 and cut is None:
-            entries = read(position, None, 1000, 4 * 1024 * 1024)
-            if not entries:
-                break
+        left, position, generation = messages, self.cursor.mark_delete, self.cursor.generation
+        while left > 0 and (entries := read(position, None, SKIP_ENTRIES_MAX, SKIP_BYTES_MAX)):
+            cut: Ack | None = None
             for entry in entries:
                 if left <= 0:
                     break
                 if not entry.marker and not self.cursor.is_consumed(entry.position):
-                    acked = self.cursor.acked_indexes(entry.position)
-                    unacked = [index for index in range(entry.batch_size) if acked is None or index not in acked]
-                    if len(unacked) > left:
-                        cut = (entry.position, unacked[left - 1])
+                    acked = self.cursor.acked_indexes(entry.position) or BitMap()
+                    unacked = entry.batch_size - len(acked)
+                    if unacked > left:
+                        indexes = (index for index in range(entry.batch_size) if index not in acked)
+                        cut = Ack(entry.position, tuple(islice(indexes, left)))
                         left = 0
                         break
-                    left -= len(unacked)
+                    left -= unacked
                 position = entry.position
-        await self.consume_through(position)
-        if cut is not None:
-            await self.acknowledge([Ack(cut[0], tuple(range(cut[1] + 1)))])
+            self._consume_through(position)
+            if cut is not None:
+                await self.acknowledge([cut])
+            await asyncio.sleep(0)
+            if self.cursor.generation != generation:
+                break  # somebody has put it elsewhere: what follows there was not asked for
+        await self.saved()
         return messages - left
 
     async def clear_backlog(self) -> None:
@@ -409,15 +418,20 @@ class Subscription:
         """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
         if self.cursor.state.read_compacted:
             return await self.topic.compacted_position_before(target)
-        return self.topic.position_before(target)
+        return await self.topic.position_before(target)
 
     async def consume_through(self, position: Position) -> None:
         """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""
+        if self._consume_through(position):
+            await self.saved()
+
+    def _consume_through(self, position: Position) -> bool:
         before = self.cursor.mark_delete
-        if self.cursor.merge_mark_delete(position, self.cursor.generation):
+        changed = self.cursor.merge_mark_delete(position, self.cursor.generation)
+        if changed:
             self._consumed_messages = None
             self._changed(before, local=True)
-            await self.saved()
+        return changed
 
     def _restarted(self) -> None:
         """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
@@ -471,6 +485,10 @@ class Subscription:
         if self._deleting:
             raise self._being_deleted()
         self._deleting = True
+        # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
+        await asyncio.shield(self.topic.loop.create_task(self._delete(by)))
+
+    async def _delete(self, by: EngineConsumer | None) -> None:
         if self.durable:
             try:
                 await self._saver.delete(self._being_deleted())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replicator.engine.block import BlockKind, BlockView
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from replicator.engine.block_cache import BlockCache
 
 SUBSCRIPTIONS_MAX = 10_000
+SEARCH_BLOCKS = 1_000
+"""Headers that a search by time reads in one go: some milliseconds."""
 END_LEDGER = 2**63 - 1
 """The ledger of the position after every message, as upstream's clients name it."""
 
@@ -177,7 +180,7 @@ class Topic:
     async def stop(self, reason: str) -> None:
         """Let go of producers and of what waits or runs; the store is about to be closed."""
         self.producers.close(reason)
-        self._gate.refuse(StoreFailed(f"{self.name}: {reason}"))
+        self._gate.close(StoreFailed(f"{self.name}: {reason}"))
         await self.compaction.stop()
 
     async def write_marker(self, entry: bytes, *, local: bool = False) -> Position:
@@ -382,7 +385,8 @@ class Topic:
             existing.cursor.state.read_compacted = True
             existing.follow_log()
             await existing.saved()
-        if options.replicated and not existing.replicated:  # also if another consumer was making it at the same time
+        to_be_replicated = options.replicated and existing.durable  # else the consumer will be refused
+        if to_be_replicated and not existing.replicated:  # also if another consumer was making it at the same time
             existing.cursor.state.replicated = True
             await existing.saved()
             self.notify_subscription(existing)
@@ -451,23 +455,35 @@ class Topic:
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
 
-    def position_before(self, target: Position | int) -> Position:
+    async def position_before(self, target: Position | int) -> Position:
         """The last position before ``target``: a position, or a publish time in milliseconds since the epoch.
 
         Raises :class:`InvalidSeek` for a position beyond the end; one with the ledger :data:`END_LEDGER` means the end.
         """
         if not isinstance(target, Position):
-            return self._store.position_at_time(self.topic_id, target)
+            return await self.position_at_time(target, after=self.log.trimmed)
         last = self.log.last
         if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
             raise InvalidSeek(f"{self.name} ends at {last}; there is nothing at {target}")
         return self.log.clamp(Position(target.ledger, target.entry - 1))
 
+    async def position_at_time(self, published_ms: int, *, after: Position) -> Position:
+        """See :meth:`Store.position_at_time`; passes over old blocks in pages, between which others have their turn."""
+        reached = after
+        while page := self._store.block_spans(self.topic_id, reached, blocks_max=SEARCH_BLOCKS):
+            older = list(takewhile(lambda block: block.publish_time_ms < published_ms, page))
+            if older:
+                reached = min(older[-1].last, self.log.last)
+            if len(older) < len(page) or reached == self.log.last:
+                break
+            await asyncio.sleep(0)
+        return self._store.position_at_time(self.topic_id, published_ms, after=reached)
+
     async def compacted_position_before(self, target: Position | int) -> Position:
         """As :meth:`position_before`, for a subscription that reads compacted: the view is searched, then the log."""
         if not isinstance(target, Position):
             return await self.compaction.position_at_time(target)
-        position = self.position_before(target)
+        position = await self.position_before(target)
         before = Position(target.ledger, target.entry - 1)
         return self.log.view.clamp(before) if before < self.log.trimmed else position
 
@@ -479,7 +495,10 @@ class Topic:
 
     def forget(self, subscription: Subscription) -> None:
         """The subscription was deleted from the store."""
-        if self.subscriptions.pop(subscription.name, None) is not None and subscription.durable:
+        if self.subscriptions.get(subscription.name) is not subscription:
+            return  # another one has its name by now
+        del self.subscriptions[subscription.name]
+        if subscription.durable:
             for listener in self._listeners:
                 listener.on_subscription_deleted(self, subscription.name)
 

@@ -192,6 +192,17 @@ def test_what_is_held_when_the_engine_stops_is_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_would_be_held_after_the_engine_has_stopped_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            topic.quota_exceeded = HOLD
+        with pytest.raises(StoreFailed):
+            await asyncio.wait_for(topic.publish([message()]), 5)
+
+    asyncio.run(main())
+
+
 def test_a_topics_own_limit_holds_for_what_is_published_to_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, settings=EngineSettings(policies=TopicPolicies(max_message_bytes=100))) as engine:

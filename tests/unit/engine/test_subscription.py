@@ -9,6 +9,7 @@ import pytest
 from engine_support import TOPIC, Inbox, batch, eventually, make_block, marker, message, opened, subscribed
 from pyroaring import BitMap
 
+from replicator.engine import topic as topic_module
 from replicator.engine.consumer import PERMITS_MAX, EngineConsumer
 from replicator.engine.errors import (
     ConsumerBusy,
@@ -459,5 +460,146 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
                 ("merged", positions[3]),
                 ("deleted", "sub"),
             ]
+
+    asyncio.run(main())
+
+
+class MoveListener:
+    """Keeps what it hears of mark-delete positions: (position, generation)."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[Position, int]] = []
+
+    def on_appended(self, topic: Any, blocks: Any) -> None: ...
+
+    def on_subscription(self, topic: Any, subscription: Any) -> None: ...
+
+    def on_subscription_deleted(self, topic: Any, name: str) -> None: ...
+
+    def on_mark_delete(self, topic: Any, subscription: Any, *, local: bool) -> None:
+        self.moves.append((subscription.cursor.mark_delete, subscription.cursor.generation))
+
+
+def test_an_unsubscribe_that_is_cancelled_is_carried_out_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic)
+            leaving = asyncio.create_task(consumer.unsubscribe())
+            await asyncio.sleep(0)  # it runs up to where it waits for the store
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            await eventually(lambda: consumer.closed, "the consumer closed")
+            assert not topic.subscriptions, "what the store has deleted is not kept here, where acks would be confirmed"
+            assert not engine.store.cursors(topic.topic_id)
+
+    asyncio.run(main())
+
+
+def test_invariant_6_a_seek_to_where_mark_delete_stands_is_told_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            listener = MoveListener()
+            engine.add_listener(listener)
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish(numbered(5))
+            consumer, _ = await subscribed(topic)
+            await consumer.acknowledge([Ack(positions[0]), Ack(positions[3])])
+            await consumer.seek(positions[1])
+            assert listener.moves == [(positions[0], 1), (positions[0], 2)]
+
+    asyncio.run(main())
+
+
+def test_a_late_cumulative_ack_inside_a_batch_that_is_trimmed_is_harmless(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic, "sub", EXCLUSIVE)
+            positions = [(await topic.publish([batch([b"a", b"b"])]))[0] for _ in range(3)]
+            await consumer.acknowledge_cumulative(positions[1])
+            await topic.trim(positions[1])
+            await consumer.acknowledge_cumulative(positions[0], 0)
+            assert topic.subscriptions["sub"].cursor.mark_delete == positions[1]
+
+    asyncio.run(main())
+
+
+def test_a_replicated_consumer_that_is_refused_does_not_make_a_passing_subscription_replicated(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await subscribed(topic, durable=False)
+            with pytest.raises(NotAllowedError, match="not durable"):
+                await subscribed(topic, replicated=True)
+            assert not topic.subscriptions["sub"].replicated
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_a_redelivery_of_what_is_no_position_changes_nothing(tmp_path: Path, kind: SubscriptionType) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", kind)
+            (position,) = await topic.publish(numbered(1))
+            await inbox.holds(1)
+            consumer.redeliver([Position(position.ledger, entry) for entry in (-1, 2**32, 2**63)])
+            await consumer.acknowledge([Ack(position)])
+            assert topic.subscriptions["sub"].backlog_messages() == 0
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_many_messages_are_skipped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()] * 5_000)
+            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            skipping = asyncio.create_task(subscription.skip(4_500))
+            seen = set[Position]()
+            while not skipping.done():
+                seen.add(subscription.cursor.mark_delete)
+                await asyncio.sleep(0)
+            assert (await skipping, subscription.backlog_messages()) == (4_500, 500)
+            assert len(seen) >= 5
+
+    asyncio.run(main())
+
+
+def test_a_seek_ends_a_skip_that_is_under_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message()] * 5_000)
+            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            skipping = asyncio.create_task(subscription.skip(4_500))
+            while subscription.cursor.mark_delete == BEFORE_ALL:  # noqa: ASYNC110 - each turn counts
+                await asyncio.sleep(0)
+            await subscription.seek(positions[10])
+            assert await skipping < 4_500
+            assert subscription.backlog_messages() == 4_990
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_a_time_is_sought_in_many_blocks(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(topic_module, "SEARCH_BLOCKS", 10)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            for _ in range(50):
+                await topic.publish(numbered(1))
+            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            expiring = asyncio.create_task(subscription.expire(2**50))
+            turns = 0
+            while subscription.backlog_messages():
+                turns += 1
+                await asyncio.sleep(0)
+            await expiring
+            assert turns >= 5
 
     asyncio.run(main())

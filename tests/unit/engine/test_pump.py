@@ -1,0 +1,104 @@
+"""What the pump does beside what its dispatcher decides: consumers that fail, budgets, what cannot be looked into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, message, opened, subscribed
+
+from replicator.engine import pump
+from replicator.engine.entry import ENTRY_BYTES_MAX, encode_entry
+from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.types import Delivery, SubscribeOptions, SubscriptionType
+from replicator.engine.writer import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+NEVER_MS = 4_000_000_000_000
+
+
+def delayed() -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS, deliver_at_time=NEVER_MS)
+    return encode_entry(metadata, b"later")
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.FAILOVER])
+def test_what_a_consumer_fails_to_take_goes_to_others_and_what_is_theirs_comes(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        def fails(_: Sequence[Delivery]) -> None:
+            raise RuntimeError("a bug of whoever owns the consumer")
+
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            broken = await topic.subscribe("sub", SubscribeOptions(type=kind, consumer_name="a"), fails)
+            told: list[str] = []
+            broken.on_closed = lambda code, reason: told.append(reason)
+            _, inbox = await subscribed(topic, "sub", kind, consumer_name="b")
+            broken.flow(1_000)
+            positions = await topic.publish([message()] * 300)
+            await inbox.holds(300)
+            assert sorted(inbox.positions) == positions
+            assert broken.closed
+            assert len(told) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_everything_that_is_sent_again_comes_in_however_small_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
+) -> None:
+    monkeypatch.setattr(pump, "DISPATCH_SECONDS_MAX", 0.0)  # one run of neighbours at a time
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", kind)
+            positions = [(await topic.publish([message()]))[0] for _ in range(20)]
+            await inbox.holds(20)
+            consumer.redeliver(positions[::2])
+            again = positions if kind.one_active else positions[::2]
+            await inbox.holds(20 + len(again))
+            assert inbox.positions[20:] == again
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_delayed_messages_that_are_skipped_do_not_hold_up_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
+) -> None:
+    monkeypatch.setattr("replicator.engine.dispatch.delayed.DELAYED_MAX", 10)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            _, inbox = await subscribed(topic, "sub", kind)
+            subscription = topic.subscriptions["sub"]
+            await topic.publish([delayed()] * 20)
+            await eventually(lambda: subscription.status()["delayed_entries"] == 10, "as many delayed as may be")
+            await subscription.clear_backlog()
+            await topic.publish([message()])
+            await inbox.holds(1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_an_entry_of_a_peer_that_is_too_large_is_for_the_consumer_to_refuse(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            copied = make_block(Position(3, 0), [bytes(ENTRY_BYTES_MAX + 1)], origin="eu-west")
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied)])
+            await topic.publish([message()])
+            _, inbox = await subscribed(topic, "sub", kind)
+            await inbox.holds(2)
+
+    asyncio.run(main())
