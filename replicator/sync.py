@@ -132,6 +132,21 @@ class SubscriptionSync:
         self._of(topic).on_mark_delete(subscription, local=local)
         self._index_state(topic, subscription)
 
+    def on_log_deleted(self, topic: Topic) -> None:
+        """Nobody is told any more."""
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Partitions are topics like others."""
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        """They say which clusters are told."""
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """A topic has nothing to tell before its first entry."""
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """See :meth:`on_log_deleted`."""
+
     def _index_state(self, topic: Topic, subscription: Subscription) -> None:
         cursor = subscription.cursor
         self.index.subscription_moved(

@@ -19,8 +19,10 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.log_index import LogIndex
 from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.engine.writer import AppendedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20.0
@@ -106,6 +108,28 @@ async def opened(path: Path, cluster: str = "us-east", settings: EngineSettings 
         yield engine
     finally:
         await engine.close()
+
+
+class Listener:
+    """A listener of an engine that does nothing; tests override what they want to hear."""
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None: ...
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None: ...
+
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None: ...
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
+
+    def on_log_deleted(self, topic: Topic) -> None: ...
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None: ...
+
+    def on_namespace_policies(self, namespace: str) -> None: ...
+
+    def on_topic_created(self, topic_name: str) -> None: ...
+
+    def on_topic_deleted(self, topic_name: str) -> None: ...
 
 
 class Inbox:

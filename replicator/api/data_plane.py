@@ -226,7 +226,7 @@ async def _submit(engine: Engine, source: str, frame: bytes) -> _Results:
             _check_origin(blocks, source)
             if engine.find(name) is None:
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
-            topic = await engine.topic(name)
+            topic = await engine.topic(name, by_link=True)
         except EngineError as error:
             results[name] = error
         else:

@@ -147,6 +147,7 @@ class InvalidSeek(PulsarException):
 _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "InvalidSubscriptionName": InvalidConfiguration,
     "InvalidHashRanges": InvalidConfiguration,
+    "InvalidPattern": InvalidConfiguration,
     "InvalidPolicies": InvalidConfiguration,
     "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,
     "EntryCorrupt": InvalidMessage,
@@ -156,6 +157,16 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "StoreFailed": BrokerPersistenceError,
     "StoreUnusable": BrokerPersistenceError,
     "TooBusy": ServiceUnitNotReady,
+    "InvalidPartitions": InvalidConfiguration,
+    "NamespaceNotFound": TopicNotFound,
+    "TenantNotFound": TopicNotFound,
+    "TopicExists": NotAllowedError,
+    "TopicBusy": NotAllowedError,
+    "NamespaceExists": NotAllowedError,
+    "NamespaceNotEmpty": NotAllowedError,
+    "TenantExists": NotAllowedError,
+    "TenantNotEmpty": NotAllowedError,
+    "TooManyWatchers": ServiceUnitNotReady,
 } | {
     kind.__name__: kind
     for kind in (
@@ -188,7 +199,7 @@ def from_engine(error: EngineError) -> PulsarException:
     return from_code(error.code, str(error))
 
 
-_FINAL: Final = (ProducerFenced, SubscriptionNotFound)
+_FINAL: Final = (ProducerFenced, SubscriptionNotFound, TopicNotFound)
 """Losses that connecting again must not heal: it would take the topic back, or make anew what was just deleted."""
 
 

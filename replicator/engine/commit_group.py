@@ -36,6 +36,8 @@ from replicator.engine.deduplication import Numbered, SequenceTable
 from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, NotAllowedError, TopicNotFound
 from replicator.engine.sequence_rows import load_sequences, write_sequences
 from replicator.engine.store import HighWater, Store, TopicRecord
+from replicator.engine.topic_deletion import sweep_topic
+from replicator.engine.topic_name import parse_topic
 from replicator.engine.trim import trim_log
 from replicator.engine.types import DUPLICATE
 from snapshots.position import BEFORE_ALL, Position
@@ -102,6 +104,8 @@ class Tail:
     """Those rows, once they were needed."""
     connected: Container[str] = ()
     """The names of the producers that are connected; the event loop's, only asked here."""
+    deleted: bool = False
+    """The topic was deleted: nothing is appended to it any more."""
 
 
 @dataclass(slots=True)
@@ -174,6 +178,21 @@ class CreateTopicRequest(Request):
 
 
 @dataclass(slots=True)
+class DeleteTopicsRequest(Request):
+    """Takes topics out of the catalog, with the partitioned topic that they are the partitions of, if they are."""
+
+    tails: Sequence[Tail] = ()
+    partitioned: str | None = None
+
+
+@dataclass(slots=True)
+class SweepRequest(Request):
+    """Deletes rows that a deleted topic left behind."""
+
+    topic_id: int = 0
+
+
+@dataclass(slots=True)
 class Committed:
     """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
 
@@ -232,6 +251,8 @@ class CommitGroup:
             table.roll_back()
 
     def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
+        if isinstance(request, CopyRequest | OpenProducerRequest | DropInactiveRequest) and request.tail.deleted:
+            raise _deleted(request.tail)
         if isinstance(request, CopyRequest):
             return self._copy(txn, request)
         if isinstance(request, CreateTopicRequest):
@@ -242,6 +263,10 @@ class CommitGroup:
             if request.tail.numbered:
                 self._table(txn, request.tail).drop_inactive(self._now_ms)
             return None
+        if isinstance(request, DeleteTopicsRequest):
+            return self._delete_topics(txn, request)
+        if isinstance(request, SweepRequest):
+            return sweep_topic(txn, self._dbs, request.topic_id)
         if isinstance(request, TrimRequest):
             return trim_log(txn, self._dbs, request.topic_id, request.upto)
         if isinstance(request, PutManyRequest):
@@ -278,7 +303,20 @@ class CommitGroup:
         record = {"id": topic_id, "incarnation": self._new_id()}
         txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=self._dbs["meta"])
         txn.put(name.encode(), json.dumps(record).encode(), db=self._dbs["topics"])
+        parsed = parse_topic(name)
+        txn.put(parsed.tenant.encode(), b"", overwrite=False, db=self._dbs["tenants"])
+        txn.put(parsed.full_namespace.encode(), b"{}", overwrite=False, db=self._dbs["namespaces"])
         return TopicRecord(topic_id, name, record["incarnation"])
+
+    def _delete_topics(self, txn: lmdb.Transaction, request: DeleteTopicsRequest) -> None:
+        for tail in request.tails:
+            self._remember(tail)
+            tail.deleted = True
+            name = tail.name.encode()
+            txn.delete(name, db=self._dbs["topics"])
+            txn.put(tables.TOPIC_KEY.pack(tail.topic_id), name, db=self._dbs["deleted"])
+        if request.partitioned is not None:
+            txn.delete(request.partitioned.encode(), db=self._dbs["partitioned"])
 
     def _new_id(self) -> int:
         """Above every id of this store and, while the clock is right, above those of any newer state of it; the salt
@@ -289,6 +327,9 @@ class CommitGroup:
     # Publishing: a run of publishes to one topic becomes one block.
 
     def _join_run(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        if request.tail.deleted:
+            self.committed.results.append((request.future, _deleted(request.tail)))
+            return
         if request.kind is BlockKind.MESSAGES and (request.numbered is not None or request.tail.numbered):
             try:
                 self._deduplicate(txn, request)
@@ -452,6 +493,10 @@ class CommitGroup:
         key = tables.TOPIC_KEY.pack(tail.topic_id) + origin.encode("ascii")
         value = tables.HIGH_WATER.pack(high_water.incarnation, *high_water.position)
         txn.put(key, value, db=self._dbs["high_water"])
+
+
+def _deleted(tail: Tail) -> TopicNotFound:
+    return TopicNotFound(f"topic {tail.name!r} was deleted")
 
 
 def select_new(

@@ -51,6 +51,10 @@ class CursorSaver:
             self._deleting = None
             raise
 
+    def refuse(self, refusal: EngineError | None) -> None:
+        """From here on saving raises ``refusal``, as the topic is being deleted; with None it is allowed again."""
+        self._deleting = refusal
+
     async def _run(self) -> None:
         try:
             await self._save_all()

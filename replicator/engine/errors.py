@@ -32,6 +32,65 @@ class TopicNotFound(EngineError):
     status = 404
 
 
+class TopicExists(EngineError):
+    """A topic of that name is there already."""
+
+    status = 409
+
+
+class TopicBusy(EngineError):
+    """Producers or consumers are connected: disconnect them, or use force."""
+
+    status = 412
+
+
+class NamespaceNotFound(EngineError):
+    status = 404
+
+
+class NamespaceExists(EngineError):
+    status = 409
+
+
+class NamespaceNotEmpty(EngineError):
+    """The namespace has topics: delete them, or use force."""
+
+    status = 409
+
+
+class TenantNotFound(EngineError):
+    status = 404
+
+
+class TenantExists(EngineError):
+    status = 409
+
+
+class TenantNotEmpty(EngineError):
+    """The tenant has namespaces: delete them first."""
+
+    status = 409
+
+
+class InvalidPartitions(EngineError):
+    """A number of partitions that a topic cannot have, such as fewer than it has."""
+
+
+class InvalidPattern(EngineError):
+    """A pattern of topic names that cannot be read, or that is not over one namespace; ``position`` is the index of the
+    character from which on."""
+
+    def __init__(self, reason: str, position: int | None = None) -> None:
+        super().__init__(reason)
+        self.position = position
+
+
+class TooManyWatchers(EngineError):
+    """A connection, or all together, watch as many patterns of topic names as they may."""
+
+    status = 429
+
+
 class SubscriptionNotFound(EngineError):
     status = 404
 

@@ -99,6 +99,22 @@ class Maintenance:
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         self._check_soon(topic)
 
+    def on_log_deleted(self, topic: Topic) -> None:
+        self._sizes.pop(topic.topic_id, None)
+        self._moved.discard(topic)
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Partitions are topics like others."""
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        """Checked by the next pass."""
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """Checked by the next pass."""
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """See :meth:`on_log_deleted`."""
+
     def _check_soon(self, topic: Topic) -> None:
         if topic.quota_exceeded is not None:
             self._moved.add(topic)
@@ -126,6 +142,8 @@ class Maintenance:
             try:
                 await step(topic)
             except Exception:  # whatever is wrong with one topic, the others are looked after
+                if topic.deleted is not None:
+                    return
                 log.exception("maintenance of a topic failed", topic=topic.name)
 
     async def _maintain(self, topic: Topic) -> None:

@@ -10,10 +10,11 @@ missing: making the topic again with the same number makes the rest.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from replicator.engine.errors import NotAllowedError
+from replicator.engine.errors import InvalidPartitions, NotAllowedError
 from replicator.engine.store import Store
 from replicator.engine.topic_name import TOPIC_NAME_BYTES_MAX, TopicName, parse_topic
 
@@ -51,11 +52,21 @@ def load_partitioned(store: Store) -> dict[str, PartitionedTopic]:
         }
 
 
+def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> PartitionedTopic | None:
+    """The one of ``partitioned`` that the topic is a partition of; None if it is a topic by itself."""
+    base, separator, index = name.rpartition(_SUFFIX)
+    whole = partitioned.get(base) if separator else None
+    if whole is None or not index.isdecimal() or index != str(int(index)) or int(index) >= whole.partitions:
+        return None
+    return whole
+
+
 def check_new(name: str, partitions: int) -> PartitionedTopic:
-    """The partitioned topic that is asked for; raises :class:`InvalidTopicName` or :class:`NotAllowedError`."""
+    """The partitioned topic that is asked for; raises :class:`InvalidTopicName`, :class:`InvalidPartitions` or
+    :class:`NotAllowedError`."""
     parsed = parse_topic(name)
     if not 1 <= partitions <= PARTITIONS_MAX:
-        raise NotAllowedError(f"topic {parsed} can have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+        raise InvalidPartitions(f"topic {parsed} can have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
     if parsed.partition >= 0:
         raise NotAllowedError(f"{parsed} is the name of a partition; a partitioned topic cannot have it")
     made = PartitionedTopic(str(parsed), partitions)
@@ -64,7 +75,7 @@ def check_new(name: str, partitions: int) -> PartitionedTopic:
     return made
 
 
-def check_plain(name: TopicName, partitioned: dict[str, PartitionedTopic]) -> None:
+def check_plain(name: TopicName, partitioned: Mapping[str, PartitionedTopic]) -> None:
     """Raises :class:`NotAllowedError` if ``name`` cannot have a log: it is partitioned, or no partition of what is."""
     if (whole := partitioned.get(str(name))) is not None:
         raise NotAllowedError(

@@ -137,6 +137,10 @@ class TopicProducers:
             raise
         return producer
 
+    def publishers(self) -> list[EngineProducer]:
+        """Those that may publish now, without those that wait to."""
+        return [producer for producer in self._members.values() if producer.admission.done()]
+
     def leave(self, producer: EngineProducer) -> None:
         self._members.pop(producer.id, None)
         self._act(self.registry.leave(producer.id))
@@ -148,13 +152,18 @@ class TopicProducers:
             self._forgot_at_ms = now_ms
             await self.topic.writer.drop_inactive_producers(self.topic.tail)
 
-    def close(self, reason: str) -> None:
-        """Let go of everybody."""
+    @property
+    def connected(self) -> int:
+        """How many producers are connected or wait for the topic."""
+        return len(self._members)
+
+    def close(self, reason: str, code: str = CLOSED) -> None:
+        """Let go of everybody; with another ``code`` they are not to come back."""
         members, self._members = self._members, {}
         for session in members:  # whoever this admits leaves as well
             self.registry.leave(session)
         for producer in members.values():
-            producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), CLOSED)
+            producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), code)
 
     def _act(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:

@@ -23,6 +23,9 @@ epochs     topic id                                       the topic's epoch of e
 compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compacted_view`
 compaction topic id                                       see there
 partitioned topic name                                    JSON, see :mod:`replicator.engine.partitions`
+tenants    tenant name                                    empty
+namespaces tenant/namespace                               JSON, see :mod:`replicator.engine.namespace_policies`
+deleted    topic id                                       topic name; see :mod:`replicator.engine.topic_deletion`
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -73,6 +76,9 @@ TABLES: Final = (
     "compacted",
     "compaction",
     "partitioned",
+    "tenants",
+    "namespaces",
+    "deleted",
 )
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")
@@ -228,6 +234,21 @@ class Store:
         with self.env.begin(db=self.tables["topics"]) as txn:
             stored = txn.get(name.encode())
         return None if stored is None else _topic_record(name.encode(), stored)
+
+    def deleted_topics(self) -> list[int]:
+        """The ids of topics that are deleted, but for rows that they left behind."""
+        with self.env.begin(db=self.tables["deleted"]) as txn:
+            return [int(TOPIC_KEY.unpack(key)[0]) for key in txn.cursor().iternext(keys=True, values=False)]
+
+    def tenants(self) -> list[str]:
+        """Those that were made by name, or with a topic."""
+        with self.env.begin(db=self.tables["tenants"]) as txn:
+            return [bytes(key).decode() for key in txn.cursor().iternext(keys=True, values=False)]
+
+    def namespaces(self) -> dict[str, bytes]:
+        """The stored policies of each namespace, by ``tenant/namespace``."""
+        with self.env.begin(db=self.tables["namespaces"]) as txn:
+            return {bytes(key).decode(): bytes(value) for key, value in txn.cursor()}
 
     def ledgers(self, topic_id: int) -> list[LedgerExtent]:
         """The ledgers of a topic in order; costs two look-ups a ledger."""

@@ -25,7 +25,7 @@ from replicator.engine.dispatch.key_shared import KeySharedDispatcher
 from replicator.engine.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.dispatch.shared import SharedDispatcher
 from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
-from replicator.engine.errors import ConsumerBusy, InvalidAck, NotAllowedError, SubscriptionNotFound
+from replicator.engine.errors import ConsumerBusy, EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
 from replicator.engine.failover import FailoverRegistry
 from replicator.engine.last_message import last_message
 from replicator.engine.log_index import LogIndex
@@ -170,6 +170,7 @@ class Subscription:
         dispatcher.add_consumer(consumer.id, options)
         self.consumers[consumer.id] = consumer
         self._pump.dispatcher = dispatcher
+        self._pump.delays = self.topic.policies.delayed_delivery
         self._pump.read = self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
         if self._by_registry:
             self.topic.failover.add(self, consumer.name)
@@ -234,6 +235,7 @@ class Subscription:
         """The topic's policies changed; how keys are assigned changes when the consumers have gone."""
         if isinstance(self.dispatcher, SharedDispatcher | KeySharedDispatcher):
             self.dispatcher.set_limits(unacked_limits(policies))
+            self._pump.delays = policies.delayed_delivery
             self._pump.schedule()
 
     @property
@@ -499,6 +501,13 @@ class Subscription:
         for consumer in list(self.consumers.values()):
             consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
         self.topic.forget(self)
+
+    def topic_deleted(self, error: EngineError | None) -> None:
+        """The topic is being deleted: consumers go, and nothing is saved any more. With None it stays after all."""
+        self._saver.refuse(error)
+        if error is not None:
+            for consumer in list(self.consumers.values()):
+                consumer.close(str(error), error.code)
 
     def _being_deleted(self) -> SubscriptionNotFound:
         return SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} is being deleted")

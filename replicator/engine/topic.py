@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replicator.engine.block import BlockKind, BlockView
+from replicator.engine.catalog_index import Namespace
 from replicator.engine.compaction import Compaction
 from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import CursorState
@@ -23,6 +24,7 @@ from replicator.engine.errors import (
     NotAllowedError,
     StoreFailed,
     SubscriptionNotFound,
+    TopicNotFound,
 )
 from replicator.engine.failover import FailoverRegistry
 from replicator.engine.log_index import LogIndex
@@ -64,6 +66,21 @@ class TopicListener(Protocol):
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
 
+    def on_log_deleted(self, topic: Topic) -> None:
+        """A topic that has a log, such as a partition, is gone, with its subscriptions."""
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """A topic is partitioned now, or into more partitions than before. They may not be there yet."""
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        """The policies of ``tenant/namespace`` have changed."""
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """Consumers can subscribe to this name from now on: see ``Catalog.subscribable``."""
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """They cannot any more."""
+
 
 class Topic:
     """One topic of one cluster. All methods run on the engine's event loop."""
@@ -77,6 +94,7 @@ class Topic:
         listeners: Sequence[TopicListener],
         failover: FailoverRegistry,
         default_policies: TopicPolicies,
+        namespace: Namespace,
     ) -> None:
         self.name = record.name
         self.topic_id = record.topic_id
@@ -86,6 +104,9 @@ class Topic:
         self.writer = writer
         self.failover = failover
         self._default_policies = default_policies
+        self._namespace = namespace
+        self.deleted: TopicNotFound | None = None
+        """Set from the moment on at which the topic is being deleted."""
         self.log = LogIndex(store.trim(record.topic_id).through)
         self._trimmed_in_store = self.log.trimmed
         self.held_back: dict[str, Position] = {}
@@ -100,7 +121,9 @@ class Topic:
 
     def _load(self) -> None:
         own_policies = self._store.policies(self.topic_id)
-        self.policies = self._default_policies if own_policies is None else decode_policies(own_policies)
+        self.own_policies = None if own_policies is None else decode_policies(own_policies)
+        """Those that were set for this topic; None if it has those of its namespace, or the engine's default."""
+        self.policies = self._policies_that_count()
         for ledger in self._store.ledgers(self.topic_id):
             self.log.append(Position(ledger.ledger, ledger.first), ledger.last - ledger.first + 1, marker=False)
         for first, entries in self._store.marker_runs(self.topic_id):
@@ -152,6 +175,7 @@ class Topic:
 
         Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`NotAllowedError` and the store's errors.
         """
+        self._check_there()
         return await self.producers.create(options)
 
     async def publish(self, entries: Sequence[bytes], producer: EngineProducer | None = None) -> list[Position]:
@@ -182,6 +206,40 @@ class Topic:
         self.producers.close(reason)
         self._gate.close(StoreFailed(f"{self.name}: {reason}"))
         await self.compaction.stop()
+
+    # Being deleted.
+
+    @property
+    def busy(self) -> str | None:
+        """Who is connected, in words; None if nobody is."""
+        consumers = sum(len(each.consumers) for each in self.subscriptions.values())
+        if not consumers and not self.producers.connected:
+            return None
+        return f"{self.name} has {self.producers.connected} producers and {consumers} consumers"
+
+    def leave(self) -> None:
+        """Let go of everybody, and take no more requests: the topic is about to be deleted from the store."""
+        self.deleted = error = TopicNotFound(f"topic {self.name!r} was deleted")
+        self.producers.close("the topic was deleted", TopicNotFound.code)
+        self._gate.refuse(error)
+        for subscription in list(self.subscriptions.values()):
+            subscription.topic_deleted(error)
+
+    def stay(self) -> None:
+        """The store did not delete it."""
+        self.deleted = None
+        for subscription in self.subscriptions.values():
+            subscription.topic_deleted(None)
+
+    def gone(self) -> None:
+        """The store has deleted it."""
+        self._cache.discard_through(self.topic_id, Position(END_LEDGER, 0))
+        for listener in self._listeners:
+            listener.on_log_deleted(self)
+
+    def _check_there(self) -> None:
+        if self.deleted is not None:
+            raise self.deleted.with_traceback(None)
 
     async def write_marker(self, entry: bytes, *, local: bool = False) -> Position:
         """Append one marker; a ``local`` one is not carried by links."""
@@ -314,10 +372,25 @@ class Topic:
     # Policies, and trimming by them.
 
     async def set_policies(self, policies: TopicPolicies | None) -> None:
-        """Give the topic policies of its own, durably; with None those of the engine hold for it again."""
+        """Give the topic policies of its own, durably; with None those of its namespace hold for it again, or else the
+        engine's."""
+        self._check_there()
         stored = None if policies is None else encode_policies(policies)
         await self.writer.put("policies", TOPIC_KEY.pack(self.topic_id), stored)
-        self.policies = self._default_policies if policies is None else policies
+        self.own_policies = policies
+        self.apply_policies()
+
+    def _policies_that_count(self) -> TopicPolicies:
+        return self.own_policies or self.inherited_policies
+
+    @property
+    def inherited_policies(self) -> TopicPolicies:
+        """Those that count for the topic without its own: its namespace's, or else the engine's."""
+        return self._namespace.policies.topic_policies or self._default_policies
+
+    def apply_policies(self) -> None:
+        """The topic's own policies have changed, or its namespace's."""
+        self.policies = self._policies_that_count()
         self.compaction.hold_back()
         for subscription in self.subscriptions.values():
             subscription.apply_policies(self.policies)
@@ -328,6 +401,8 @@ class Topic:
 
         What is read from here on starts above them. A subscription that is not durable is moved there if it lags.
         """
+        if self.deleted is not None:
+            return
         subscriptions = list(self.subscriptions.values())
         needed_after = (each.cursor.needed_after() for each in subscriptions if each.durable)
         upto = done_through(upto, needed_after, self.held_back.values())
@@ -356,6 +431,7 @@ class Topic:
 
         Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
         """
+        self._check_there()
         limit = self.policies.max_consumers
         if limit is not None and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
             raise NotAllowedError(f"{self.name} has {limit} consumers, the limit of its policies")
@@ -364,6 +440,7 @@ class Topic:
         else:
             existing = self._passing_subscription(subscription, options)
         try:
+            self._check_there()
             return existing.add(options, deliver)
         except BaseException:
             if not existing.durable and not existing.consumers:
@@ -373,6 +450,11 @@ class Topic:
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         existing = self.subscriptions.get(name)
         compacted = options.read_compacted and options.type.one_active  # others are refused
+        if existing is None and not self._namespace.policies.auto_subscription_creation:
+            raise SubscriptionNotFound(
+                f"{self.name} has no subscription {name!r}, and its namespace lets consumers make none "
+                "(auto_subscription_creation): create it first"
+            )
         if existing is None or not existing.stored:
             existing = await self.create_subscription(
                 name,
@@ -430,6 +512,7 @@ class Topic:
         read_compacted: bool = False,
     ) -> Subscription:
         """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
+        self._check_there()
         check_subscription_name(name)
         while (existing := self.subscriptions.get(name)) is not None:
             if existing.stored:

@@ -17,7 +17,8 @@ SUBSCRIPTION_NAME_BYTES_MAX = 200
 
 _PART = re.compile(r"[A-Za-z0-9\-_=:.]+")
 _PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
-_SCHEME = "persistent://"
+_NAMESPACE_PARTS = 2
+SCHEME = "persistent://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,12 @@ class TopicName:
     local: str
 
     def __str__(self) -> str:
-        return f"{_SCHEME}{self.tenant}/{self.namespace}/{self.local}"
+        return f"{SCHEME}{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def full_namespace(self) -> str:
+        """``tenant/namespace``."""
+        return f"{self.tenant}/{self.namespace}"
 
     @property
     def partition(self) -> int:
@@ -46,21 +52,43 @@ def parse_topic(text: str) -> TopicName:
     if len(text.encode("utf-8", "surrogatepass")) > TOPIC_NAME_BYTES_MAX:
         raise InvalidTopicName(f"topic name {text[:60]!r}… is longer than {TOPIC_NAME_BYTES_MAX} bytes")
     if text.startswith("non-persistent://"):
-        raise InvalidTopicName(f"topic {text!r}: non-persistent topics are not replicated; use {_SCHEME}")
-    parts = text.removeprefix(_SCHEME).split("/")
-    if len(parts) == 1 and not text.startswith(_SCHEME):
+        raise InvalidTopicName(f"topic {text!r}: non-persistent topics are not replicated; use {SCHEME}")
+    parts = text.removeprefix(SCHEME).split("/")
+    if len(parts) == 1 and not text.startswith(SCHEME):
         parts = ["public", "default", parts[0]]
     if len(parts) != 3:
-        raise InvalidTopicName(f"topic {text!r}: expected {_SCHEME}tenant/namespace/topic")
+        raise InvalidTopicName(f"topic {text!r}: expected {SCHEME}tenant/namespace/topic")
     for label, part in zip(("tenant", "namespace", "topic"), parts, strict=True):
-        if not _PART.fullmatch(part) or ".." in part or part == ".":
-            raise InvalidTopicName(
-                f"topic {text!r}: {label} {part!r} must be letters, digits, - _ = : . and must not hold '..'"
-            )
+        _check_part(part, f"topic {text!r}: {label}")
     name = TopicName(*parts)
     if len(str(name)) > TOPIC_NAME_BYTES_MAX:
         raise InvalidTopicName(f"topic name {text[:60]!r}… is longer than {TOPIC_NAME_BYTES_MAX} bytes")
     return name
+
+
+def parse_namespace(text: str) -> str:
+    """Check a namespace's name, ``tenant/namespace``, and return it; raises :class:`InvalidTopicName`."""
+    parts = text.split("/")
+    if len(parts) != _NAMESPACE_PARTS:
+        raise InvalidTopicName(f"namespace {text[:60]!r}: expected tenant/namespace")
+    check_tenant(parts[0])
+    _check_part(parts[1], f"namespace {text[:60]!r}: namespace")
+    if len(text) >= TOPIC_NAME_BYTES_MAX - len(SCHEME) - 1:
+        raise InvalidTopicName(f"namespace {text[:60]!r}… leaves no room for a topic's name")
+    return text
+
+
+def check_tenant(text: str) -> str:
+    """Return ``text`` if it may name a tenant; raises :class:`InvalidTopicName`."""
+    _check_part(text, "tenant")
+    if len(text) >= TOPIC_NAME_BYTES_MAX - len(SCHEME) - 3:
+        raise InvalidTopicName(f"tenant {text[:60]!r}… leaves no room for a topic's name")
+    return text
+
+
+def _check_part(part: str, what: str) -> None:
+    if not _PART.fullmatch(part) or ".." in part or part == ".":
+        raise InvalidTopicName(f"{what} {part[:60]!r} must be letters, digits, - _ = : . and must not hold '..'")
 
 
 def check_subscription_name(text: str) -> str:

@@ -31,6 +31,7 @@ from replicator.engine.commit_group import (
     CopiedBlock,
     CopyRequest,
     CreateTopicRequest,
+    DeleteTopicsRequest,
     DropInactiveRequest,
     Extent,
     OpenProducerRequest,
@@ -38,6 +39,7 @@ from replicator.engine.commit_group import (
     PutManyRequest,
     PutRequest,
     Request,
+    SweepRequest,
     Tail,
     TrimRequest,
     select_new,
@@ -158,6 +160,16 @@ class Writer:
         """The topic's record, made if there is none."""
         record: TopicRecord = await self._submit(CreateTopicRequest(self._loop.create_future(), name=name))
         return record
+
+    async def delete_topics(self, tails: Sequence[Tail], partitioned: str | None = None) -> None:
+        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before."""
+        await self._submit(DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned))
+
+    async def sweep(self, topic_id: int) -> None:
+        """Delete what a deleted topic left behind, some in each transaction."""
+        more = True
+        while more:
+            more = await self._submit(SweepRequest(self._loop.create_future(), topic_id=topic_id))
 
     async def _submit(self, request: Request) -> Any:
         async with self._entrance:  # first come, first served: a publish must not overtake one that waits for room

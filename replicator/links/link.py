@@ -116,6 +116,21 @@ class Link:
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         """See :meth:`on_subscription`."""
 
+    def on_log_deleted(self, topic: Topic) -> None:
+        """Nothing more can be read of it."""
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """The destination is to have as many."""
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        """They say which clusters a namespace is copied to."""
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """A topic is copied from its first entry on."""
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """See :meth:`on_log_deleted`."""
+
     # The connection.
 
     async def _run(self) -> None:

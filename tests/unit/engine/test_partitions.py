@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_support import TOPIC, message, opened
 
-from replicator.engine.errors import InvalidTopicName, NotAllowedError
+from replicator.engine.errors import InvalidPartitions, InvalidTopicName, NotAllowedError
 from replicator.engine.partitions import PARTITIONS_MAX
 
 
@@ -38,7 +38,7 @@ def test_what_is_not_partitioned_has_no_partitions(tmp_path: Path) -> None:
 def test_a_number_of_partitions_out_of_range_is_refused(tmp_path: Path, partitions: int) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            with pytest.raises(NotAllowedError, match="1 to"):
+            with pytest.raises(InvalidPartitions, match="1 to"):
                 await engine.create_partitioned_topic(TOPIC, partitions)
             assert engine.topics() == []
 
@@ -103,14 +103,15 @@ def test_topics_that_stand_where_no_partition_can_be_are_in_the_way(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_making_it_again_makes_what_is_missing_and_another_number_is_refused(tmp_path: Path) -> None:
+def test_a_restart_makes_the_partitions_that_are_missing_and_another_number_is_refused(tmp_path: Path) -> None:
     """A worker that was killed after the number was stored, and before the partitions were made."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             await engine.writer.put("partitioned", TOPIC.encode(), b'{"partitions": 3}')
         async with opened(tmp_path) as engine:
-            assert engine.partitions(TOPIC) == 3
+            assert engine.partitions(TOPIC) == len(engine.topics()) == 3
+            await engine.delete_topic(f"{TOPIC}-partition-1")
             await engine.create_partitioned_topic(TOPIC, 3)
             assert len(engine.topics()) == 3
             with pytest.raises(NotAllowedError, match="3 partitions already"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, Inbox, batch, eventually, make_block, marker, message, opened, subscribed
+from engine_support import TOPIC, Inbox, Listener, batch, eventually, make_block, marker, message, opened, subscribed
 from pyroaring import BitMap
 
 from replicator.engine import topic as topic_module
@@ -430,7 +430,7 @@ def test_invariant_6_a_merged_position_takes_entries_away_and_a_newer_generation
 def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
     heard: list[tuple[str, Any]] = []
 
-    class Listener:
+    class Recording(Listener):
         def on_appended(self, topic: Any, blocks: Any) -> None:
             heard.append(("appended", topic.last_add_confirmed))
 
@@ -446,7 +446,7 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            engine.add_listener(Listener())
+            engine.add_listener(Recording())
             positions = await topic.publish(numbered(5))
             consumer, _ = await subscribed(topic)
             await consumer.acknowledge([Ack(positions[1])])

@@ -10,7 +10,7 @@ from typing import Any
 import google_crc32c
 import lmdb
 import pytest
-from engine_support import TOPIC, entries_of, eventually, logged, make_block, marker, message, opened
+from engine_support import TOPIC, Listener, entries_of, eventually, logged, make_block, marker, message, opened
 
 from replicator.engine import commit_group
 from replicator.engine import writer as writers
@@ -317,15 +317,9 @@ def test_invariant_1_after_a_failed_commit_nothing_is_confirmed_any_more(tmp_pat
 
 
 def test_a_listener_that_fails_leaves_no_publisher_waiting(tmp_path: Path) -> None:
-    class Failing:
+    class Failing(Listener):
         def on_appended(self, *_: object) -> None:
             raise ZeroDivisionError
-
-        def on_subscription(self, *_: object) -> None: ...
-
-        def on_subscription_deleted(self, *_: object) -> None: ...
-
-        def on_mark_delete(self, *_: object, **__: object) -> None: ...
 
     async def main() -> None:
         reported: list[dict[str, Any]] = []
