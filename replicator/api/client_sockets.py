@@ -102,11 +102,13 @@ async def consumer_socket(request: web.Request) -> web.StreamResponse:
 
 
 async def partitions(request: web.Request) -> web.Response:
-    """How many partitions a topic has: 0 if it is not partitioned or does not exist."""
+    """How many partitions a topic has that somebody is about to use: 0 if it is not partitioned or does not exist, nor
+    is made with partitions by its namespace's policies."""
     name = request.query.get("topic")
     if not name:
         raise BadRequest("parameter topic is missing")
-    return web.json_response({"topic": str(parse_topic(name)), "partitions": request.app[ENGINE].partitions(name)})
+    found = await request.app[ENGINE].partitions_for_use(name)
+    return web.json_response({"topic": str(parse_topic(name)), "partitions": found})
 
 
 class _LetGo(Exception):

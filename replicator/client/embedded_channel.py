@@ -48,7 +48,7 @@ class EmbeddedConnector:
     async def partitions(self, topic: str) -> int:
         engine = await self.engine()
         try:
-            return engine.partitions(topic)
+            return await engine.partitions_for_use(topic)
         except EngineError as error:
             raise from_engine(error) from error
 
