@@ -70,7 +70,9 @@ class SubscribedTopic(Protocol):
 
     def has_position(self, position: Position) -> bool: ...
 
-    async def position_before(self, target: Position | int) -> Position: ...
+    def position_before(self, target: Position) -> Position: ...
+
+    async def position_at_time(self, published_ms: int, *, after: Position) -> Position: ...
 
     def batch_size(self, position: Position) -> int: ...
 
@@ -420,7 +422,9 @@ class Subscription:
         """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
         if self.cursor.state.read_compacted:
             return await self.topic.compacted_position_before(target)
-        return await self.topic.position_before(target)
+        if isinstance(target, Position):
+            return self.topic.position_before(target)
+        return await self.topic.position_at_time(target, after=self.topic.log.trimmed)
 
     async def consume_through(self, position: Position) -> None:
         """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""

@@ -538,13 +538,11 @@ class Topic:
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
 
-    async def position_before(self, target: Position | int) -> Position:
-        """The last position before ``target``: a position, or a publish time in milliseconds since the epoch.
+    def position_before(self, target: Position) -> Position:
+        """The last position before ``target``.
 
         Raises :class:`InvalidSeek` for a position beyond the end; one with the ledger :data:`END_LEDGER` means the end.
         """
-        if not isinstance(target, Position):
-            return await self.position_at_time(target, after=self.log.trimmed)
         last = self.log.last
         if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
             raise InvalidSeek(f"{self.name} ends at {last}; there is nothing at {target}")
@@ -566,7 +564,7 @@ class Topic:
         """As :meth:`position_before`, for a subscription that reads compacted: the view is searched, then the log."""
         if not isinstance(target, Position):
             return await self.compaction.position_at_time(target)
-        position = await self.position_before(target)
+        position = self.position_before(target)
         before = Position(target.ledger, target.entry - 1)
         return self.log.view.clamp(before) if before < self.log.trimmed else position
 
