@@ -464,17 +464,11 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-class MoveListener:
+class MoveListener(Listener):
     """Keeps what it hears of mark-delete positions: (position, generation)."""
 
     def __init__(self) -> None:
         self.moves: list[tuple[Position, int]] = []
-
-    def on_appended(self, topic: Any, blocks: Any) -> None: ...
-
-    def on_subscription(self, topic: Any, subscription: Any) -> None: ...
-
-    def on_subscription_deleted(self, topic: Any, name: str) -> None: ...
 
     def on_mark_delete(self, topic: Any, subscription: Any, *, local: bool) -> None:
         self.moves.append((subscription.cursor.mark_delete, subscription.cursor.generation))
