@@ -63,6 +63,7 @@ from replicator.client.settings import (
     subscription_type,
 )
 from replicator.client.socket_channel import SocketConnector
+from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition
 
@@ -371,6 +372,16 @@ class Client:
         )
         self._consumers.add(reader)
         return reader
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """The names of a topic's partitions, or the topic alone if it is not partitioned or does not exist.
+
+        Raises :class:`InvalidTopicName`, :class:`ConnectError`, :class:`Timeout`.
+        """
+        self._check_open()
+        name = full_topic_name(topic)
+        partitions = 0 if parse_topic(name).partition >= 0 else await self._connector.partitions(name)
+        return [f"{name}-partition-{index}" for index in range(partitions)] or [name]
 
     async def close(self) -> None:
         """Close every producer and consumer, and let go of the cluster. Idempotent."""

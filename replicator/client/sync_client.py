@@ -2,7 +2,10 @@
 
 Owns a thread with an event loop of its own, in which everything runs; each call here waits for it there. Errors and
 results are those of the asyncio API. Calls may come from several threads. A listener is called in a thread of a pool,
-with the synchronous consumer, one message after the other.
+with the synchronous consumer, one message after the other; closing does not wait for one that does not return.
+
+As in the official synchronous client, and other than in the asyncio one, a producer does not batch unless it is told
+to: a caller that waits for each message would only wait for its batch to be sent, too.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from replicator.client.client import Client
 from replicator.client.consumer import Consumer
@@ -23,9 +27,15 @@ from replicator.client.message import Message, MessageId
 from replicator.client.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
+from replicator.client.producer_stats import ProducerStats
 from replicator.client.reader import Reader
 
 T = TypeVar("T")
+
+LISTENER_THREADS_MAX: Final = 64
+"""Listeners that run at once; past that they take turns."""
+_BATCHING_ENABLED_ARGUMENT: Final = 8
+"""Its place behind the topic among the arguments of ``create_producer``."""
 
 
 class _Loop:
@@ -36,6 +46,7 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="replicator-client", daemon=True)
         self._lock = threading.Lock()
         self._stopped = False
+        self._listeners = ThreadPoolExecutor(LISTENER_THREADS_MAX, thread_name_prefix="replicator-listener")
         self._thread.start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -59,12 +70,17 @@ class _Loop:
 
         return self.run(called())
 
+    async def call_listener(self, listener: Callable[[Any, Message], object], facade: object, message: Message) -> None:
+        """Wait for a listener, in a thread of its own."""
+        await self._loop.run_in_executor(self._listeners, listener, facade, message)
+
     def stop(self) -> None:
         """End the thread. Idempotent."""
         with self._lock:
             if self._stopped:
                 return
             self._stopped = True
+        self._listeners.shutdown(wait=False, cancel_futures=True)  # it may be a listener that closes, or none returns
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -100,6 +116,8 @@ class SyncProducer(_Closing):
         partition_key: str | None = None,
         ordering_key: str | None = None,
         sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
@@ -112,6 +130,8 @@ class SyncProducer(_Closing):
                 partition_key=partition_key,
                 ordering_key=ordering_key,
                 sequence_id=sequence_id,
+                replication_clusters=replication_clusters,
+                disable_replication=disable_replication,
                 event_timestamp=event_timestamp,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
@@ -132,6 +152,12 @@ class SyncProducer(_Closing):
 
     def last_sequence_id(self) -> int:
         return self._producer.last_sequence_id()
+
+    def is_connected(self) -> bool:
+        return self._loop.call(self._producer.is_connected)
+
+    def stats(self) -> ProducerStats:
+        return self._loop.call(self._producer.stats)
 
 
 class SyncConsumer(_Closing):
@@ -222,11 +248,24 @@ class SyncReader(_Closing):
     def seek(self, messageid: MessageId | int) -> None:
         self._loop.run(self._reader.seek(messageid))
 
+    def get_last_message_id(self) -> MessageId:
+        return self._loop.run(self._reader.get_last_message_id())
+
     def close(self) -> None:
         _close(self._loop, self._reader.close)
 
     def topic(self) -> str:
         return self._reader.topic()
+
+    def is_connected(self) -> bool:
+        return self._loop.call(self._reader.is_connected)
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                yield self.read_next()
+            except AlreadyClosed:
+                return
 
 
 class SyncClient(_Closing):
@@ -241,6 +280,9 @@ class SyncClient(_Closing):
             raise
 
     def create_producer(self, topic: str, *args: Any, **options: Any) -> SyncProducer:
+        """Without batching, unless ``batching_enabled=True``."""
+        if len(args) <= _BATCHING_ENABLED_ARGUMENT:
+            options.setdefault("batching_enabled", False)
         return SyncProducer(self._loop, self._loop.run(self._client.create_producer(topic, *args, **options)))
 
     def subscribe(
@@ -271,6 +313,9 @@ class SyncClient(_Closing):
         )
         return SyncReader(self._loop, reader)
 
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return self._loop.run(self._client.get_topic_partitions(topic))
+
     def close(self) -> None:
         """Close every producer, consumer and reader, and end the thread. Idempotent."""
         try:
@@ -280,7 +325,7 @@ class SyncClient(_Closing):
 
     def _in_a_thread(self, listener: Callable[[Any, Message], object], facade: Callable[..., Any]) -> MessageListener:
         async def listen(consumer: object, message: Message) -> None:
-            await asyncio.to_thread(listener, facade(self._loop, consumer), message)
+            await self._loop.call_listener(listener, facade(self._loop, consumer), message)
 
         return listen
 

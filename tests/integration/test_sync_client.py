@@ -82,3 +82,42 @@ def test_iterating_over_a_consumer_ends_when_another_thread_closes_it(tmp_path: 
             received.append(message.data())
             threading.Timer(0.05, consumer.close).start()
         assert received == [b"a"]
+
+
+def test_a_send_that_is_waited_for_does_not_wait_for_a_batch_unless_that_is_asked_for(tmp_path: Path) -> None:
+    with SyncClient(f"embedded:{tmp_path / 'engine'}") as client:
+        alone = client.create_producer("t").send(b"x", None, "key", None, None, None, None, 5)
+        assert alone.batch_index() == -1
+        assert client.create_producer("t", batching_enabled=True).send(b"x").batch_index() == 0
+        read = client.create_reader("t", MessageId.earliest).read_next(5_000)
+        assert (read.partition_key(), read.event_timestamp()) == ("key", 5)
+        assert client.get_topic_partitions("t") == ["persistent://public/default/t"]
+
+
+def test_closing_does_not_wait_for_a_listener_that_does_not_return(tmp_path: Path) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def listen(_: SyncConsumer, __: Message) -> None:
+        begun.set()
+        released.wait(30)
+
+    with SyncClient(f"embedded:{tmp_path / 'engine'}") as client:
+        client.create_producer("t").send(b"x")
+        client.subscribe("t", "s", message_listener=listen, **EARLIEST)
+        assert begun.wait(5)
+    assert not released.is_set()
+    assert not any(thread.name == "replicator-client" for thread in threading.enumerate())
+    released.set()
+
+
+def test_a_listener_may_close_its_client(tmp_path: Path) -> None:
+    closed = threading.Event()
+    client = SyncClient(f"embedded:{tmp_path / 'engine'}")
+
+    def listen(_: SyncConsumer, __: Message) -> None:
+        client.close()
+        closed.set()
+
+    client.create_producer("t").send(b"x")
+    client.subscribe("t", "s", message_listener=listen, **EARLIEST)
+    assert closed.wait(5)
