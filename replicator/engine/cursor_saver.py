@@ -52,7 +52,8 @@ class CursorSaver:
             raise
 
     def refuse(self, refusal: EngineError | None) -> None:
-        """From here on saving raises ``refusal``, as the topic is being deleted; with None it is allowed again."""
+        """From here on saving raises ``refusal``: the subscription was not made, or its topic is being deleted. With
+        None it is allowed again."""
         self._deleting = refusal
 
     async def _run(self) -> None:
@@ -67,6 +68,9 @@ class CursorSaver:
             try:
                 await self._write()
             except EngineError as error:
+                if not self.stored:  # it was not made, so what was asked of it meanwhile must not make it
+                    waiting += self._waiting
+                    self._waiting = []
                 for future in waiting:
                     if not future.done():
                         future.set_exception(error)

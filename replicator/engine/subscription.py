@@ -492,7 +492,9 @@ class Subscription:
             raise self._being_deleted()
         self._deleting = True
         # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
-        await asyncio.shield(self.topic.loop.create_task(self._delete(by)))
+        deletion = self.topic.loop.create_task(self._delete(by))
+        deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
+        await asyncio.shield(deletion)
 
     async def _delete(self, by: EngineConsumer | None) -> None:
         if self.durable:
@@ -505,6 +507,10 @@ class Subscription:
         for consumer in list(self.consumers.values()):
             consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
         self.topic.forget(self)
+
+    def not_made(self, error: EngineError) -> None:
+        """The store did not take it: whoever still has it must not bring it there later."""
+        self._saver.refuse(error)
 
     def topic_deleted(self, error: EngineError | None) -> None:
         """The topic is being deleted: consumers go, and nothing is saved any more. With None it stays after all."""

@@ -19,6 +19,7 @@ from replicator.engine.cursor import CursorState
 from replicator.engine.cursor_rows import load_cursors
 from replicator.engine.errors import (
     BlockCorrupt,
+    EngineError,
     InvalidAck,
     InvalidSeek,
     NotAllowedError,
@@ -470,8 +471,8 @@ class Topic:
         to_be_replicated = options.replicated and existing.durable  # else the consumer will be refused
         if to_be_replicated and not existing.replicated:  # also if another consumer was making it at the same time
             existing.cursor.state.replicated = True
+            self.notify_subscription(existing)  # first: nobody does it later if this caller is cancelled or refused
             await existing.saved()
-            self.notify_subscription(existing)
         return existing
 
     def _passing_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
@@ -529,8 +530,10 @@ class Topic:
         return created
 
     def _subscription_made(self, created: Subscription, saving: asyncio.Future[None]) -> None:
-        if saving.cancelled() or saving.exception() is not None:
-            self.subscriptions.pop(created.name, None)
+        error = saving.exception()
+        if isinstance(error, EngineError):
+            created.not_made(error)
+            del self.subscriptions[created.name]
         else:
             self.notify_subscription(created)
 

@@ -17,6 +17,7 @@ from replicator.engine.errors import (
     InvalidSubscriptionName,
     NotAllowedError,
     StoreFailed,
+    StoreFull,
     SubscriptionNotFound,
 )
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
@@ -595,5 +596,59 @@ def test_others_have_their_turn_while_a_time_is_sought_in_many_blocks(tmp_path: 
                 await asyncio.sleep(0)
             await expiring
             assert turns >= 5
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_could_not_be_made_is_not_stored_by_those_who_waited_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            put_many, calls, full = topic.writer.put_many, 0, asyncio.Event()
+
+            async def full_once(*writes: Any, **options: Any) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == 1:
+                    await full.wait()
+                    raise StoreFull("full")
+                await put_many(*writes, **options)
+
+            topic.writer.put_many = full_once  # type: ignore[method-assign]
+            first = asyncio.create_task(topic.subscribe("sub", SubscribeOptions(), Inbox()))
+            await eventually(lambda: calls == 1, "the first one's write")
+            second = asyncio.create_task(topic.subscribe("sub", SubscribeOptions(), Inbox()))
+            await asyncio.sleep(0)
+            full.set()
+            with pytest.raises(StoreFull):
+                await first
+            with pytest.raises(StoreFull):
+                await second
+            assert not topic.subscriptions
+            assert not engine.store.cursors(topic.topic_id)
+            await topic.subscribe("sub", SubscribeOptions(), Inbox())
+            assert list(engine.store.cursors(topic.topic_id)) == ["sub"]
+
+    asyncio.run(main())
+
+
+def test_peers_hear_of_a_replicated_subscription_though_its_consumer_gives_up(tmp_path: Path) -> None:
+    class Subscriptions(Listener):
+        def on_subscription(self, topic: Any, subscription: Any) -> None:
+            heard.append(subscription.replicated)
+
+    heard: list[bool] = []
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            engine.add_listener(Subscriptions())
+            coming = asyncio.create_task(topic.subscribe("sub", SubscribeOptions(replicated=True), Inbox()))
+            await asyncio.sleep(0)
+            coming.cancel()
+            await asyncio.wait([coming])
+            assert topic.subscriptions["sub"].replicated
+            assert heard == [False, True]
 
     asyncio.run(main())
