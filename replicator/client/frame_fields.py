@@ -12,7 +12,12 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from replicator.client.frames import HEADER_BYTES_MAX, PROPERTIES_CHARACTERS_MAX, InvalidFrame
+from replicator.client.frames import (
+    HEADER_BYTES_MAX,
+    PROPERTIES_CHARACTERS_MAX,
+    VALUES_PER_FRAME_MAX,
+    InvalidFrame,
+)
 from replicator.client.settings import PROPERTIES_MAX
 from snapshots.position import Position
 
@@ -35,6 +40,9 @@ class Fields:
     @classmethod
     def parse(cls, text: str | bytes) -> Fields:
         """The object of a frame, with its ``type``."""
+        opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+        if opened > VALUES_PER_FRAME_MAX:
+            raise InvalidFrame(f"the frame has more than {VALUES_PER_FRAME_MAX} arrays and objects")
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError):

@@ -14,7 +14,7 @@ subscribe           first frame of a consumer: ``topic, subscription, consumer_t
                     (0 is the highest), ``key_shared: {sticky_ranges: [[start, end], …]`` or null,
                     ``allow_out_of_order_delivery}, consumer_properties, initial_position, start`` (null, or a
                     position up to which all is consumed), ``durable, replicated, read_compacted,
-                    subscription_properties``
+                    subscription_properties, create_topic`` (false: an error if there is no such topic; may be left out)
 flow                ``permits``: messages that may be sent
 ack                 ``id, acks: [[ledger, entry] | [ledger, entry, [[first, last], …]]]``: whole entries, or ranges of
                     batch indexes
@@ -69,8 +69,12 @@ FRAME_BYTES_TARGET: Final = 256 * 1024
 """Senders put entries together up to this: large enough that frames cost little, small enough to keep latency low."""
 ENTRIES_PER_FRAME_MAX: Final = 2_000
 ACKS_PER_FRAME_MAX: Final = 10_000
-INDEXES_PER_FRAME_MAX: Final = 1_000_000
-"""Batch indexes that the ranges of one ack frame may name."""
+INDEXES_PER_FRAME_MAX: Final = 200_000
+"""Batch indexes that the ranges of one ack frame may name: twice what the largest batch has. A range is short on the
+wire and long in memory."""
+VALUES_PER_FRAME_MAX: Final = 250_000
+"""Arrays and objects in the JSON of one frame: as many as indexes and acknowledgements can make, and few enough that
+reading them does not hold up everybody else."""
 PERMITS_MAX: Final = 1_000_000
 PRIORITY_MAX: Final = 2**31 - 1
 STICKY_RANGES_MAX: Final = 1_000
@@ -100,6 +104,7 @@ class Subscribe:
     topic: str
     subscription: str
     options: SubscribeOptions
+    create_topic: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from replicator.client.errors import (
 )
 from replicator.client.frame_codec import decode_reply, encode_request
 from replicator.client.frames import (
+    ACKS_PER_FRAME_MAX,
     ENTRIES_PER_FRAME_MAX,
     FRAME_BYTES_MAX,
     FRAME_BYTES_TARGET,
@@ -326,7 +327,10 @@ class SocketConsumerChannel(_SocketChannel):
     def redeliver(self, positions: Sequence[Position] | None) -> None:
         if positions is None:
             self._redeliveries_awaited += 1
-        self._request(Redeliver(None if positions is None else tuple(positions)))
+            self._request(Redeliver(None))
+            return
+        for at in range(0, len(positions), ACKS_PER_FRAME_MAX):
+            self._request(Redeliver(tuple(positions[at : at + ACKS_PER_FRAME_MAX])))
 
     async def seek(self, target: Position | int) -> None:
         await self._ask(Seek(self._own_id(), target))

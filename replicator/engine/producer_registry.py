@@ -28,7 +28,8 @@ PRODUCERS_MAX: Final = 10_000
 """Connected to one topic, and as many waiting; a policy can set fewer."""
 PRODUCER_NAME_BYTES_MAX: Final = 400
 """A name is part of a key of the store, and those end at 511 bytes."""
-EPOCH_MAX: Final = 2**63 - 1
+EPOCH_MAX: Final = 2**62
+"""What a producer may bring. The topic's own epoch grows from there by one with each owner, within 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class ProducerRegistry:
         mode, epoch = options.access_mode, options.topic_epoch
         if mode is AccessMode.SHARED:
             return self._connect_shared(session, name, producers_max)
-        if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
+        if epoch is not None and not 0 <= epoch <= max(EPOCH_MAX, self.epoch or 0):
             raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}")
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
             raise ProducerFenced(

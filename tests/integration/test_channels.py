@@ -29,6 +29,7 @@ from replicator.client.errors import (
     ProducerFenced,
     SubscriptionNotFound,
 )
+from replicator.client.frames import ACKS_PER_FRAME_MAX
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.types import (
@@ -546,6 +547,18 @@ def test_a_refused_acknowledgement_says_which_error(with_cluster: WithCluster) -
             2: NotAllowedError,
         }
         assert received.confirmed == [3]
+
+    with_cluster(scenario)
+
+
+def test_any_number_of_entries_can_be_asked_for_again_at_once(with_cluster: WithCluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        (position,) = await published(cluster, 1)
+        channel, received = await cluster.consumer(kind=SubscriptionType.SHARED, permits=10)
+        await received.hears(position)
+        channel.redeliver([*(Position(1, entry) for entry in range(ACKS_PER_FRAME_MAX)), position])
+        await received.hears(position, position)
+        assert received.deliveries[-1].redelivery_count == 1
 
     with_cluster(scenario)
 

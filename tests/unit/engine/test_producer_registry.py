@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicator.engine.errors import NotAllowedError, ProducerBusy, ProducerFenced
-from replicator.engine.producer_registry import PRODUCER_NAME_BYTES_MAX, Admitted, Fenced, ProducerRegistry
+from replicator.engine.producer_registry import EPOCH_MAX, PRODUCER_NAME_BYTES_MAX, Admitted, Fenced, ProducerRegistry
 from replicator.engine.types import AccessMode, ProducerOptions
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
@@ -175,6 +175,19 @@ def test_an_epoch_above_the_topics_is_taken_over() -> None:
 def test_an_epoch_out_of_range_is_refused(epoch: int) -> None:
     with pytest.raises(NotAllowedError):
         ProducerRegistry(None).connect(1, "p", options(EXCLUSIVE, epoch=epoch))
+
+
+def test_no_producer_can_use_up_the_epochs_of_a_topic() -> None:
+    registry = ProducerRegistry(None)
+    registry.connect(1, "a", options(EXCLUSIVE, EPOCH_MAX))
+    registry.leave(1)
+    (admitted,) = registry.connect(2, "b", options(EXCLUSIVE))
+    assert isinstance(admitted, Admitted)
+    assert admitted.epoch == EPOCH_MAX + 1 < 2**63
+    registry.leave(2)
+    assert registry.connect(3, "b", options(EXCLUSIVE, admitted.epoch)) == [
+        Admitted(3, admitted.epoch, save_epoch=False)
+    ]
 
 
 def test_the_policys_limit_on_producers_is_kept() -> None:
