@@ -21,7 +21,7 @@ import structlog
 from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.engine import Engine
 from replicator.engine.entry import decode_entry, encode_entry
-from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound
+from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
 from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.store import StoredBlock
 from replicator.engine.subscription import Subscription
@@ -121,6 +121,8 @@ class SubscriptionSync:
         self._of(topic).on_appended(blocks)
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        if topic.deleted is not None:  # it was just being made
+            return
         self._of(topic).on_subscription(subscription)
         self._index_state(topic, subscription)
 
@@ -133,13 +135,26 @@ class SubscriptionSync:
         self._index_state(topic, subscription)
 
     def on_log_deleted(self, topic: Topic) -> None:
-        """Nobody is told any more."""
+        """Nobody is told: clusters that have copies keep them, and the subscriptions on them."""
+        sync = self._topics.pop(topic.name, None)
+        if sync is not None:
+            sync.discard()
+        for name in topic.subscriptions:
+            self.index.subscription_deleted(topic.name, name)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         """Partitions are topics like others."""
 
     def on_namespace_policies(self, namespace: str) -> None:
-        """They say which clusters are told."""
+        for name in self.engine.catalog.topics(namespace):
+            topic, sync = self.engine.find(name), self._topics.get(name)
+            if topic is not None and sync is not None:
+                sync.on_topology(self._peers_of(topic), self._reachable_origins)
+
+    def _peers_of(self, topic: Topic) -> Collection[str]:
+        """The clusters that the topic's namespace is copied to."""
+        clusters = topic.namespace.policies.replication_clusters
+        return self._peers if clusters is None else [peer for peer in self._peers if peer in clusters]
 
     def on_topic_created(self, topic_name: str) -> None:
         """A topic has nothing to tell before its first entry."""
@@ -158,7 +173,7 @@ class SubscriptionSync:
         if sync is None:
             controller = SnapshotController(
                 self.engine.cluster,
-                peers=self._peers,
+                peers=self._peers_of(topic),
                 reachable_origins=self._reachable_origins,
                 next_id=self._next_id,
                 settings=self._settings,
@@ -278,7 +293,21 @@ class _TopicSync:
             with contextlib.suppress(EngineError):  # then the markers are only handled again
                 await self._save_checkpoint(self._handled)
 
+    def discard(self) -> None:
+        """The topic is gone."""
+        self._stopped = True
+        self._actions.clear()
+        for timer in (self._timer, self._paused):
+            if timer is not None:
+                timer.cancel()
+        if self._worker is not None:
+            self._worker.cancel()
+
     # Events.
+
+    def on_topology(self, peers: Collection[str], reachable_origins: Collection[str]) -> None:
+        self.controller.on_topology(peers, reachable_origins, _now_ms())
+        self._settle()
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
         for block in blocks:
@@ -394,6 +423,8 @@ class _TopicSync:
                     self._repeating = False
                 await self._save_checkpoint(handled)
                 more = bool(self._actions)
+        except TopicNotFound:  # it is being deleted
+            log.info("subscription sync ends", topic=self._topic.name)
         except (StoreFull, StoreFailed) as error:
             # What was decided is not decided again, so it waits. A crash loses nothing either: the checkpoint stays.
             if not self._repeating:

@@ -1,6 +1,6 @@
 """The data plane: reading topics as blocks, and appending blocks that come over a link.
 
-``GET /replication/v1/topics | blocks | subscriptions | high-water`` and ``POST /replication/v1/append``;
+``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST /replication/v1/append | partitions``;
 the forms are in docs/http.md. Appends are pipelined: the next frame is read while the one before it is being
 committed, in the order in which they came.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import structlog
 from aiohttp import web
 
 from replicator.api.errors import BadRequest, error_response
@@ -38,6 +39,8 @@ LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened"
 PROTOCOL_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""
+PARTITIONED_TOLD_MAX: Final = 1_000
+"""In one request, so that it is answered in bounded time."""
 FRAMES_PENDING_MAX: Final = 8
 """Frames that are read and not yet committed, for each link."""
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
@@ -50,6 +53,8 @@ SILENCE_SECONDS_MAX: Final = 60.0
 DIGITS_MAX: Final = 20
 _LENGTH_BYTES: Final = 4
 
+log = structlog.get_logger(__name__)
+
 
 def routes() -> list[web.RouteDef]:
     return [
@@ -58,6 +63,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/subscriptions", list_subscriptions),
         web.get("/replication/v1/high-water", high_water),
         web.post("/replication/v1/append", append),
+        web.post("/replication/v1/partitions", tell_partitions),
     ]
 
 
@@ -135,22 +141,52 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 async def high_water(request: web.Request) -> web.Response:
-    """Up to which position of ``origin`` this cluster has each topic."""
+    """Up to which position of ``origin`` this cluster has each topic, or each that is named."""
     engine = request.app[ENGINE]
     origin = _required(request, "origin")
     rows: dict[str, Mapping[str, Any]] = {}
-    for topic in engine.topics():
+    named = request.query.getall("topic", [])
+    for topic in filter(None, map(engine.find, named)) if named else engine.topics():
         mark = topic.high_water(origin)
         if mark is not None:
             rows[topic.name] = {"incarnation": mark.incarnation, "position": str(mark.position)}
     return web.json_response({"cluster": engine.cluster, "topics": rows})
 
 
-async def append(request: web.Request) -> web.StreamResponse:
-    """Take a link's stream of frames; the first answer is given as the HTTP status, the others in the stream."""
+async def tell_partitions(request: web.Request) -> web.Response:
+    """A link says how many partitions topics have at its source: have as many here. Answers with the numbers here."""
+    source = _linked_source(request)
+    try:
+        told = (await request.json())["topics"]
+        if not isinstance(told, dict) or not all(type(number) is int for number in told.values()):
+            raise BadRequest("the body's topics must be numbers of partitions by name")
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
+    if len(told) > PARTITIONED_TOLD_MAX:
+        raise BadRequest(f"{len(told)} topics were told at once, the limit is {PARTITIONED_TOLD_MAX}")
+    engine = request.app[ENGINE]
+    partitions: dict[str, int] = {}
+    refused: dict[str, dict[str, str]] = {}
+    for name, number in told.items():
+        try:
+            partitions[name] = await engine.adopt_partitions(name, number)
+        except EngineError as error:
+            log.warning("partitions refused", source=source, topic=name, reason=str(error))
+            refused[name] = {"code": error.code, "message": str(error)}
+    return web.json_response({"topics": partitions, "refused": refused})
+
+
+def _linked_source(request: web.Request) -> str:
+    """The cluster at the other end of the link that asks; only those of the topology may."""
     source = _required(request, "from")
     if source not in request.app[LINKED_SOURCES]:
         raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")
+    return source
+
+
+async def append(request: web.Request) -> web.StreamResponse:
+    """Take a link's stream of frames; the first answer is given as the HTTP status, the others in the stream."""
+    source = _linked_source(request)
     if _number(request, "protocol", PROTOCOL_VERSION, 2**31) != PROTOCOL_VERSION:
         raise BadRequest(f"parameter protocol: this worker speaks version {PROTOCOL_VERSION}")
     if (link_opened := request.app.get(LINK_OPENED)) is not None:

@@ -105,7 +105,8 @@ class Topic:
         self.writer = writer
         self.failover = failover
         self._default_policies = default_policies
-        self._namespace = namespace
+        self.namespace = namespace
+        """Its policies hold where the topic has none of its own."""
         self.deleted: TopicNotFound | None = None
         """Set from the moment on at which the topic is being deleted."""
         self.log = LogIndex(store.trim(record.topic_id).through)
@@ -387,7 +388,7 @@ class Topic:
     @property
     def inherited_policies(self) -> TopicPolicies:
         """Those that count for the topic without its own: its namespace's, or else the engine's."""
-        return self._namespace.policies.topic_policies or self._default_policies
+        return self.namespace.policies.topic_policies or self._default_policies
 
     def apply_policies(self) -> None:
         """The topic's own policies have changed, or its namespace's."""
@@ -451,7 +452,7 @@ class Topic:
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         existing = self.subscriptions.get(name)
         compacted = options.read_compacted and options.type.one_active  # others are refused
-        if existing is None and not self._namespace.policies.auto_subscription_creation:
+        if existing is None and not self.namespace.policies.auto_subscription_creation:
             raise SubscriptionNotFound(
                 f"{self.name} has no subscription {name!r}, and its namespace lets consumers make none "
                 "(auto_subscription_creation): create it first"

@@ -9,7 +9,8 @@ machine only starts where the destination's high-water mark is; 3, blocks of a t
 3. Each block is sent with the position that was sent before it. The destination refuses a block whose predecessor
    it does not have, so frames that overtake each other or a destination that lost its data cannot make a hole.
 4. Disconnected: forget all but the topics; the next connection starts at 1. The link itself stores nothing.
-5. A refusal that will not heal by trying again (another incarnation, a corrupt block) halts that topic, loudly.
+5. A topic that is deleted at the source is forgotten. Made anew, it is another: it starts at its beginning.
+6. A refusal that will not heal by trying again (another incarnation, a corrupt block) halts that topic, loudly.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class Copier:
         while self._behind and frame_bytes < FRAME_BYTES_TARGET:
             topic = self._behind.popleft()
             self._queued.discard(topic)
-            state = self.topics[topic]
-            if state.halted is None and state.read < state.last:
+            state = self.topics.get(topic)
+            if state is not None and state.halted is None and state.read < state.last:
                 return Read(topic, state.read, FRAME_BYTES_TARGET - frame_bytes)
         return None
 
@@ -129,6 +130,17 @@ class Copier:
     def on_acknowledged(self) -> None:
         """The oldest frame in flight is durable at the destination, but for what it refused."""
         self._in_flight_bytes -= self._in_flight.popleft().size_bytes
+
+    def topic_gone(self, topic: str) -> TopicCopy | None:
+        """The source has no such topic any more, or it is not to be copied; returns how far it was."""
+        return self.topics.pop(topic, None)
+
+    def on_resumed(self, topic: str, high_water: Position) -> None:
+        """What halted ``topic`` is over: the destination has all up to ``high_water``."""
+        state = self.topics[topic]
+        state.read = state.sent = high_water
+        state.halted = None
+        self._queue_if_behind(topic, state)
 
     def on_halted(self, topic: str, reason: str) -> None:
         """``topic`` cannot go on until someone acts; other topics do. It may have nothing to copy yet."""

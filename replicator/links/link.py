@@ -20,12 +20,14 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from replicator.engine.arrow import Outgoing, encode_append
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, IncarnationMismatch
 from replicator.engine.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_name import parse_topic
 from replicator.engine.writer import AppendedBlock
 from replicator.links.copier import Copier
 from replicator.links.errors import LinkError, PeerRefused, PeerUnavailable
+from replicator.links.partition_teller import PartitionTeller
 from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, RemoteHighWater, Reply
 from snapshots.position import BEFORE_ALL, Position
 
@@ -34,7 +36,15 @@ RETRY_SECONDS_MAX: Final = 1.0
 SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
 CANCEL_AGAIN_SECONDS: Final = 0.1
 
-_RETRY_WHOLE: Final = frozenset({"CopyGap", "StoreFull", "StoreFailed", "TooBusy"})
+SETTLE_SECONDS: Final = 5.0
+"""How long a topic stays halted after what halted it is over, such as an old copy that was deleted."""
+SETTLED_AT_ONCE: Final = 50
+"""Topics asked for in one request; their names go into its address."""
+DELETED_SHOWN_MAX: Final = 1_000
+
+_RETRY_WHOLE: Final = frozenset(
+    {"CopyGap", "StoreFull", "StoreFailed", "TooBusy", "TopicNotFound", "NamespaceNotFound"}
+)
 """Refusals that a new connection may heal: it asks again for the high-water mark. Others halt their topic."""
 
 log = structlog.get_logger(__name__)
@@ -74,13 +84,20 @@ class Link:
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._holder = f"link to {to}"
+        self._partitions = PartitionTeller(engine, to, self._carries_name)
+        self._unsettled: dict[str, None] = {}
+        """Topics that wait until the destination's copy is a beginning of what is here, or is deleted."""
+        self._ask_again = asyncio.Event()
+        self._deleted: dict[str, None] = {}
+        """Topics that were deleted here and of which the destination has a copy, the newest last."""
         self._reads: dict[str, Position] = {}
         """How far topics were read since the last frame was sent."""
         self._reads_in_flight: deque[dict[str, Position]] = deque()
         """The same for each frame that is sent and not acknowledged."""
         for topic in engine.topics():
-            topic.held_back[self._holder] = BEFORE_ALL
-            self._copier.topic_moved(topic.name, topic.last_add_confirmed)
+            if self._carries(topic):
+                topic.held_back[self._holder] = BEFORE_ALL
+                self._copier.topic_moved(topic.name, topic.last_add_confirmed)
         engine.add_listener(self)
 
     def start(self) -> None:
@@ -103,9 +120,10 @@ class Link:
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        topic.held_back.setdefault(self._holder, BEFORE_ALL)
-        self._copier.topic_moved(topic.name, topic.last_add_confirmed)
-        self._work.set()
+        if self._carries(topic):
+            topic.held_back.setdefault(self._holder, BEFORE_ALL)
+            self._copier.topic_moved(topic.name, topic.last_add_confirmed)
+            self._work.set()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Links carry blocks; what happens to subscriptions travels in markers."""
@@ -117,19 +135,55 @@ class Link:
         """See :meth:`on_subscription`."""
 
     def on_log_deleted(self, topic: Topic) -> None:
-        """Nothing more can be read of it."""
+        copy = self._copier.topic_gone(topic.name)
+        self._unsettled.pop(topic.name, None)
+        if copy is not None and copy.sent != BEFORE_ALL:
+            self._note_deleted(topic.name)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """The destination is to have as many."""
+        self._partitions.changed(topic_name)
+        self._work.set()
 
     def on_namespace_policies(self, namespace: str) -> None:
-        """They say which clusters a namespace is copied to."""
+        """They say which clusters the namespace is copied to: what is copied from now on waits until the destination
+        has said how much of it is there."""
+        for name in self.engine.catalog.topics(namespace):
+            topic = self.engine.find(name)
+            if topic is None or self._carries(topic) is (name in self._copier.topics):
+                continue
+            if self._carries(topic):
+                topic.held_back[self._holder] = BEFORE_ALL
+                self._copier.on_halted(name, "the destination is being asked what it has of the topic")
+                self._copier.topic_moved(name, topic.last_add_confirmed)
+                self._unsettled[name] = None
+                self._ask_again.set()
+            else:
+                topic.held_back.pop(self._holder, None)
+                self._copier.topic_gone(name)
+                self._unsettled.pop(name, None)
+        for name in self.engine.catalog.partitioned_topics(namespace):
+            self._partitions.changed(name)
+        self._work.set()
 
     def on_topic_created(self, topic_name: str) -> None:
         """A topic is copied from its first entry on."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
-        """See :meth:`on_log_deleted`."""
+        self._partitions.forget(topic_name)
+
+    def _carries(self, topic: Topic) -> bool:
+        clusters = topic.namespace.policies.replication_clusters
+        return clusters is None or self.to in clusters
+
+    def _carries_name(self, name: str) -> bool:
+        clusters = self.engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
+        return clusters is None or self.to in clusters
+
+    def _note_deleted(self, name: str) -> None:
+        self._deleted.pop(name, None)
+        self._deleted[name] = None
+        if len(self._deleted) > DELETED_SHOWN_MAX:
+            del self._deleted[next(iter(self._deleted))]
 
     # The connection.
 
@@ -178,32 +232,71 @@ class Link:
         self._copier.on_connected({topic: row.position for topic, row in high_water.items()})
         self._reads = {}
         self._reads_in_flight.clear()
+        self._unsettled.clear()
+        self._partitions.on_connected()
         for each in self.engine.topics():
-            each.held_back[self._holder] = BEFORE_ALL  # the destination may have lost what it had
+            if self._carries(each):
+                each.held_back[self._holder] = BEFORE_ALL  # the destination may have lost what it had
         for topic, row in high_water.items():
-            self._check_lineage(topic, row)
+            self._settle_lineage(topic, row)
         self._release({topic: row.position for topic, row in high_water.items()})
         log.info("link connected", cluster=self.engine.cluster, to=self.to)
         self._set_state("idle", "")
 
-    def _check_lineage(self, name: str, row: RemoteHighWater) -> None:
-        """Halt a topic whose copy at the destination is not a beginning of what is here.
+    def _settle_lineage(self, name: str, row: RemoteHighWater) -> None:
+        """Halt a topic whose copy at the destination is not a beginning of what is here, until it is.
 
         Going on would splice two histories, and let a subscription that consumed all of this one pass for one that
         consumed what only the destination has (invariant 5). What was trimmed here was once in the log.
         """
         topic = self.engine.find(name)
         if topic is None:
+            self._note_deleted(name)
+        elif not self._carries(topic):
             return
+        elif (reason := self._other_lineage(topic, row)) is not None:
+            self._unsettled[name] = None
+            self._halt(name, reason)
+
+    def _other_lineage(self, topic: Topic, row: RemoteHighWater) -> str | None:
+        """Why the destination's copy is not a beginning of what is here; None if it is."""
         if topic.incarnation != row.incarnation:
-            self._halt(name, f"the destination has incarnation {row.incarnation}, here is {topic.incarnation}")
-        elif row.position not in topic.log and row.position > topic.log.trimmed:
-            self._halt(
-                name,
+            return (
+                f"the destination has incarnation {row.incarnation}, here is {topic.incarnation}: the topic was "
+                f"deleted and made anew here; to copy the new one, delete the old one at {self.to}"
+            )
+        if row.position not in topic.log and row.position > topic.log.trimmed:
+            return (
                 f"the destination has messages of {self.engine.cluster} up to {row.position}, which is not in the log "
                 f"here (it ends at {topic.last_add_confirmed}): this cluster lost data, as after a restore from an old "
-                "copy; consume what is missing at the destination, or bring the newer data back",
+                "copy; consume what is missing at the destination, or bring the newer data back"
             )
+        return None
+
+    async def _settle_again(self, transport: HttpTransport) -> None:
+        """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._ask_again.wait()
+            self._ask_again.clear()
+            names = list(self._unsettled)
+            for first in range(0, len(names), SETTLED_AT_ONCE):
+                asked = names[first : first + SETTLED_AT_ONCE]
+                self._settled(asked, await transport.high_water(asked))
+
+    def _settled(self, asked: Sequence[str], high_water: Mapping[str, RemoteHighWater]) -> None:
+        for name in asked:
+            topic, row = self.engine.find(name), high_water.get(name)
+            if topic is None or name not in self._unsettled:
+                continue
+            if row is not None and (reason := self._other_lineage(topic, row)) is not None:
+                self._copier.on_halted(name, reason)
+                continue
+            del self._unsettled[name]
+            self._copier.on_resumed(name, BEFORE_ALL if row is None else row.position)
+            log.info("link copies a topic again", cluster=self.engine.cluster, to=self.to, topic=name)
+            self._work.set()
 
     async def _copy(self, transport: HttpTransport) -> None:
         """Send and receive until one of them fails."""
@@ -212,12 +305,14 @@ class Link:
                 group.create_task(self._send(transport))
                 group.create_task(self._receive(transport))
                 group.create_task(self._notice_end(transport))
+                group.create_task(self._settle_again(transport))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     async def _send(self, transport: HttpTransport) -> None:
         while True:
             self._work.clear()
+            await self._partitions.tell(transport)  # before there are blocks of them in a frame
             frame, size_bytes, searching = self._next_frame()
             if searching and not frame:
                 await asyncio.sleep(0)
@@ -262,6 +357,11 @@ class Link:
         for topic, (code, message) in reply.refused.items():
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
+            if topic not in self._copier.topics:  # it was deleted meanwhile
+                continue
+            if code == IncarnationMismatch.code:
+                self._unsettled[topic] = None
+                self._ask_again.set()
             self._halt(topic, f"{code}: {message}")
         self._release(self._reads_in_flight.popleft())
         self._work.set()
@@ -283,7 +383,8 @@ class Link:
         searching = False
         while (read := self._copier.next_read(size_bytes)) is not None:
             topic = self.engine.find(read.topic)
-            assert topic is not None
+            if topic is None:  # it is being deleted
+                continue
             try:
                 blocks, reached = topic.read_blocks(read.after, bytes_max=read.bytes_max, origin=self.engine.cluster)
             except EngineError as error:
@@ -338,7 +439,11 @@ class Link:
             "state": self.state,
             "detail": self.detail,
             "topics": len(self._copier.topics),
-            "halted": {name: copy.halted for name, copy in self._copier.topics.items() if copy.halted is not None},
+            "halted": {
+                **self._partitions.refused,
+                **{name: copy.halted for name, copy in self._copier.topics.items() if copy.halted is not None},
+            },
+            "deleted_here": list(self._deleted),
             "backlog_entries": self.backlog_entries(),
             "in_flight_frames": self._copier.in_flight,
             "blocks": figures.blocks,

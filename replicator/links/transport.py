@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -48,6 +48,14 @@ class Reply:
     refused: dict[str, tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionsReply:
+    """How many partitions the destination has of each topic that it was told of; ``refused`` as in :class:`Reply`."""
+
+    partitions: dict[str, int]
+    refused: dict[str, tuple[str, str]]
+
+
 class HttpTransport:
     """One connection to a destination. Use as an async context manager; after an error make a new one.
 
@@ -77,13 +85,14 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
 
-    async def high_water(self) -> dict[str, RemoteHighWater]:
-        """What the destination has of this source, by topic."""
+    async def high_water(self, topics: Sequence[str] = ()) -> dict[str, RemoteHighWater]:
+        """What the destination has of this source, by topic: of all its topics, or of those named."""
         assert self._session is not None
+        asked = [("origin", self._source), *(("topic", topic) for topic in topics)]
         try:
             async with (
                 asyncio.timeout(SILENCE_SECONDS_MAX),
-                self._session.get(f"{self._base}/high-water", params={"origin": self._source}) as response,
+                self._session.get(f"{self._base}/high-water", params=asked) as response,
             ):
                 answer = await self._json(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -96,6 +105,22 @@ class HttpTransport:
             topic: RemoteHighWater(row["incarnation"], Position.parse(row["position"]))
             for topic, row in answer["topics"].items()
         }
+
+    async def tell_partitions(self, topics: dict[str, int]) -> PartitionsReply:
+        """Tell the destination how many partitions topics have here; returns how many they have there then."""
+        assert self._session is not None
+        try:
+            async with (
+                asyncio.timeout(SILENCE_SECONDS_MAX),
+                self._session.post(
+                    f"{self._base}/partitions", params={"from": self._source}, json={"topics": topics}
+                ) as response,
+            ):
+                answer = await self._json(response)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+        refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
+        return PartitionsReply(answer["topics"], refused)
 
     async def open(self, first_frame: pa.Buffer) -> None:
         """Start the stream of frames; returns when the destination has accepted it."""

@@ -1,0 +1,280 @@
+"""Links and the catalog: partitions are the same at both ends, and a topic that is deleted stops alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from engine_support import entries_of, eventually, make_block, message, opened, serving
+
+from replicator.engine.engine import Engine
+from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.engine.topic import Topic
+from replicator.engine.writer import CopiedBlock
+from replicator.links import link as links
+from replicator.links.link import Link
+from snapshots.position import BEFORE_ALL, Position
+
+PARTED = "persistent://public/default/parted"
+NAMESPACE = "public/default"
+
+
+@asynccontextmanager
+async def linked(source: Engine, destination: Engine) -> AsyncIterator[Link]:
+    async with serving(destination, {source.cluster}) as server:
+        link = Link(source, destination.cluster, server.address)
+        link.start()
+        try:
+            yield link
+        finally:
+            await link.stop()
+
+
+@asynccontextmanager
+async def pair(path: Path) -> AsyncIterator[tuple[Engine, Engine]]:
+    async with opened(path / "us-east") as east, opened(path / "eu-west", "eu-west") as west:
+        yield east, west
+
+
+async def copied(topic: Topic, west: Engine, entries: list[bytes]) -> None:
+    await eventually(
+        lambda: (there := west.find(topic.name)) is not None and entries_of(there, topic.cluster) == entries,
+        f"{len(entries)} entries of {topic.name} at the destination",
+    )
+
+
+def test_a_partitioned_topic_has_the_same_partitions_everywhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            await east.create_partitioned_topic("before", 3)
+            async with linked(east, west) as link:
+                await eventually(lambda: west.partitions("before") == 3)
+                await east.create_partitioned_topic("while", 2)
+                await eventually(lambda: west.partitions("while") == 2)
+                await eventually(lambda: len(west.topics()) == 5)
+                assert west.catalog.subscribable(NAMESPACE) == east.catalog.subscribable(NAMESPACE)
+                assert link.status()["halted"] == {}
+
+    asyncio.run(main())
+
+
+def test_partitions_grow_everywhere_while_they_are_copied(tmp_path: Path) -> None:
+    """A block of a new partition never comes before the destination knows of the partition."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            names: list[str] = []
+
+            async def publish(partition: int, number: int) -> None:
+                topic = await east.topic(f"{PARTED}-partition-{partition}")
+                await topic.publish([message(b"%d" % number)])
+
+            west_heard: list[str] = []
+            await east.create_partitioned_topic(PARTED, 1)
+            async with linked(east, west) as link:
+                for partitions in range(2, 12):
+                    growing = asyncio.ensure_future(east.grow_partitioned_topic(PARTED, partitions))
+                    while east.partitions(PARTED) < partitions:
+                        await publish(0, partitions)
+                    await publish(partitions - 1, partitions)
+                    await growing
+                for partition in range(11):
+                    topic = east.find(f"{PARTED}-partition-{partition}")
+                    assert topic is not None
+                    names.append(topic.name)
+                    if topic.messages:
+                        await copied(topic, west, entries_of(topic, "us-east"))
+                assert west.partitions(PARTED) == 11
+                assert west.catalog.subscribable(NAMESPACE) == [PARTED]
+                assert (link.figures.reconnects, link.status()["halted"], west_heard) == (0, {}, [])
+
+    asyncio.run(main())
+
+
+def test_the_larger_number_wins_at_both_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            await east.create_partitioned_topic("more-here", 5)
+            await west.create_partitioned_topic("more-here", 2)
+            await east.create_partitioned_topic("more-there", 2)
+            await west.create_partitioned_topic("more-there", 5)
+            async with linked(east, west):
+                for engine in (east, west):
+                    for name in ("more-here", "more-there"):
+                        await eventually(lambda e=engine, n=name: e.partitions(n) == 5)
+                await eventually(lambda: len(east.topics()) == len(west.topics()) == 10)
+
+    asyncio.run(main())
+
+
+def test_a_name_that_is_no_partitioned_topic_there_is_named_and_holds_up_nothing_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            await west.topic(PARTED)
+            await east.create_partitioned_topic(PARTED, 2)
+            sound = await east.topic("sound")
+            async with linked(east, west) as link:
+                await sound.publish([message()])
+                await copied(sound, west, [message()])
+                assert list(link.status()["halted"]) == [PARTED]
+                assert "without partitions" in link.status()["halted"][PARTED]
+                await east.delete_partitioned_topic(PARTED)
+                assert link.status()["halted"] == {}
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_is_deleted_at_the_source_stops_alone_and_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            sound, going = await east.topic("sound"), await east.topic("going")
+            async with linked(east, west) as link:
+                await going.publish([message(b"kept there")])
+                await copied(going, west, [message(b"kept there")])
+                publishing = asyncio.ensure_future(going.publish([message(b"%d" % n) for n in range(100)]))
+                await east.delete_topic("going")
+                await asyncio.wait([publishing])
+                await sound.publish([message()])
+                await copied(sound, west, [message()])
+                assert link.status()["deleted_here"] == [going.name]
+                assert (link.figures.reconnects, link.status()["halted"]) == (0, {})
+                kept = west.find("going")
+                assert kept is not None
+                assert entries_of(kept, "us-east")[:1] == [message(b"kept there")]
+            async with linked(east, west) as link:  # also one that starts later
+                await eventually(lambda: link.state == "idle")
+                assert link.status()["deleted_here"] == [going.name]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["while connected", "between two connections"])
+def test_a_topic_made_anew_waits_alone_until_the_old_one_is_deleted_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+
+    async def make_anew(east: Engine) -> Topic:
+        await east.delete_topic("orders")
+        topic = await east.topic("orders")
+        await topic.publish([message(b"new")])
+        return topic
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            old, sound = await east.topic("orders"), await east.topic("sound")
+            await old.publish([message(b"old")])
+            async with linked(east, west):
+                await copied(old, west, [message(b"old")])
+                if connected:
+                    await make_anew(east)
+            if not connected:
+                await make_anew(east)
+            anew = east.find("orders")
+            assert anew is not None
+            assert anew.incarnation > old.incarnation
+            async with linked(east, west) as link:
+                await eventually(lambda: "delete the old one at eu-west" in link.status()["halted"].get(anew.name, ""))
+                await sound.publish([message()])
+                await copied(sound, west, [message()])
+                assert list(link.status()["halted"]) == [anew.name]
+                await west.delete_topic("orders")
+                await copied(anew, west, [message(b"new")])
+                await anew.publish([message(b"newer")])
+                await copied(anew, west, [message(b"new"), message(b"newer")])
+                assert (link.figures.reconnects, link.status()["halted"]) == (0, {})
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_is_made_anew_while_connected_is_told_apart_at_its_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            old = await east.topic("orders")
+            async with linked(east, west) as link:
+                await old.publish([message(b"old")])
+                await copied(old, west, [message(b"old")])
+                await east.delete_topic("orders")
+                anew = await east.topic("orders")
+                await anew.publish([message(b"new")])
+                await eventually(lambda: "made anew here" in link.status()["halted"].get(anew.name, ""))
+                await west.delete_topic("orders")
+                await copied(anew, west, [message(b"new")])
+                assert link.figures.reconnects == 0
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the_source_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            topic = await east.topic("orders")
+            async with linked(east, west):
+                await topic.publish([message(b"1")])
+                await copied(topic, west, [message(b"1")])
+                await west.delete_topic("orders", force=True)
+                await topic.publish([message(b"2")])
+                await copied(topic, west, [message(b"1"), message(b"2")])
+
+    asyncio.run(main())
+
+
+def test_a_namespace_is_copied_to_the_clusters_of_its_policies_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            await east.catalog.create_namespace("acme/home", NamespacePolicies(replication_clusters=("ap-south",)))
+            home, away = await east.topic("acme/home/orders"), await east.topic("acme/away/orders")
+            await east.create_partitioned_topic("acme/home/parted", 2)
+            async with linked(east, west) as link:
+                for topic in (home, away):
+                    await topic.publish([message(b"1")])
+                await copied(away, west, [message(b"1")])
+                assert west.catalog.tenants() == ["acme"]
+                assert west.catalog.namespaces("acme") == ["acme/away"]
+                assert home.held_back == {}
+                await east.catalog.set_namespace("acme/home", NamespacePolicies())
+                await copied(home, west, [message(b"1")])
+                await eventually(lambda: west.partitions("acme/home/parted") == 2)
+                await east.catalog.set_namespace("acme/home", NamespacePolicies(replication_clusters=()))
+                assert home.held_back == {}
+                for topic in (home, away):
+                    await topic.publish([message(b"2")])
+                await copied(away, west, [message(b"1"), message(b"2")])
+                await copied(home, west, [message(b"1")])
+                await east.catalog.set_namespace("acme/home", NamespacePolicies(replication_clusters=("eu-west",)))
+                await copied(home, west, [message(b"1"), message(b"2")])
+                assert (link.figures.reconnects, link.status()["halted"]) == (0, {})
+
+    asyncio.run(main())
+
+
+def test_links_bring_topics_also_where_their_use_makes_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            await west.catalog.create_namespace(NAMESPACE, NamespacePolicies(auto_topic_creation=False))
+            topic = await east.topic("orders")
+            async with linked(east, west):
+                await topic.publish([message()])
+                await copied(topic, west, [message()])
+
+    asyncio.run(main())
+
+
+def test_a_source_that_lost_a_topic_names_what_the_destination_has_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            block = make_block(Position(1, 0), [message(b"only there")], incarnation=3)
+            there = await west.topic("lost")
+            await there.append_blocks([CopiedBlock(BEFORE_ALL, block)])
+            async with linked(east, west) as link:
+                await eventually(lambda: link.state == "idle")
+                assert link.status()["deleted_here"] == [there.name]
+
+    asyncio.run(main())
