@@ -1,4 +1,7 @@
-"""How the HTTP API reports errors: always ``{"error": code, "message": text}``, never a stack trace."""
+"""How the HTTP API reports errors: always ``{"error": code, "message": text}``, never a stack trace.
+
+Under ``/admin/v2`` the text stands in ``reason`` as well, and some statuses are others: Pulsar's tools look there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,18 @@ from aiohttp.typedefs import Handler
 
 from replicator.engine.errors import EngineError
 from snapshots.errors import InvalidPosition
+
+ADMIN_PREFIX: Final = "/admin/v2/"
+ADMIN_STATUSES: Final = {
+    "InvalidTopicName": 412,
+    "InvalidSubscriptionName": 412,
+    "InvalidPolicies": 422,
+    "InvalidPartitions": 406,
+    "InvalidSeek": 412,
+    "EntryCorrupt": 500,
+    "BlockCorrupt": 500,
+}
+"""By code, where Pulsar's REST API gives another status than the rest of ours."""
 
 log = structlog.get_logger(__name__)
 
@@ -36,16 +51,23 @@ async def report_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except EngineError as error:
-        return error_response(error.code, str(error), error.status)
+        return _answer(request, error.code, str(error), error.status)
     except InvalidPosition as error:
-        return error_response("InvalidPosition", str(error), 400)
+        return _answer(request, "InvalidPosition", str(error), 400)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         message = f"{request.method} {request.path}: {error.reason}"
-        return error_response(_CODES.get(error.status, error.reason.replace(" ", "")), message, error.status)
+        return _answer(request, _CODES.get(error.status, error.reason.replace(" ", "")), message, error.status)
     except (ConnectionError, TimeoutError):
-        return error_response("ClientGone", "the connection broke", 408)  # nobody reads it; raising would be logged
+        return _answer(request, "ClientGone", "the connection broke", 408)  # nobody reads it; raising would be logged
     except Exception:
         log.exception("request failed", method=request.method, path=request.path)
-        return error_response("InternalError", "the worker failed on this request; its log says why", 500)
+        return _answer(request, "InternalError", "the worker failed on this request; its log says why", 500)
+
+
+def _answer(request: web.Request, code: str, message: str, status: int) -> web.Response:
+    if not request.path.startswith(ADMIN_PREFIX):
+        return error_response(code, message, status)
+    body = {"error": code, "message": message, "reason": message}
+    return web.json_response(body, status=ADMIN_STATUSES.get(code, status))

@@ -78,6 +78,8 @@ class Compaction:
         self._store = store
         self._view = CompactedView(store, topic.topic_id)
         self._pass: asyncio.Task[ViewState] | None = None
+        self.error: str | None = None
+        """Why the last pass of this process failed; None if it did not, or there was none."""
         self._counted = self._view.state.horizon
         self._uncompacted_bytes = 0
         topic.log.view = ViewIndex(self.state.horizon, self._view.positions())
@@ -167,8 +169,10 @@ class Compaction:
 
     def _passed(self, done: asyncio.Task[ViewState]) -> None:
         self._pass = None
+        self.error = None
         self.hold_back()
         if not done.cancelled() and (error := done.exception()) is not None:  # nobody has to wait for it
+            self.error = str(error)
             log.warning("compaction failed", topic=self._topic.name, error=str(error))
             # Not due again before as much was published once more: what failed would fail again at once.
             self._counted, self._uncompacted_bytes = self._topic.log.last, 0

@@ -67,6 +67,13 @@ class LogIndex:
     def entries(self) -> int:
         return sum(self._last) - sum(self._first) + len(self._ledgers)
 
+    def ledgers(self) -> list[tuple[int, int]]:
+        """The ledgers in order, each with how many entries of it are here."""
+        firsts_and_lasts = zip(self._first, self._last, strict=True)
+        return [
+            (ledger, last - first + 1) for ledger, (first, last) in zip(self._ledgers, firsts_and_lasts, strict=True)
+        ]
+
     def append(self, first: Position, entries: int, *, marker: bool) -> None:
         """Entries were committed at ``first`` and on; they must follow what is there."""
         ledger, entry = first

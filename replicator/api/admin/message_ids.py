@@ -1,0 +1,73 @@
+"""Message ids as Pulsar's REST API writes them: ``{"ledgerId", "entryId", "partitionIndex"}``. Pure.
+
+Two ids name no message: the earliest, -1 and -1, and the latest, which has the largest number in both places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicator.api.admin.errors import Unprocessable
+from replicator.api.admin.requests import flag_field, number_field, object_field
+from replicator.engine.topic import END_LEDGER
+from snapshots.position import BEFORE_ALL, Position
+
+LATEST: Final = Position(END_LEDGER, END_LEDGER)
+NO_INDEX: Final = -1
+PARTITION_INDEX_MAX: Final = 999_999
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a subscription is to stand: the entry at ``position`` comes next, or the one after it if ``excluded``."""
+
+    position: Position
+    excluded: bool = False
+    partition: int = NO_INDEX
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether it means the same in every topic: the earliest or the latest."""
+        return self.position in (BEFORE_ALL, LATEST)
+
+    @property
+    def next_position(self) -> Position:
+        """The position that is to come next, for a seek."""
+        if self.excluded and not self.anywhere:
+            return Position(self.position.ledger, self.position.entry + 1)
+        return self.position
+
+
+def to_json(position: Position, partition: int) -> dict[str, int]:
+    """A position as a message id; the place before all messages is the earliest one."""
+    if position == BEFORE_ALL:
+        position = Position(-1, -1)
+    return {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
+
+
+def read_target(body: Any, name: str = "message id") -> Target:
+    """The target that a body names; none means the latest. Raises :class:`Unprocessable`.
+
+    Fields that message ids of Pulsar's libraries have besides are not looked at.
+    """
+    if body is None:
+        return Target(LATEST)
+    fields: Mapping[str, Any] = object_field(body, name)
+    for key in ("ledgerId", "entryId"):
+        if key not in fields:
+            raise Unprocessable(f"{name} lacks {key}")
+    ledger = number_field(fields["ledgerId"], f"{name}.ledgerId", least=-1)
+    entry = number_field(fields["entryId"], f"{name}.entryId", least=-1)
+    partition = number_field(
+        fields.get("partitionIndex", NO_INDEX), f"{name}.partitionIndex", least=NO_INDEX, most=PARTITION_INDEX_MAX
+    )
+    if number_field(fields.get("batchIndex") or 0, f"{name}.batchIndex", least=NO_INDEX) > 0:
+        raise Unprocessable(f"{name}.batchIndex: a subscription is put at a whole entry; leave it out")
+    excluded = flag_field(fields.get("excluded", False), f"{name}.excluded")
+    if ledger == END_LEDGER or entry == END_LEDGER:
+        return Target(LATEST, partition=partition)
+    if ledger < 0:
+        return Target(BEFORE_ALL, partition=partition)
+    return Target(Position(ledger, entry), excluded, partition)

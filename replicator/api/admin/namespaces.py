@@ -1,0 +1,259 @@
+"""Namespaces: ``/admin/v2/namespaces``. What they set for their topics is :mod:`replicator.api.admin.policies`'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.admin.errors import Unprocessable
+from replicator.api.admin.policies import CHANGES, OF_NAMESPACE, shown_policies
+from replicator.api.admin.policy_shapes import QUOTA_KINDS, shape_of, show_quotas, with_quota
+from replicator.api.admin.requests import (
+    ENGINE,
+    flag_field,
+    flag_parameter,
+    namespace_name,
+    no_content,
+    number_field,
+    object_field,
+    read_json,
+    tenant_name,
+    text_field,
+    texts_field,
+)
+from replicator.engine.engine import Engine
+from replicator.engine.errors import NamespaceExists
+from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.engine.partitions import PARTITIONS_MAX
+from replicator.engine.policies import TopicPolicies
+
+PARTITIONED: Final = "partitioned"
+NON_PARTITIONED: Final = "non-partitioned"
+AUTO_TOPIC_FIELDS: Final = ("allowAutoTopicCreation", "topicType", "defaultNumPartitions")
+AUTO_SUBSCRIPTION_FIELDS: Final = ("allowAutoSubscriptionCreation",)
+
+TOPIC_POLICY_FIELDS: Final = {
+    "retention": "retention_policies",
+    "messageTTL": "message_ttl_in_seconds",
+    "deduplication": "deduplicationEnabled",
+    "compactionThreshold": "compaction_threshold",
+    "maxUnackedMessagesPerConsumer": "max_unacked_messages_per_consumer",
+    "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
+    "maxProducersPerTopic": "max_producers_per_topic",
+    "maxConsumersPerTopic": "max_consumers_per_topic",
+}
+"""What Pulsar calls the policies among all policies of a namespace."""
+NAMESPACE_FIELDS: Final = (
+    *TOPIC_POLICY_FIELDS.values(),
+    "backlog_quota_map",
+    "replication_clusters",
+    "autoTopicCreationOverride",
+    "autoSubscriptionCreationOverride",
+)
+IGNORED_FIELDS: Final = ("bundles",)
+"""How a namespace is spread over brokers: a cluster here is one worker."""
+EMPTY_TEXTS: Final = ("", "None", "UNDEFINED")
+"""What tools send in fields that nobody filled in, besides null, 0, -1, false and empty lists and objects."""
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of namespaces."""
+    return [
+        web.get("/admin/v2/namespaces/{tenant}", list_namespaces),
+        web.get(OF_NAMESPACE, show),
+        web.put(OF_NAMESPACE, create),
+        web.delete(OF_NAMESPACE, delete),
+        web.get(f"{OF_NAMESPACE}/topics", list_topics),
+        web.get(f"{OF_NAMESPACE}/replication", show_replication),
+        web.post(f"{OF_NAMESPACE}/replication", set_replication),
+        web.delete(f"{OF_NAMESPACE}/replication", unset_replication),
+        web.get(f"{OF_NAMESPACE}/autoTopicCreation", show_auto_topics),
+        web.post(f"{OF_NAMESPACE}/autoTopicCreation", set_auto_topics),
+        web.delete(f"{OF_NAMESPACE}/autoTopicCreation", unset_auto_topics),
+        web.get(f"{OF_NAMESPACE}/autoSubscriptionCreation", show_auto_subscriptions),
+        web.post(f"{OF_NAMESPACE}/autoSubscriptionCreation", set_auto_subscriptions),
+        web.delete(f"{OF_NAMESPACE}/autoSubscriptionCreation", unset_auto_subscriptions),
+    ]
+
+
+async def list_namespaces(request: web.Request) -> web.Response:
+    return web.json_response(request.app[ENGINE].catalog.namespaces(tenant_name(request)))
+
+
+async def list_topics(request: web.Request) -> web.Response:
+    return web.json_response(request.app[ENGINE].catalog.topics(namespace_name(request)))
+
+
+async def show(request: web.Request) -> web.Response:
+    """All policies that were set for the namespace."""
+    return web.json_response(_all_policies(request.app[ENGINE].catalog.namespace(namespace_name(request))))
+
+
+async def create(request: web.Request) -> web.Response:
+    """Make a namespace, with the policies of the body if it has some."""
+    engine, name = request.app[ENGINE], namespace_name(request)
+    policies = _policies_of(engine, await read_json(request))
+    if name.partition("/")[0] in engine.catalog.tenants() and name in engine.catalog.namespaces(tenant_name(request)):
+        raise NamespaceExists(f"there is a namespace {name!r} already")
+    await engine.catalog.create_namespace(name, policies)
+    return no_content()
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Delete a namespace; with ``force=true`` also with topics in it, and whoever is connected to them."""
+    force = flag_parameter(request, "force")
+    await request.app[ENGINE].catalog.delete_namespace(namespace_name(request), force=force)
+    return no_content()
+
+
+# Where it is copied to.
+
+
+async def show_replication(request: web.Request) -> web.Response:
+    """The clusters that were chosen; 204 if none were: then it goes over every link."""
+    clusters = request.app[ENGINE].catalog.namespace(namespace_name(request)).replication_clusters
+    return no_content() if clusters is None else web.json_response(list(clusters))
+
+
+async def set_replication(request: web.Request) -> web.Response:
+    clusters = texts_field(await read_json(request), "replication")
+    return await _change(request, replication_clusters=clusters)
+
+
+async def unset_replication(request: web.Request) -> web.Response:
+    return await _change(request, replication_clusters=None)
+
+
+# What is made by who uses it.
+
+
+async def show_auto_topics(request: web.Request) -> web.Response:
+    return web.json_response(_auto_topics(request.app[ENGINE].catalog.namespace(namespace_name(request))))
+
+
+async def set_auto_topics(request: web.Request) -> web.Response:
+    return await _change(request, **_read_auto_topics(await read_json(request), "autoTopicCreation"))
+
+
+async def unset_auto_topics(request: web.Request) -> web.Response:
+    default = NamespacePolicies()
+    return await _change(
+        request, auto_topic_creation=default.auto_topic_creation, auto_partitions=default.auto_partitions
+    )
+
+
+async def show_auto_subscriptions(request: web.Request) -> web.Response:
+    policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
+    return web.json_response({AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation})
+
+
+async def set_auto_subscriptions(request: web.Request) -> web.Response:
+    return await _change(request, **_read_auto_subscriptions(await read_json(request), "autoSubscriptionCreation"))
+
+
+async def unset_auto_subscriptions(request: web.Request) -> web.Response:
+    return await _change(request, auto_subscription_creation=NamespacePolicies().auto_subscription_creation)
+
+
+async def _change(request: web.Request, **changes: Any) -> web.Response:
+    catalog, name = request.app[ENGINE].catalog, namespace_name(request)
+    async with request.app[CHANGES]:
+        await catalog.set_namespace(name, replace(catalog.namespace(name), **changes))
+    return no_content()
+
+
+# Bodies.
+
+
+def _auto_topics(policies: NamespacePolicies) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "allowAutoTopicCreation": policies.auto_topic_creation,
+        "topicType": PARTITIONED if policies.auto_partitions else NON_PARTITIONED,
+    }
+    if policies.auto_partitions:
+        shown["defaultNumPartitions"] = policies.auto_partitions
+    return shown
+
+
+def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
+    fields = object_field(body, name, AUTO_TOPIC_FIELDS)
+    kind = text_field(fields.get("topicType") or NON_PARTITIONED, f"{name}.topicType")
+    if kind not in (PARTITIONED, NON_PARTITIONED):
+        raise Unprocessable(f"{name}.topicType must be {PARTITIONED} or {NON_PARTITIONED}, not {kind[:40]!r}")
+    partitions = 0
+    if kind == PARTITIONED:
+        partitions = number_field(
+            fields.get("defaultNumPartitions"), f"{name}.defaultNumPartitions", least=1, most=PARTITIONS_MAX
+        )
+    return {
+        "auto_topic_creation": flag_field(fields.get("allowAutoTopicCreation"), f"{name}.allowAutoTopicCreation"),
+        "auto_partitions": partitions,
+    }
+
+
+def _read_auto_subscriptions(body: Any, name: str) -> dict[str, Any]:
+    fields = object_field(body, name, AUTO_SUBSCRIPTION_FIELDS)
+    (field,) = AUTO_SUBSCRIPTION_FIELDS
+    return {"auto_subscription_creation": flag_field(fields.get(field), f"{name}.{field}")}
+
+
+def _all_policies(policies: NamespacePolicies) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "autoTopicCreationOverride": _auto_topics(policies),
+        "autoSubscriptionCreationOverride": {AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation},
+        "replication_clusters": None if policies.replication_clusters is None else list(policies.replication_clusters),
+        "backlog_quota_map": {},
+    }
+    if policies.topic_policies is not None:
+        shown |= shown_policies(policies.topic_policies, TOPIC_POLICY_FIELDS)
+        shown["backlog_quota_map"] = show_quotas(policies.topic_policies.backlog_quota)
+    return shown
+
+
+def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
+    """The policies that a new namespace is to have. Raises :class:`Unprocessable` and :class:`PreconditionFailed`."""
+    policies = NamespacePolicies()
+    if body is None:
+        return policies
+    fields = object_field(body, "policies")
+    if isinstance(body, dict) and set(fields) == {"policies"}:
+        fields = object_field(fields["policies"], "policies")
+    for name, value in fields.items():
+        if name not in NAMESPACE_FIELDS and name not in IGNORED_FIELDS and not _is_empty(value):
+            raise Unprocessable(f"policies.{name} is not a policy of this version; leave it out")
+    given = {name: value for name, value in fields.items() if value is not None and name in NAMESPACE_FIELDS}
+    if clusters := texts_field(given.get("replication_clusters", []), "policies.replication_clusters"):
+        policies = replace(policies, replication_clusters=clusters)
+    if "autoTopicCreationOverride" in given:
+        auto = _read_auto_topics(given["autoTopicCreationOverride"], "policies.autoTopicCreationOverride")
+        policies = replace(policies, **auto)
+    if "autoSubscriptionCreationOverride" in given:
+        name = "policies.autoSubscriptionCreationOverride"
+        policies = replace(policies, **_read_auto_subscriptions(given["autoSubscriptionCreationOverride"], name))
+    topic_policies = _topic_policies_of(engine.default_policies, given)
+    return policies if topic_policies == engine.default_policies else replace(policies, topic_policies=topic_policies)
+
+
+def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> TopicPolicies:
+    for path, name in TOPIC_POLICY_FIELDS.items():
+        shape = shape_of(path)
+        assert shape is not None
+        if name in given:
+            policies = replace(policies, **{shape.field: shape.read(given[name], f"policies.{name}")})
+    for kind, quota in object_field(given.get("backlog_quota_map", {}), "policies.backlog_quota_map").items():
+        if kind not in QUOTA_KINDS:
+            raise Unprocessable(f"policies.backlog_quota_map has no {kind[:40]!r}; it has {', '.join(QUOTA_KINDS)}")
+        policies = with_quota(policies, kind, quota)
+    return policies
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a field holds what tools send for nothing."""
+    if isinstance(value, dict):
+        return all(_is_empty(each) for each in value.values())
+    if isinstance(value, str):
+        return value in EMPTY_TEXTS
+    return value in (None, 0, -1, False) or value == []

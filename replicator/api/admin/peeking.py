@@ -1,0 +1,133 @@
+"""Looking at single messages: ``…/subscription/{subscription}/position/{n}`` and ``…/ledger/{ledger}/entry/{entry}``.
+
+The answer is the payload, uncompressed, and the metadata in headers, as Pulsar's tools read them. A batch comes whole:
+a tool that finds ``X-Pulsar-num-batch-message`` takes it apart by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from replicator.api.admin.errors import InternalCorruption, MessageNotFound
+from replicator.api.admin.requests import number_of, one_topic
+from replicator.api.admin.subscriptions import SUBSCRIPTION, TOPIC, find_subscription
+from replicator.api.admin.topic_stats import iso_time
+from replicator.engine.compression import decompress
+from replicator.engine.entry import decode_entry
+from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
+from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.subscription import Subscription
+from replicator.engine.types import LoggedEntry
+from snapshots.position import Position
+
+PEEK_POSITION_MAX: Final = 100_000
+"""Finding the n-th message reads those before it."""
+HEADER_CHARS_MAX: Final = 6_000
+"""A longer one is left out: readers refuse headers over 8 KiB, and the message with them."""
+PAGE_ENTRIES: Final = 500
+PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of single messages."""
+    return [
+        web.get(f"{SUBSCRIPTION}/position/{{number}}", peek),
+        web.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", message_by_id),
+    ]
+
+
+async def peek(request: web.Request) -> web.Response:
+    """The n-th entry that the subscription has not consumed, counted from 1."""
+    number = number_of(request.match_info["number"], "number", least=1, most=PEEK_POSITION_MAX)
+    subscription = await find_subscription(request)
+    try:
+        found = await _unconsumed(subscription, number)
+    except BlockCorrupt as error:
+        raise InternalCorruption(str(error)) from None
+    if found is None:
+        raise MessageNotFound(f"subscription {subscription.name!r} has fewer than {number} entries in its backlog")
+    return _as_response(found)
+
+
+async def message_by_id(request: web.Request) -> web.Response:
+    """The entry at a position."""
+    topic = await one_topic(request)
+    position = Position(
+        number_of(request.match_info["ledger"], "ledger"), number_of(request.match_info["entry"], "entry")
+    )
+    found: LoggedEntry | None = None
+    try:
+        if position in topic.log and position not in topic.log.markers:
+            (found,) = topic.read_entries(Position(position.ledger, position.entry - 1), position, 1, PAGE_BYTES)
+        else:
+            found = topic.compaction.find(position)
+    except BlockCorrupt as error:
+        raise InternalCorruption(str(error)) from None
+    if found is None:
+        raise MessageNotFound(f"{topic.name} has no message at {position}")
+    return _as_response(found)
+
+
+async def _unconsumed(subscription: Subscription, number: int) -> LoggedEntry | None:
+    topic, cursor = subscription.topic, subscription.cursor
+    read = topic.read_compacted if cursor.state.read_compacted else topic.read_entries
+    position = cursor.mark_delete
+    while entries := read(position, None, PAGE_ENTRIES, PAGE_BYTES):
+        for entry in entries:
+            if not entry.marker and not cursor.is_consumed(entry.position):
+                number -= 1
+                if number == 0:
+                    return entry
+        position = entries[-1].position
+        await asyncio.sleep(0)
+    return None
+
+
+def _as_response(entry: LoggedEntry) -> web.Response:
+    try:
+        metadata, payload = decode_entry(entry.entry, check=False)
+        encrypted = bool(metadata.encryption_keys)
+        body = payload if encrypted else decompress(payload, metadata.compression, metadata.uncompressed_size)
+    except (EntryCorrupt, MessageTooLarge) as error:
+        raise InternalCorruption(f"the entry at {entry.position} cannot be read: {error}") from None
+    return web.Response(
+        body=bytes(body),
+        content_type="application/octet-stream",
+        headers=_headers(entry, metadata, encrypted=encrypted),
+    )
+
+
+def _headers(entry: LoggedEntry, metadata: MessageMetadata, *, encrypted: bool) -> dict[str, str]:
+    properties = json.dumps({each.key: each.value for each in metadata.properties})
+    headers = {
+        "X-Pulsar-Message-ID": str(entry.position),
+        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
+        "X-Pulsar-producer-name": _header_text(metadata.producer_name),
+        "X-Pulsar-sequence-id": str(metadata.sequence_id),
+        "X-Pulsar-PROPERTY": properties,
+        "X-Replicator-Origin": f"{entry.origin} {entry.origin_position}",
+    }
+    if metadata.HasField("partition_key"):
+        headers["X-Pulsar-partition-key"] = _header_text(metadata.partition_key)
+    if metadata.event_time:
+        headers["X-Pulsar-event-time"] = iso_time(metadata.event_time)
+    if metadata.deliver_at_time:
+        headers["X-Pulsar-deliver-at-time"] = iso_time(metadata.deliver_at_time)
+    if metadata.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+        headers["X-Pulsar-batch-size"] = str(len(entry.entry))
+    if metadata.null_value:
+        headers["X-Pulsar-null-value"] = "true"
+    if encrypted:
+        headers["X-Pulsar-Is-Encrypted"] = "true"
+    return {name: text for name, text in headers.items() if len(text) <= HEADER_CHARS_MAX}
+
+
+def _header_text(text: str) -> str:
+    """What a header cannot hold is percent-encoded: names and keys are whatever a producer sent."""
+    return text if text.isascii() and text.isprintable() else quote(text, safe="", errors="surrogatepass")

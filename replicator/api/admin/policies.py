@@ -1,0 +1,223 @@
+"""Policies of topics and of namespaces, one path each, as ``/admin/v2/…/{policy}``; and all of a topic at once.
+
+``GET`` shows what was set at that level: 204 if nothing was, or with ``applied=true`` what counts there. ``POST`` (and
+``PUT``) sets one policy, ``DELETE`` takes it back to what the level below gives. The forms are those of
+:mod:`replicator.api.admin.policy_shapes`.
+
+A level has policies of its own or it has none. The first one that is set takes over all others as they count at that
+moment; once every one of them is as the level below has it, the level has none of its own again.
+
+Changes are made one after the other, so that two that come at once both hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.admin.errors import Unprocessable
+from replicator.api.admin.policy_shapes import (
+    DESTINATION_STORAGE,
+    QUOTA_KINDS,
+    PolicyShape,
+    shape_of,
+    show_quotas,
+    with_quota,
+    without_quota,
+)
+from replicator.api.admin.requests import (
+    ENGINE,
+    flag_parameter,
+    logs_of,
+    namespace_name,
+    no_content,
+    number_of,
+    read_json,
+)
+from replicator.api.errors import BadRequest
+from replicator.engine.engine import Engine
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies_codec import policies_from_json, policies_to_json
+
+CHANGES: Final = web.AppKey("admin_policy_changes", asyncio.Lock)
+OF_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+OF_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A topic, the partitions of one, or a namespace: the policies that were set there, and those below it."""
+
+    own: TopicPolicies | None
+    inherited: TopicPolicies
+    save: Callable[[TopicPolicies | None], Awaitable[None]]
+
+    @property
+    def applied(self) -> TopicPolicies:
+        return self.own or self.inherited
+
+    async def change(self, policies: TopicPolicies) -> None:
+        """Let ``policies`` count here."""
+        await self.save(None if policies == self.inherited else policies)
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of policies; they come after those of what topics and namespaces are."""
+    found: list[web.RouteDef] = [
+        web.get(f"{OF_TOPIC}/policies", show_all),
+        web.post(f"{OF_TOPIC}/policies", set_some),
+        web.delete(f"{OF_TOPIC}/policies", unset_all),
+    ]
+    for at in (OF_TOPIC, OF_NAMESPACE):
+        found += [
+            web.get(f"{at}/backlogQuotaMap", show_backlog_quotas),
+            web.post(f"{at}/backlogQuota", set_backlog_quota),
+            web.delete(f"{at}/backlogQuota", unset_backlog_quota),
+            web.get(f"{at}/{{policy}}", show),
+            web.post(f"{at}/{{policy}}", set_one),
+            web.put(f"{at}/{{policy}}", set_one),
+            web.delete(f"{at}/{{policy}}", unset),
+        ]
+    return found
+
+
+async def show(request: web.Request) -> web.Response:
+    """One policy."""
+    shape, level = _shape(request), await _level(request)
+    policies = level.applied if flag_parameter(request, "applied") else level.own
+    return no_content() if policies is None else web.json_response(shape.show(getattr(policies, shape.field)))
+
+
+async def set_one(request: web.Request) -> web.Response:
+    """Set one policy to what the body says; a TTL of a topic comes as a parameter, as Pulsar's tools send it."""
+    shape, name = _shape(request), request.match_info["policy"]
+    body = await read_json(request)
+    if body is None and name in request.query:
+        body = number_of(request.query[name], f"parameter {name}")
+    if body is None:
+        raise BadRequest(f"{name}: the body is empty")
+    value = shape.read(body, name)
+    async with request.app[CHANGES]:
+        level = await _level(request)
+        await level.change(replace(level.applied, **{shape.field: value}))
+    return no_content()
+
+
+async def unset(request: web.Request) -> web.Response:
+    """Take one policy back to what counts without it."""
+    shape = _shape(request)
+    async with request.app[CHANGES]:
+        level = await _level(request)
+        await level.change(replace(level.applied, **{shape.field: getattr(level.inherited, shape.field)}))
+    return no_content()
+
+
+# Backlog quotas.
+
+
+async def show_backlog_quotas(request: web.Request) -> web.Response:
+    """Those that are set, by kind."""
+    level = await _level(request)
+    policies = level.applied if flag_parameter(request, "applied") else level.own
+    return web.json_response({} if policies is None else show_quotas(policies.backlog_quota))
+
+
+async def set_backlog_quota(request: web.Request) -> web.Response:
+    kind, body = _quota_kind(request), await read_json(request)
+    async with request.app[CHANGES]:
+        level = await _level(request)
+        await level.change(with_quota(level.applied, kind, body))
+    return no_content()
+
+
+async def unset_backlog_quota(request: web.Request) -> web.Response:
+    kind = _quota_kind(request)
+    async with request.app[CHANGES]:
+        level = await _level(request)
+        await level.change(without_quota(level.applied, kind))
+    return no_content()
+
+
+def _quota_kind(request: web.Request) -> str:
+    kind = request.query.get("backlogQuotaType", DESTINATION_STORAGE)
+    if kind not in QUOTA_KINDS:
+        raise BadRequest(f"parameter backlogQuotaType: {kind[:40]!r} is not one of {', '.join(QUOTA_KINDS)}")
+    return kind
+
+
+# All policies of a topic, under our own names: also those that Pulsar does not have.
+
+
+async def show_all(request: web.Request) -> web.Response:
+    """Every policy that counts for the topic, and whether they are its own."""
+    level = await _level(request)
+    return web.json_response({"own": level.own is not None, "policies": policies_to_json(level.applied)})
+
+
+async def set_some(request: web.Request) -> web.Response:
+    """Set the policies that the body names, by our own names."""
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise Unprocessable("policies must be an object")
+    async with request.app[CHANGES]:
+        level = await _level(request)
+        await level.change(policies_from_json({**policies_to_json(level.applied), **body}))
+    return no_content()
+
+
+async def unset_all(request: web.Request) -> web.Response:
+    """Let the topic have what its namespace or the engine gives."""
+    async with request.app[CHANGES]:
+        await (await _level(request)).save(None)
+    return no_content()
+
+
+# Levels.
+
+
+def _shape(request: web.Request) -> PolicyShape:
+    shape = shape_of(request.match_info["policy"])
+    if shape is None:
+        raise web.HTTPNotFound
+    return shape
+
+
+async def _level(request: web.Request) -> Level:
+    if "topic" in request.match_info:
+        return await _level_of_topics(request)
+    return level_of_namespace(request.app[ENGINE], namespace_name(request))
+
+
+async def _level_of_topics(request: web.Request) -> Level:
+    """Of a partitioned topic all partitions have the same, unless one of them was changed by its own name."""
+    topics = await logs_of(request)
+
+    async def save(policies: TopicPolicies | None) -> None:
+        for topic in topics:
+            await topic.set_policies(policies)
+
+    return Level(topics[0].own_policies, topics[0].inherited_policies, save)
+
+
+def level_of_namespace(engine: Engine, name: str) -> Level:
+    """The topic policies of a namespace. Raises :class:`NamespaceNotFound`."""
+
+    async def save(policies: TopicPolicies | None) -> None:
+        before = engine.catalog.namespace(name)
+        await engine.catalog.set_namespace(name, replace(before, topic_policies=policies))
+
+    return Level(engine.catalog.namespace(name).topic_policies, engine.default_policies, save)
+
+
+def shown_policies(policies: TopicPolicies, names: dict[str, str]) -> dict[str, Any]:
+    """Some policies in Pulsar's form, by other names: ``names`` gives for each path the name to show it under."""
+    found: dict[str, Any] = {}
+    for path, shown in names.items():
+        shape = shape_of(path)
+        assert shape is not None
+        found[shown] = shape.show(getattr(policies, shape.field))
+    return found

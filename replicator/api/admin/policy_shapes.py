@@ -1,0 +1,196 @@
+"""Policies in the form that Pulsar's REST API has them in, one by one. Pure.
+
+Each shape reads a body into the policies that a topic or namespace then has, and shows a policy as a body. Where Pulsar
+writes no limit as 0 or -1, so does this; its minutes and megabytes are rounded up when a limit is finer.
+
+=================================  =================================================================================
+path                               body
+=================================  =================================================================================
+retention                          ``{"retentionTimeInMinutes", "retentionSizeInMB"}``; -1 is no limit, both 0 keep
+                                   nothing
+messageTTL                         seconds; 0 is none
+backlogQuota                       ``{"limitSize" (bytes), "limitTime" (seconds), "policy"}``; -1 is no limit; the
+                                   parameter ``backlogQuotaType`` is ``destination_storage`` or ``message_age``
+deduplication                      true or false
+compactionThreshold                bytes; 0 is none
+maxUnackedMessagesPerConsumer      messages; 0 is no limit
+maxUnackedMessagesPerSubscription  messages; 0 is no limit
+maxProducersPerTopic               producers; 0 is no limit
+maxConsumersPerTopic               consumers; 0 is no limit
+maxMessageSize                     bytes; 0 is no limit
+delayedDelivery                    ``{"active", "tickTime"}``; the tick is not used: a message is delivered at its
+                                   time, to the millisecond
+=================================  =================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from replicator.api.admin.errors import PreconditionFailed, Unprocessable
+from replicator.api.admin.requests import flag_field, number_field, object_field
+from replicator.engine.entry import ENTRY_BYTES_MAX
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
+from replicator.engine.policies_codec import NUMBER_MAX
+
+NO_LIMIT: Final = -1
+MEGABYTE: Final = 1024 * 1024
+MINUTE: Final = 60
+COUNT_MAX: Final = 2**31 - 1
+
+DESTINATION_STORAGE: Final = "destination_storage"
+MESSAGE_AGE: Final = "message_age"
+QUOTA_KINDS: Final = (DESTINATION_STORAGE, MESSAGE_AGE)
+_RETENTION_FIELDS: Final = ("retentionTimeInMinutes", "retentionSizeInMB")
+_DELAYED_FIELDS: Final = ("active", "tickTime")
+TICK_MS: Final = 1
+_QUOTA_FIELDS: Final = ("limit", "limitSize", "limitTime", "policy")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyShape:
+    """One policy: the field of :class:`TopicPolicies` that it is, how it is read, and how it is shown."""
+
+    field: str
+    read: Callable[[Any, str], Any]
+    """From a body, with the name to use in errors. Raises :class:`Unprocessable` or :class:`PreconditionFailed`."""
+    show: Callable[[Any], Any]
+
+
+def _read_retention(body: Any, name: str) -> Retention:
+    fields = object_field(body, name, _RETENTION_FIELDS)
+    for field in _RETENTION_FIELDS:
+        if field not in fields:
+            raise Unprocessable(f"{name} lacks {field}")
+    minutes, megabytes = (
+        number_field(fields[field], f"{name}.{field}", least=NO_LIMIT, most=NUMBER_MAX // MEGABYTE)
+        for field in _RETENTION_FIELDS
+    )
+    if (minutes == 0) != (megabytes == 0):
+        raise PreconditionFailed(f"{name}: a limit of 0 keeps nothing, whatever the other one is: set both to 0")
+    return Retention(
+        age_seconds_max=None if minutes == NO_LIMIT else minutes * MINUTE,
+        bytes_max=None if megabytes == NO_LIMIT else megabytes * MEGABYTE,
+    )
+
+
+def _show_retention(retention: Retention) -> dict[str, int]:
+    return {
+        "retentionTimeInMinutes": _rounded_up(retention.age_seconds_max, MINUTE),
+        "retentionSizeInMB": _rounded_up(retention.bytes_max, MEGABYTE),
+    }
+
+
+def _read_delayed_delivery(body: Any, name: str) -> bool:
+    fields = object_field(body, name, _DELAYED_FIELDS)
+    number_field(fields.get("tickTime", TICK_MS), f"{name}.tickTime")
+    return flag_field(fields.get("active"), f"{name}.active")
+
+
+def _rounded_up(limit: int | None, unit: int) -> int:
+    return NO_LIMIT if limit is None else -(-limit // unit)
+
+
+def _limit(field: str, most: int = COUNT_MAX) -> PolicyShape:
+    """A number of which 0 means no limit."""
+
+    def read(body: Any, name: str) -> int | None:
+        return number_field(body, name, most=most) or None
+
+    return PolicyShape(field, read, lambda value: value or 0)
+
+
+SHAPES: Final[Mapping[str, PolicyShape]] = {
+    "retention": PolicyShape("retention", _read_retention, _show_retention),
+    "messageTTL": _limit("message_ttl_seconds"),
+    "deduplication": PolicyShape("deduplication", flag_field, bool),
+    "compactionThreshold": _limit("compaction_threshold_bytes", NUMBER_MAX),
+    "maxUnackedMessagesPerConsumer": _limit("max_unacked_messages_per_consumer"),
+    "maxUnackedMessagesPerSubscription": _limit("max_unacked_messages_per_subscription"),
+    "maxProducersPerTopic": _limit("max_producers"),
+    "maxConsumersPerTopic": _limit("max_consumers"),
+    "delayedDelivery": PolicyShape(
+        "delayed_delivery", _read_delayed_delivery, lambda active: {"active": active, "tickTime": TICK_MS}
+    ),
+    "maxMessageSize": _limit("max_message_bytes", ENTRY_BYTES_MAX),
+}
+ALIASES: Final[Mapping[str, str]] = {
+    "deduplicationEnabled": "deduplication",
+    "maxUnackedMessagesOnConsumer": "maxUnackedMessagesPerConsumer",
+    "maxUnackedMessagesOnSubscription": "maxUnackedMessagesPerSubscription",
+    "maxProducers": "maxProducersPerTopic",
+    "maxConsumers": "maxConsumersPerTopic",
+}
+"""What Pulsar calls the same policies of a single topic. Both names are taken for both."""
+
+
+def shape_of(name: str) -> PolicyShape | None:
+    """The shape of the policy that a path names."""
+    return SHAPES.get(ALIASES.get(name, name))
+
+
+# Backlog quotas: two limits in one policy of ours.
+
+
+def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
+    """``policies`` with a backlog quota as a body has it.
+
+    Raises :class:`Unprocessable`, :class:`PreconditionFailed`.
+    """
+    fields = object_field(body, "backlogQuota", _QUOTA_FIELDS)
+    policy = _quota_policy(fields.get("policy"))
+    own = policies.backlog_quota
+    if kind == DESTINATION_STORAGE:
+        other = age = own.age_seconds_max
+        size = _quota_limit(fields, "limitSize", "limit")
+    else:
+        other = size = own.bytes_max
+        age = _quota_limit(fields, "limitTime")
+    if other is not None and own.policy is not policy:
+        raise PreconditionFailed(
+            f"backlogQuota.policy: the other quota has {own.policy.value}, and one policy holds for both: "
+            "remove that quota first, or use the same"
+        )
+    return replace(policies, backlog_quota=BacklogQuota(size, age, policy))
+
+
+def without_quota(policies: TopicPolicies, kind: str) -> TopicPolicies:
+    """``policies`` without one of the two quotas."""
+    quota = policies.backlog_quota
+    if kind == DESTINATION_STORAGE:
+        return replace(policies, backlog_quota=replace(quota, bytes_max=None))
+    return replace(policies, backlog_quota=replace(quota, age_seconds_max=None))
+
+
+def show_quotas(quota: BacklogQuota) -> dict[str, dict[str, Any]]:
+    """The quotas that are set, by kind."""
+    shown: dict[str, dict[str, Any]] = {}
+    if quota.bytes_max is not None:
+        size = quota.bytes_max
+        shown[DESTINATION_STORAGE] = {
+            "limit": size, "limitSize": size, "limitTime": NO_LIMIT, "policy": quota.policy.value,
+        }  # fmt: skip
+    if quota.age_seconds_max is not None:
+        shown[MESSAGE_AGE] = {
+            "limit": NO_LIMIT, "limitSize": NO_LIMIT, "limitTime": quota.age_seconds_max, "policy": quota.policy.value,
+        }  # fmt: skip
+    return shown
+
+
+def _quota_policy(value: Any) -> QuotaPolicy:
+    try:
+        return QuotaPolicy(value)
+    except ValueError:
+        names = ", ".join(each.value for each in QuotaPolicy)
+        raise Unprocessable(f"backlogQuota.policy must be one of {names}, not {str(value)[:40]!r}") from None
+
+
+def _quota_limit(fields: Mapping[str, Any], *names: str) -> int | None:
+    """The first of the fields that is there and not the -1 of a tool that fills in all of them."""
+    given = [name for name in names if name in fields]
+    if not given:
+        raise Unprocessable(f"backlogQuota lacks {names[0]}")
+    limits = [number_field(fields[name], f"backlogQuota.{name}", least=NO_LIMIT, most=NUMBER_MAX) for name in given]
+    return next((limit for limit in limits if limit > 0), None)

@@ -1,0 +1,163 @@
+"""What handlers of the admin paths share: reading names, parameters and JSON bodies, and checking them by field.
+
+A body is read up to :data:`BODY_BYTES_MAX`. What is not JSON is 400, what is JSON of another form than the path takes
+is 422 and named by its field; a handler checks all of it before it changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.admin.errors import NotOnPartitioned, Unprocessable
+from replicator.api.errors import BadRequest
+from replicator.engine.engine import Engine
+from replicator.engine.errors import TopicNotFound
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import TopicName, check_subscription_name, check_tenant, parse_namespace, parse_topic
+
+ENGINE: Final = web.AppKey("admin_engine", Engine)
+
+BODY_BYTES_MAX: Final = 64 * 1024
+"""The largest bodies are the policies of a namespace, some kB."""
+NUMBER_MAX: Final = 2**63 - 1
+"""Numbers of Pulsar's API are at most signed 64 bits."""
+SHOWN_CHARS_MAX: Final = 40
+"""Of what somebody sent, in an error."""
+
+_TRUE_OR_FALSE: Final = {"true": True, "false": False}
+
+
+def topic_name(request: web.Request) -> TopicName:
+    """The topic that the path names; raises :class:`InvalidTopicName`."""
+    match = request.match_info
+    return parse_topic(f"persistent://{match['tenant']}/{match['namespace']}/{match['topic']}")
+
+
+def namespace_name(request: web.Request) -> str:
+    """``tenant/namespace`` of the path; raises :class:`InvalidTopicName`."""
+    return parse_namespace(f"{request.match_info['tenant']}/{request.match_info['namespace']}")
+
+
+def tenant_name(request: web.Request) -> str:
+    """The tenant of the path; raises :class:`InvalidTopicName`."""
+    return check_tenant(request.match_info["tenant"])
+
+
+def subscription_name(request: web.Request) -> str:
+    """The subscription of the path; raises :class:`InvalidSubscriptionName`."""
+    return check_subscription_name(request.match_info["subscription"])
+
+
+async def one_topic(request: web.Request) -> Topic:
+    """The topic of the path; raises :class:`TopicNotFound`, and :class:`NotOnPartitioned` for a partitioned one."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    if partitions := engine.partitions(name):
+        raise NotOnPartitioned(f"{name} has {partitions} partitions: ask {name}-partition-0 and so on")
+    return await engine.topic(name, create=False)
+
+
+async def logs_of(request: web.Request) -> list[Topic]:
+    """The topic of the path, or the partitions of a partitioned one; raises :class:`TopicNotFound`."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    partitions = engine.partitions(name)
+    if not partitions:
+        return [await engine.topic(name, create=False)]
+    found = [engine.find(f"{name}-partition-{index}") for index in range(partitions)]
+    there = [topic for topic in found if topic is not None]
+    if not there:
+        raise TopicNotFound(f"cluster {engine.cluster!r} has none of the {partitions} partitions of {name}")
+    return there
+
+
+# Parameters and parts of the path.
+
+
+def flag_parameter(request: web.Request, name: str, *, default: bool = False) -> bool:
+    """A parameter that is true or false; raises :class:`BadRequest`."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if text.lower() not in _TRUE_OR_FALSE:
+        raise BadRequest(f"parameter {name}: {_shown(text)} is not true or false")
+    return _TRUE_OR_FALSE[text.lower()]
+
+
+def number_of(text: str, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
+    """A number of the path or a parameter; raises :class:`BadRequest`."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not least <= int(text) <= most:
+        raise BadRequest(f"{name}: {_shown(text)} is not a number from {least} to {most}")
+    return int(text)
+
+
+# Bodies.
+
+
+async def read_json(request: web.Request) -> Any:
+    """The body, or None without one; raises :class:`BadRequest` if it is not JSON."""
+    if request.content_length is not None and request.content_length > BODY_BYTES_MAX:
+        raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, request.content_length)
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
+    if not body.strip():
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def number_field(value: object, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
+    """``value`` if it is a whole number in range; raises :class:`Unprocessable`."""
+    if type(value) is not int:
+        raise Unprocessable(f"{name} must be a whole number, not {_shown(value)}")
+    if not least <= value <= most:
+        raise Unprocessable(f"{name} must be a number from {least} to {most}, not {value}")
+    return value
+
+
+def flag_field(value: object, name: str) -> bool:
+    """``value`` if it is true or false; raises :class:`Unprocessable`."""
+    if not isinstance(value, bool):
+        raise Unprocessable(f"{name} must be true or false, not {_shown(value)}")
+    return value
+
+
+def text_field(value: object, name: str) -> str:
+    """``value`` if it is a text; raises :class:`Unprocessable`."""
+    if not isinstance(value, str):
+        raise Unprocessable(f"{name} must be a text, not {_shown(value)}")
+    return value
+
+
+def texts_field(value: object, name: str) -> tuple[str, ...]:
+    """``value`` if it is a list of texts; raises :class:`Unprocessable`."""
+    if not isinstance(value, list):
+        raise Unprocessable(f"{name} must be a list of texts, not {_shown(value)}")
+    return tuple(text_field(each, f"{name}[{index}]") for index, each in enumerate(value))
+
+
+def object_field(value: object, name: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
+    """``value`` if it is an object with no fields but ``known`` ones; raises :class:`Unprocessable`."""
+    if not isinstance(value, dict):
+        raise Unprocessable(f"{name} must be an object, not {_shown(value)}")
+    if known is not None and (unknown := [key for key in value if key not in known]):
+        raise Unprocessable(f"{name} has no field {_shown(unknown[0])}; it has {', '.join(known)}")
+    return value
+
+
+def no_content() -> web.Response:
+    """How Pulsar answers what was done and has nothing to say."""
+    return web.Response(status=204)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"

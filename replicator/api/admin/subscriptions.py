@@ -1,0 +1,208 @@
+"""Subscriptions under ``/admin/v2/persistent/{tenant}/{namespace}/{topic}``.
+
+On a partitioned topic a request is for every partition. What can be refused is refused before the first of them is
+touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.admin.errors import NotOnPartitioned, SubscriptionBusy, SubscriptionExists
+from replicator.api.admin.message_ids import NO_INDEX, Target, read_target
+from replicator.api.admin.requests import (
+    ENGINE,
+    flag_parameter,
+    logs_of,
+    no_content,
+    number_of,
+    object_field,
+    one_topic,
+    read_json,
+    subscription_name,
+    text_field,
+    topic_name,
+)
+from replicator.engine.errors import InvalidSeek, SubscriptionNotFound, TopicNotFound
+from replicator.engine.subscription import Subscription
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+SKIP_MESSAGES_MAX: Final = 10_000_000
+"""At once: skipping reads what it skips."""
+PROPERTIES_MAX: Final = 100
+TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of subscriptions."""
+    return [
+        web.get(f"{TOPIC}/subscriptions", list_subscriptions),
+        web.put(SUBSCRIPTION, create),
+        web.delete(SUBSCRIPTION, delete),
+        web.post(f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", seek_to_time),
+        web.post(f"{SUBSCRIPTION}/resetcursor", seek_to_message),
+        web.post(f"{SUBSCRIPTION}/skip/{{messages}}", skip),
+        web.post(f"{SUBSCRIPTION}/skip_all", clear),
+        web.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire),
+        web.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
+    ]
+
+
+async def list_subscriptions(request: web.Request) -> web.Response:
+    """Names, sorted; of a partitioned topic those of any partition."""
+    topics = await logs_of(request)
+    return web.json_response(sorted({name for topic in topics for name in topic.subscriptions}))
+
+
+async def create(request: web.Request) -> web.Response:
+    """Make a subscription that stands at the message that the body names; at the end of the topic without one."""
+    name = subscription_name(request)
+    body = await read_json(request)
+    target, properties = read_target(body), _properties(body)
+    replicated = flag_parameter(request, "replicated")
+    topics = await logs_of(request)
+    target_topics = _topics_of(request, topics, target)
+    if any(name in topic.subscriptions for topic in topics):
+        raise SubscriptionExists(f"{topic_name(request)} has a subscription {name!r} already")
+    starts = [_start(topic, target if topic in target_topics else Target(BEFORE_ALL)) for topic in topics]
+    for topic, start in zip(topics, starts, strict=True):
+        await topic.create_subscription(name, start, replicated=replicated, properties=dict(properties))
+    return no_content()
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Delete a subscription; with ``force=true`` also one that has consumers, which are disconnected."""
+    force = flag_parameter(request, "force")
+    subscriptions = await _subscriptions(request)
+    if not force and (busy := [each for each in subscriptions if each.consumers]):
+        raise SubscriptionBusy(
+            f"subscription {busy[0].name!r} of {busy[0].topic.name} has {len(busy[0].consumers)} consumers: "
+            "disconnect them, or use force"
+        )
+    for subscription in subscriptions:
+        await subscription.delete(force=force)
+    return no_content()
+
+
+async def seek_to_time(request: web.Request) -> web.Response:
+    """The first message that was published at a time, in milliseconds since the epoch, or later comes next."""
+    published_ms = number_of(request.match_info["timestamp"], "timestamp")
+    for subscription in await _subscriptions(request):
+        await subscription.seek(published_ms)
+    return no_content()
+
+
+async def seek_to_message(request: web.Request) -> web.Response:
+    """The message that the body names comes next, or with ``excluded`` the one after it."""
+    target = read_target(await read_json(request))
+    subscriptions = await _subscriptions(request)
+    chosen = _topics_of(request, [each.topic for each in subscriptions], target)
+    subscriptions = [each for each in subscriptions if each.topic in chosen]
+    for subscription in subscriptions:
+        _check_target(subscription.topic, target)
+    for subscription in subscriptions:
+        await subscription.seek(target.next_position)
+    return no_content()
+
+
+async def skip(request: web.Request) -> web.Response:
+    """Treat the next messages as consumed."""
+    messages = number_of(request.match_info["messages"], "messages", most=SKIP_MESSAGES_MAX)
+    await (await _one_subscription(request)).skip(messages)
+    return no_content()
+
+
+async def clear(request: web.Request) -> web.Response:
+    """Treat everything that is in the topic as consumed."""
+    for subscription in await _subscriptions(request):
+        await subscription.clear_backlog()
+    return no_content()
+
+
+async def expire(request: web.Request) -> web.Response:
+    """Treat what was published longer ago than so many seconds as consumed."""
+    seconds = number_of(request.match_info["seconds"], "seconds")
+    for subscription in await _subscriptions(request):
+        await subscription.expire(_ago_ms(request, seconds))
+    return no_content()
+
+
+async def expire_all(request: web.Request) -> web.Response:
+    """The same for every subscription of the topic."""
+    seconds = number_of(request.match_info["seconds"], "seconds")
+    for topic in await logs_of(request):
+        for subscription in list(topic.subscriptions.values()):
+            await subscription.expire(_ago_ms(request, seconds))
+    return no_content()
+
+
+async def find_subscription(request: web.Request) -> Subscription:
+    """The subscription of the path on a topic that is not partitioned; raises what tells that there is none."""
+    return await _one_subscription(request)
+
+
+async def _one_subscription(request: web.Request) -> Subscription:
+    topic, name = await one_topic(request), subscription_name(request)
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        raise _not_found(request, name)
+    return subscription
+
+
+async def _subscriptions(request: web.Request) -> list[Subscription]:
+    """The subscription of the path, on every partition that has it."""
+    name = subscription_name(request)
+    topics = await logs_of(request)
+    found = [topic.subscriptions[name] for topic in topics if name in topic.subscriptions]
+    if not found:
+        raise _not_found(request, name)
+    return found
+
+
+def _not_found(request: web.Request, name: str) -> SubscriptionNotFound:
+    return SubscriptionNotFound(f"{topic_name(request)} has no subscription {name!r}")
+
+
+def _topics_of(request: web.Request, topics: list[Any], target: Target) -> list[Any]:
+    """Which of the topics a target is for: a message is in one partition, the ends are in all."""
+    name = topic_name(request)
+    if not request.app[ENGINE].partitions(str(name)) or target.anywhere:
+        return topics
+    if target.partition == NO_INDEX:
+        raise NotOnPartitioned(f"{name} is partitioned: a message id must say of which partition, as partitionIndex")
+    chosen = [topic for topic in topics if topic.partition == target.partition]
+    if not chosen:
+        raise TopicNotFound(f"{name} has no partition {target.partition}, or not this subscription there")
+    return chosen
+
+
+def _check_target(topic: Any, target: Target) -> None:
+    """Raises :class:`InvalidSeek` for a position that the topic does not reach."""
+    if not target.anywhere:
+        topic.position_before(target.next_position)
+
+
+def _start(topic: Topic, target: Target) -> Position:
+    """What a new subscription at ``target`` treats as consumed."""
+    if target.position == BEFORE_ALL:
+        return BEFORE_ALL
+    return topic.position_before(target.next_position)
+
+
+def _properties(body: Any) -> Mapping[str, str]:
+    properties = object_field(body, "message id").get("properties") if body is not None else None
+    if properties is None:
+        return {}
+    fields = object_field(properties, "properties")
+    if len(fields) > PROPERTIES_MAX:
+        raise InvalidSeek(f"{len(fields)} properties are more than {PROPERTIES_MAX}, the limit of a subscription")
+    return {key: text_field(value, f"properties.{key}") for key, value in fields.items()}
+
+
+def _ago_ms(request: web.Request, seconds: int) -> int:
+    return max(0, request.app[ENGINE].writer.wall_clock_ms() - seconds * 1000)
