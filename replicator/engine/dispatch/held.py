@@ -7,7 +7,9 @@ stutter at the limit, one message at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from replicator.engine.dispatch.dispatcher import ConsumerState
@@ -51,9 +53,6 @@ class HeldEntries:
     def get(self, position: Position) -> HeldEntry | None:
         return self._entries.get(position)
 
-    def first(self) -> Position | None:
-        return self._positions.first()
-
     def add(self, position: Position, entry: HeldEntry) -> None:
         assert position not in self._entries, f"{position} is out already"
         self._entries[position] = entry
@@ -72,6 +71,22 @@ class HeldEntries:
             state.pending.discard(position)
         self._count(state, -entry.unacked)
         return entry
+
+    def remove_through(self, position: Position) -> list[HeldEntry]:
+        """Remove all up to ``position`` and return them; each counts once for its consumer, however many they are."""
+        removed: list[HeldEntry] = []
+        unacked: Counter[int] = Counter()
+        for held in takewhile(lambda held: held <= position, self._positions):
+            entry = self._entries.pop(held)
+            removed.append(entry)
+            unacked[entry.consumer_id] += entry.unacked
+        if removed:
+            self._positions.discard_through(position)
+            for consumer_id, messages in unacked.items():
+                state = self._consumers[consumer_id]
+                state.pending.discard_through(position)
+                self._count(state, -messages)
+        return removed
 
     def shrink(self, position: Position, unacked: int) -> None:
         """Some messages of the entry are acknowledged; ``unacked`` are left."""

@@ -157,8 +157,8 @@ class KeySharedDispatcher(Dispatcher):
         self._held.shrink(position, unacked)
 
     def acknowledged_through(self, position: Position) -> None:
-        while (first := self._held.first()) is not None and first <= position:
-            self.acknowledged(first)
+        for entry in self._held.remove_through(position):
+            self._released(entry)
         if position > self._mark_delete:
             self._mark_delete = position
             self._joined_at = {id_: limit for id_, limit in self._joined_at.items() if limit > position}

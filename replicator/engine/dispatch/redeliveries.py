@@ -6,6 +6,7 @@ policies go by this count.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final
 
 from replicator.engine.position_set import PositionSet
@@ -45,8 +46,9 @@ class RedeliveryCounts:
             self._positions.discard(position)
 
     def forget_through(self, position: Position) -> None:
-        while (first := self._positions.first()) is not None and first <= position:
-            self.forget(first)
+        for counted in takewhile(lambda counted: counted <= position, self._positions):
+            del self._counts[counted]
+        self._positions.discard_through(position)
 
     def clear(self) -> None:
         self._counts.clear()

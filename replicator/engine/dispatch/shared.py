@@ -101,8 +101,7 @@ class SharedDispatcher(Dispatcher):
         self._held.shrink(position, unacked)
 
     def acknowledged_through(self, position: Position) -> None:
-        while (first := self._held.first()) is not None and first <= position:
-            self._held.remove(first)
+        self._held.remove_through(position)
         self._replay.discard_through(position)
         self._delayed.discard_through(position)
         self.redeliveries.forget_through(position)

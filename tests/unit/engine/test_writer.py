@@ -28,6 +28,7 @@ from replicator.engine.errors import (
     StoreFull,
 )
 from replicator.engine.metadata_pb2 import LZ4, MessageMetadata
+from replicator.engine.topic import Topic
 from replicator.engine.writer import CopiedBlock, Extent
 from snapshots.position import BEFORE_ALL, Position
 
@@ -330,6 +331,24 @@ def test_a_listener_that_fails_leaves_no_publisher_waiting(tmp_path: Path) -> No
             async with asyncio.timeout(10):
                 assert await topic.publish([message()]) == [topic.last_add_confirmed]
         assert isinstance(reported[0]["exception"], ZeroDivisionError)
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_fails_in_one_topic_keeps_no_other_from_hearing_of_its_own(tmp_path: Path) -> None:
+    class Failing(Listener):
+        def on_appended(self, topic: Topic, blocks: object) -> None:
+            if topic.name == TOPIC:
+                raise ZeroDivisionError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with opened(tmp_path) as engine:
+            topics = [await engine.topic(name) for name in (TOPIC, "other")]
+            engine.add_listener(Failing())
+            for _ in range(5):  # together, so that they share commits
+                await asyncio.gather(*(topic.publish([message()]) for _ in range(10) for topic in topics))
+            assert [topic.log.entries for topic in topics] == [50, 50]
 
     asyncio.run(main())
 
