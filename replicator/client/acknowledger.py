@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -28,6 +29,9 @@ from replicator.client.settings import ConsumerSettings
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
+
+REFUSALS_MAX: Final = 1_000
+"""Kept for the next :meth:`Acknowledger.confirm_all`, which raises the first; a consumer may never call it."""
 
 
 class Acknowledger:
@@ -139,7 +143,8 @@ class Acknowledger:
                 case Refused(position, error):
                     _log.warning("%s: acknowledgement of %s refused: %s", self._topic, position, error)
                     self._stats.ack_failed += 1
-                    self._refused[position] = error
+                    if len(self._refused) < REFUSALS_MAX or self._waiters:
+                        self._refused[position] = error
                 case Settled(through):
                     self._settle(through)
 

@@ -109,7 +109,8 @@ class ProducerBusy(PulsarException):
 
 
 class ProducerFenced(PulsarException):
-    """Another producer has taken the topic for itself. It is final: connecting again would take the topic back."""
+    """Another producer has taken the topic for itself, or is connected to one that was asked for exclusively. It is
+    final: connecting again would take the topic back."""
 
 
 class ProducerBlockedQuotaExceededError(PulsarException):

@@ -16,7 +16,7 @@ from typing import Final
 
 from replicator.client.consumer_stats import ConsumerStatsRecorder
 from replicator.client.dead_letter import DeadLetterTracker, letter_properties, retry_properties
-from replicator.client.errors import PulsarException
+from replicator.client.errors import AlreadyClosed, ConnectError, ProducerFenced, PulsarException
 from replicator.client.message import Message
 from replicator.client.partitioned_producer import PartitionedProducer
 from replicator.client.producer import Producer
@@ -60,8 +60,7 @@ class LetterSender:
             await self._send_dead(message, copied)
             return True
         assert self._policy.retry_letter_topic is not None
-        producer = await self._producer(self._policy.retry_letter_topic, None)
-        await _send(producer, message, copied, delay_ms)
+        await self._send(self._policy.retry_letter_topic, None, message, copied, delay_ms)
         return False
 
     async def close(self) -> None:
@@ -72,8 +71,25 @@ class LetterSender:
 
     async def _send_dead(self, message: Message, properties: dict[str, str]) -> None:
         assert self._policy.dead_letter_topic is not None
-        producer = await self._producer(self._policy.dead_letter_topic, self._policy.initial_subscription_name)
-        await _send(producer, message, properties, 0)
+        topic, subscription = self._policy.dead_letter_topic, self._policy.initial_subscription_name
+        await self._send(topic, subscription, message, properties, 0)
+
+    async def _send(
+        self,
+        topic: str,
+        initial_subscription: str | None,
+        message: Message,
+        properties: dict[str, str],
+        delay_ms: int,
+    ) -> None:
+        producer = await self._producer(topic, initial_subscription)
+        try:
+            await _send(producer, message, properties, delay_ms)
+        except (ProducerFenced, ConnectError, AlreadyClosed):
+            if self._producers.get(topic) is producer:  # it can send nothing more: the next letter makes another
+                del self._producers[topic]
+                await producer.close()
+            raise
 
     async def _producer(self, topic: str, initial_subscription: str | None) -> Producer | PartitionedProducer:
         async with self._opening:

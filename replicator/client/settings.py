@@ -104,7 +104,9 @@ class ProducerAccessMode(Enum):
 
     Shared = "Shared"
     Exclusive = "Exclusive"
-    """Refused with :class:`ProducerFenced` while another producer is connected; while it is, it keeps others out."""
+    """Refused with :class:`ProducerFenced` while another producer is connected, whatever that one's mode, and with
+    :class:`ProducerBusy` if that one has its name. While it is connected, Shared ones are refused with
+    :class:`ProducerBusy`, as upstream."""
     WaitForExclusive = "WaitForExclusive"
     """``create_producer`` returns when no other producer is connected any more."""
     ExclusiveWithFencing = "ExclusiveWithFencing"

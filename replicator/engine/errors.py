@@ -108,7 +108,8 @@ class ProducerBusy(EngineError):
 
 
 class ProducerFenced(EngineError):
-    """Another producer has taken the topic for itself; this one may not publish any more."""
+    """Another producer has taken the topic for itself, so this one may not publish any more; or another is connected,
+    so this one cannot have the topic for itself."""
 
     status = 409
 

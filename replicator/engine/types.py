@@ -39,7 +39,7 @@ class AccessMode(Enum):
 
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
-    """Refused while another producer is connected."""
+    """Refused with :class:`ProducerFenced` while another producer is connected."""
     WAIT_FOR_EXCLUSIVE = "WaitForExclusive"
     """Waits until no other producer is connected."""
     EXCLUSIVE_WITH_FENCING = "ExclusiveWithFencing"

@@ -363,6 +363,27 @@ def test_without_retries_nothing_can_be_consumed_later(with_client: WithClient) 
     with_client(scenario)
 
 
+def test_letters_go_on_when_who_took_the_dead_letter_topic_away_has_left(with_client: WithClient) -> None:
+    async def scenario(client: Client) -> None:
+        policy = ConsumerDeadLetterPolicy(1)
+        consumer = await subscribe(client, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=20)
+        dead = await subscribe(client, f"{TOPIC}-s-DLQ", name="dead")
+
+        async def give_up(content: bytes) -> None:
+            await publish(client, content)
+            for _ in range(2):
+                await consumer.negative_acknowledge(await consumer.receive(timeout_millis=5_000))
+
+        await give_up(b"a")
+        assert (await dead.receive(timeout_millis=5_000)).data() == b"a"
+        owner = await client.create_producer(f"{TOPIC}-s-DLQ", access_mode=ProducerAccessMode.ExclusiveWithFencing)
+        await owner.close()
+        await give_up(b"b")
+        assert (await dead.receive(timeout_millis=5_000)).data() == b"b"
+
+    with_client(scenario)
+
+
 def test_while_the_dead_letter_topic_takes_nothing_the_message_stays_and_is_buried_unseen_later(
     with_client: WithClient,
 ) -> None:
