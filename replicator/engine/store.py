@@ -54,7 +54,7 @@ from replicator.engine.block import (
     verify_block,
 )
 from replicator.engine.entry import decode_entry
-from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge, StoreUnusable
 from replicator.engine.position_set import PositionSet
 from replicator.engine.store_files import identity, lock_directory, open_environment
 from snapshots.position import BEFORE_ALL, Position
@@ -557,9 +557,15 @@ def _blocks_after(
 
 
 def _entries_before(view: BlockView, published_ms: int) -> int:
-    """How many entries at the start of a block were published before that time, by their producers' clocks."""
+    """How many entries at the start of a block were published before that time, by their producers' clocks.
+
+    One that cannot be read is as old as its block, which is not before: it must not stop what looks for others.
+    """
     for index, entry in enumerate(view.entries(0, len(view))):
-        metadata, _ = decode_entry(entry, check=False)
+        try:
+            metadata, _ = decode_entry(entry, check=False)
+        except (EntryCorrupt, MessageTooLarge):
+            return index
         if metadata.publish_time >= published_ms:
             return index
     return len(view)

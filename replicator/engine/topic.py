@@ -378,6 +378,12 @@ class Topic:
         engine's."""
         self._check_there()
         stored = None if policies is None else encode_policies(policies)
+        # Who is cancelled cannot call them back from the store: they hold here as well.
+        setting = self.loop.create_task(self._set_policies(policies, stored))
+        setting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(setting)
+
+    async def _set_policies(self, policies: TopicPolicies | None, stored: bytes | None) -> None:
         await self.writer.put("policies", TOPIC_KEY.pack(self.topic_id), stored)
         self.own_policies = policies
         self.apply_policies()
@@ -434,20 +440,24 @@ class Topic:
         Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
         """
         self._check_there()
-        limit = self.policies.max_consumers
-        if limit is not None and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
-            raise NotAllowedError(f"{self.name} has {limit} consumers, the limit of its policies")
+        self._check_room_for_consumer()
         if options.durable:
             existing = await self._durable_subscription(subscription, options)
         else:
             existing = self._passing_subscription(subscription, options)
         try:
             self._check_there()
+            self._check_room_for_consumer()  # others may have come while the subscription was made
             return existing.add(options, deliver)
         except BaseException:
             if not existing.durable and not existing.consumers:
                 self.forget(existing)
             raise
+
+    def _check_room_for_consumer(self) -> None:
+        limit = self.policies.max_consumers
+        if limit is not None and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
+            raise NotAllowedError(f"{self.name} has {limit} consumers, the limit of its policies")
 
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         existing = self.subscriptions.get(name)

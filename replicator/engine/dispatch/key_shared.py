@@ -203,6 +203,7 @@ class KeySharedDispatcher(Dispatcher):
             "blocked_on_unacked": self._held.blocked,
             "delayed_entries": len(self._delayed) + len(self._due),
             "waiting_entries": len(self._waiting),
+            "blocked_on_waiting": len(self._waiting) >= self._waiting_max,
             "draining_hashes": len(self._draining),
         }
 

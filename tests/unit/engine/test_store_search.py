@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from engine_support import PUBLISH_TIME_MS, TOPIC, batch, marker, message, opened
+from engine_support import PUBLISH_TIME_MS, TOPIC, batch, make_block, marker, message, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,5 +107,19 @@ def test_the_backlog_of_a_subscription_with_many_holes_is_counted_at_once(tmp_pa
             started = time.perf_counter()
             assert subscription.backlog_messages() == 50_000
             assert time.perf_counter() - started < 1
+
+    asyncio.run(main())
+
+
+def test_an_entry_that_cannot_be_read_is_as_old_as_its_block_and_stops_no_search(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            entries = [published(-5), b"garbage", published(-5)]
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), entries, origin="eu-west"))])
+            ledger = topic.last_add_confirmed.ledger
+            search = engine.store.position_at_time
+            assert search(topic.topic_id, PUBLISH_TIME_MS) == Position(ledger, 0)
+            assert search(topic.topic_id, PUBLISH_TIME_MS + 1) == Position(ledger, 2)
 
     asyncio.run(main())

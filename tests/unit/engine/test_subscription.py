@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from replicator.engine import topic as topic_module
 from replicator.engine.consumer import PERMITS_MAX, EngineConsumer
+from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import (
     ConsumerBusy,
     InvalidAck,
@@ -20,6 +21,7 @@ from replicator.engine.errors import (
     StoreFull,
     SubscriptionNotFound,
 )
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
@@ -650,5 +652,30 @@ def test_peers_hear_of_a_replicated_subscription_though_its_consumer_gives_up(tm
             await asyncio.wait([coming])
             assert topic.subscriptions["sub"].replicated
             assert heard == [False, True]
+
+    asyncio.run(main())
+
+
+def test_consumers_that_come_together_are_not_more_than_the_policy_allows(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(policies=TopicPolicies(max_consumers=2))) as engine:
+            topic = await engine.topic(TOPIC)
+            coming = (topic.subscribe(f"sub-{number}", SubscribeOptions(), Inbox()) for number in range(5))
+            results = await asyncio.gather(*coming, return_exceptions=True)
+            assert sum(isinstance(result, EngineConsumer) for result in results) == 2
+            assert sum(isinstance(result, NotAllowedError) for result in results) == 3
+
+    asyncio.run(main())
+
+
+def test_policies_whose_setting_is_cancelled_hold_now_as_they_will_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            setting = asyncio.create_task(topic.set_policies(TopicPolicies(max_consumers=7)))
+            await asyncio.sleep(0)
+            setting.cancel()
+            await eventually(lambda: engine.store.policies(topic.topic_id), "the policies in the store")
+            await eventually(lambda: topic.policies.max_consumers == 7, "the policies in force")
 
     asyncio.run(main())
