@@ -1,0 +1,308 @@
+"""Deleting topics: gone at once and for good, with every row, whatever was on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from catalog_support import Follower, rows_of_nobody
+from engine_support import TOPIC, Listener, batch, eventually, make_block, message, opened, subscribed
+
+from replicator.engine import topic_deletion
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.entry import encode_entry
+from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
+from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.topic import Topic
+from replicator.engine.topic_deletion import SWEPT_TABLES
+from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
+from replicator.engine.writer import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+
+def keyed(number: int) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, partition_key=f"key-{number}")
+    return encode_entry(metadata, b"payload")
+
+
+async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
+    """A topic that has rows in every table that topics have rows in."""
+    topic = await engine.topic(name)
+    await topic.set_policies(TopicPolicies(deduplication=True, compaction_threshold_bytes=0))
+    producer = await topic.create_producer(ProducerOptions(name="p", access_mode=AccessMode.EXCLUSIVE))
+    for number in range(8):
+        await producer.publish([keyed(number)])
+    copied = make_block(Position(1, 0), [batch([b"a", b"b"])], origin="x", batch_sizes=[2])
+    await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied)])
+    await topic.write_marker(message(b"marker"))
+    consumer, inbox = await subscribed(topic)
+    await inbox.holds(9)
+    await consumer.acknowledge([Ack(inbox.positions[0]), Ack(inbox.positions[3]), Ack(inbox.positions[8], (1,))])
+    consumer.close()
+    producer.close()
+    await topic.compact()
+    await topic.trim(inbox.positions[0])
+    await engine.remember(f"markers handled {topic.topic_id}", [1, 2])
+    return topic
+
+
+def tables_of(engine: Engine, topic_id: int) -> set[str]:
+    return {table for table in SWEPT_TABLES if engine.store.has_rows(table, topic_id)}
+
+
+def test_nothing_is_left_of_a_deleted_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_deletion, "SWEEP_ROWS_MAX", 2)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await with_rows_everywhere(engine)
+            kept = await with_rows_everywhere(engine, "kept")
+            before = tables_of(engine, kept.topic_id)
+            assert tables_of(engine, topic.topic_id) == before == set(SWEPT_TABLES), "the test sees every table"
+            await engine.delete_topic(TOPIC)
+            assert engine.find(TOPIC) is None
+            await engine.swept()
+            assert rows_of_nobody(engine.store) == set()
+            assert tables_of(engine, kept.topic_id) == before
+            assert engine.store.meta(f"markers handled {kept.topic_id}") == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_starts_finishes_what_another_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_deletion, "SWEEP_ROWS_MAX", 1)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await with_rows_everywhere(engine)
+            await engine.delete_topic(TOPIC)
+            await engine.topic(TOPIC)
+        async with opened(tmp_path) as engine:
+            anew = engine.find(TOPIC)
+            assert anew is not None
+            assert anew.topic_id > topic.topic_id
+            assert (anew.messages, anew.subscriptions, anew.own_policies) == (0, {}, None)
+            await engine.swept()
+            assert rows_of_nobody(engine.store) == set()
+
+    asyncio.run(main())
+
+
+def test_a_topic_made_anew_is_another_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            old = await with_rows_everywhere(engine)
+            last = old.last_add_confirmed
+            await engine.delete_topic(TOPIC)
+            anew = await engine.create_topic(TOPIC)
+            assert anew.incarnation > old.incarnation
+            assert (anew.messages, anew.subscriptions, anew.vector()) == (0, {}, {})
+            (position,) = await anew.publish([message(b"new")])
+            assert position > last, "positions are never used again (invariant 10)"
+            _, inbox = await subscribed(anew)
+            await inbox.holds(1)
+            assert [bytes(each.entry) for each in inbox.deliveries] == [message(b"new")]
+
+    asyncio.run(main())
+
+
+def test_who_asks_for_a_topic_while_it_is_deleted_gets_a_new_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            old = await engine.topic(TOPIC)
+            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC))
+            await eventually(lambda: old.deleted is not None)
+            assert engine.find(TOPIC) is None
+            assert engine.topics() == []
+            anew = await engine.topic(TOPIC)
+            assert deletion.done()
+            assert anew.incarnation > old.incarnation
+            await anew.publish([message()])
+
+    asyncio.run(main())
+
+
+def test_consumers_and_producers_are_sent_away_and_told_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            told: list[tuple[str, str]] = []
+            consumer, _ = await subscribed(topic)
+            producer = await topic.create_producer(ProducerOptions(name="p"))
+            consumer.on_closed = producer.on_closed = lambda code, reason: told.append((code, reason))
+            with pytest.raises(TopicBusy, match="1 producers and 1 consumers"):
+                await engine.delete_topic(TOPIC)
+            await engine.delete_topic(TOPIC, force=True)
+            await eventually(lambda: len(told) == 2)
+            assert {code for code, _ in told} == {"TopicNotFound"}
+            assert all("was deleted" in reason for _, reason in told)
+
+    asyncio.run(main())
+
+
+def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_row(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message(b"%d" % n) for n in range(20)])
+            _, inbox = await subscribed(topic)
+            await inbox.holds(20)
+            subscription = topic.subscriptions["sub"]
+            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC, force=True))
+            results: list[object] = []
+            options = SubscribeOptions(SubscriptionType.SHARED, "c")
+            while not deletion.done():
+                calls = [
+                    topic.publish([message()]),
+                    topic.write_marker(message()),
+                    topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [message()], origin="x"))]),
+                    topic.create_subscription("other", BEFORE_ALL, replicated=False),
+                    topic.subscribe("third", options, inbox),
+                    topic.create_producer(ProducerOptions()),
+                    topic.set_policies(TopicPolicies(max_producers=3)),
+                    subscription.acknowledge([Ack(positions[5])]),
+                    subscription.consume_through(positions[7]),
+                    topic.trim(positions[9]),
+                ]
+                results += await asyncio.gather(*calls, return_exceptions=True)
+                await asyncio.sleep(0)
+            await deletion
+            results += [*(await asyncio.gather(topic.publish([message()]), return_exceptions=True))]
+            assert isinstance(results[-1], TopicNotFound)
+            assert all(isinstance(each, EngineError) for each in results if isinstance(each, Exception)), results
+            await engine.swept()
+            assert rows_of_nobody(engine.store) == set()
+            assert engine.topics() == []
+
+    asyncio.run(main())
+
+
+def test_a_deletion_goes_on_when_its_caller_gives_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            follower = Follower()
+            follower.names = {TOPIC}
+            engine.add_listener(follower)
+            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC))
+            await eventually(lambda: topic.deleted is not None)
+            deletion.cancel()
+            await asyncio.wait([deletion])
+            await eventually(lambda: follower.deleted == [TOPIC])
+            assert engine.store.topic(TOPIC) is None
+
+    asyncio.run(main())
+
+
+def test_a_topic_whose_making_was_given_up_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            making = asyncio.ensure_future(engine.topic(TOPIC))
+            await asyncio.sleep(0)
+            making.cancel()
+            await asyncio.wait([making])
+            await eventually(lambda: engine.find(TOPIC))
+            assert engine.catalog.subscribable("public/default") == [TOPIC]
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_the_store_does_not_delete_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+
+            async def refuse(*_: object) -> None:
+                raise EngineError("not now")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.writer, "delete_topics", refuse)
+                with pytest.raises(EngineError, match="not now"):
+                    await engine.delete_topic(TOPIC)
+            assert engine.find(TOPIC) is topic
+            (position,) = await topic.publish([message()])
+            await topic.subscriptions["sub"].acknowledge([Ack(position)])
+            await engine.delete_topic(TOPIC)
+
+    asyncio.run(main())
+
+
+def test_a_partitioned_topic_goes_with_all_its_partitions_or_not_at_all(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.create_partitioned_topic(TOPIC, 3)
+            consumer, _ = await subscribed(await engine.topic(f"{TOPIC}-partition-2"))
+            with pytest.raises(TopicBusy):
+                await engine.delete_partitioned_topic(TOPIC)
+            with pytest.raises(NotAllowedError, match="3 partitions"):
+                await engine.delete_topic(TOPIC)
+            assert len(engine.topics()) == engine.partitions(TOPIC) == 3
+            consumer.close()
+            await engine.delete_partitioned_topic(TOPIC)
+            assert engine.topics() == []
+            assert engine.partitions(TOPIC) == 0
+            with pytest.raises(TopicNotFound):
+                await engine.delete_partitioned_topic(TOPIC)
+            await engine.topic(TOPIC)
+        async with opened(tmp_path) as engine:
+            assert [topic.name for topic in engine.topics()] == [TOPIC]
+
+    asyncio.run(main())
+
+
+def test_listeners_hear_of_every_log_that_is_deleted(tmp_path: Path) -> None:
+    class Logs(Listener):
+        def __init__(self) -> None:
+            self.deleted: list[str] = []
+
+        def on_log_deleted(self, topic: Topic) -> None:
+            self.deleted.append(topic.name)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.create_partitioned_topic(TOPIC, 2)
+            logs = Logs()
+            engine.add_listener(logs)
+            await engine.delete_partitioned_topic(TOPIC)
+            assert logs.deleted == [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
+            engine.remove_listener(logs)
+            await engine.topic(TOPIC)
+            await engine.delete_topic(TOPIC)
+            assert len(logs.deleted) == 2
+
+    asyncio.run(main())
+
+
+def test_maintenance_passes_over_topics_that_are_deleted_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        policies = TopicPolicies(message_ttl_seconds=0)
+        settings = EngineSettings(policies=policies, maintenance_seconds=0.001)
+        async with opened(tmp_path, settings=settings) as engine:
+            for number in range(20):
+                topic = await engine.topic(f"topic-{number}")
+                await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+                await topic.publish([message()])
+                await engine.delete_topic(topic.name)
+            await engine.swept()
+            assert rows_of_nobody(engine.store) == set()
+
+    asyncio.run(main())
+
+
+def test_a_namespace_that_makes_no_subscriptions_lets_consumers_use_those_that_are_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.catalog.create_namespace("public/default", NamespacePolicies(auto_subscription_creation=False))
+            topic = await engine.topic(TOPIC)
+            with pytest.raises(EngineError, match="auto_subscription_creation"):
+                await subscribed(topic)
+            assert topic.subscriptions == {}
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            await subscribed(topic)
+            await subscribed(topic, "a reader".replace(" ", "-"), durable=False)
+
+    asyncio.run(main())
