@@ -207,6 +207,23 @@ def test_an_exclusive_producer_keeps_others_out_until_one_fences_it(run: Run) ->
     run(scenario)
 
 
+def test_a_close_that_is_cancelled_lets_go_of_the_topic_all_the_same(run: Run) -> None:
+    async def scenario(client: Client) -> None:
+        for turns in range(8):
+            producer = await client.create_producer(TOPIC, producer_name="p")
+            producer.enqueue(b"x")
+            closing = asyncio.create_task(producer.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await producer.close()
+
+    run(scenario)
+
+
 def test_who_waits_for_the_topic_gets_it_when_it_is_free(run: Run) -> None:
     async def scenario(client: Client) -> None:
         first = await client.create_producer(TOPIC, "first")
