@@ -14,7 +14,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from replicator import __version__
+from replicator import __version__, cli_namespaces, cli_subscriptions, cli_topics
 
 app = typer.Typer(
     name="replicator",
@@ -25,6 +25,10 @@ app = typer.Typer(
 )
 db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
 app.add_typer(db, name="db")
+app.add_typer(cli_topics.app, name="topics")
+app.add_typer(cli_subscriptions.app, name="subscriptions")
+app.add_typer(cli_namespaces.app, name="namespaces")
+app.add_typer(cli_namespaces.tenants, name="tenants")
 
 OUTPUT_COLUMNS = 120
 """Where there is no terminal to fit: wide enough that no table breaks its words."""

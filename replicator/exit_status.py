@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replicator.admin_client import AdminError, WorkerUnavailable
 from replicator.database import DatabaseError, DatabaseUnavailable
 from replicator.drills.errors import DrillError
 from replicator.engine.errors import EngineError, StoreFailed
@@ -15,8 +16,10 @@ def exit_status_of(error: Exception) -> int | None:
     """None for an error that nobody expected: it is shown with its traceback."""
     if isinstance(error, WorkerFailed):
         return error.status
-    if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed):
+    if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed | WorkerUnavailable):
         return 3
-    if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):
+    if isinstance(
+        error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError | AdminError
+    ):
         return 2
     return None

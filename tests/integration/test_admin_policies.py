@@ -1,0 +1,389 @@
+"""Policies, namespaces and tenants over the admin paths: what is set counts at once; what is wrong changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_support import administered
+from engine_support import message
+
+from replicator.engine.engine import EngineSettings
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
+
+EU = "persistent/acme/orders/eu"
+FULL = "persistent://acme/orders/eu"
+NS = "namespaces/acme/orders"
+DEFAULT = TopicPolicies()
+
+POLICIES = [
+    ("retention", {"retentionTimeInMinutes": 90, "retentionSizeInMB": -1}, "retention", Retention(5400, None)),
+    ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, "retention", Retention(0, 0)),
+    ("messageTTL", 120, "message_ttl_seconds", 120),
+    ("messageTTL", 0, "message_ttl_seconds", None),
+    ("deduplication", True, "deduplication", True),
+    ("deduplicationEnabled", True, "deduplication", True),
+    ("compactionThreshold", 10_000_000, "compaction_threshold_bytes", 10_000_000),
+    ("maxUnackedMessagesPerConsumer", 0, "max_unacked_messages_per_consumer", None),
+    ("maxUnackedMessagesOnSubscription", 7, "max_unacked_messages_per_subscription", 7),
+    ("maxProducers", 3, "max_producers", 3),
+    ("maxConsumersPerTopic", 4, "max_consumers", 4),
+    ("maxMessageSize", 1024, "max_message_bytes", 1024),
+    ("delayedDelivery", {"active": False, "tickTime": 1}, "delayed_delivery", False),
+]
+
+
+@pytest.mark.parametrize(("policy", "body", "field", "value"), POLICIES)
+@pytest.mark.parametrize("at", [EU, NS])
+def test_a_policy_is_set_counts_is_shown_and_is_unset(
+    tmp_path: Path, at: str, policy: str, body: Any, field: str, value: Any
+) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            assert await admin.call("GET", f"{at}/{policy}") == (204, None)
+            await admin.done("POST", f"{at}/{policy}", body)
+            assert getattr(topic.policies, field) == value
+            assert (await admin.get(f"{at}/{policy}", applied=True)) == body
+            await admin.done("DELETE", f"{at}/{policy}")
+            assert topic.policies == DEFAULT
+            assert await admin.call("GET", f"{at}/{policy}") == (204, None)
+
+    asyncio.run(main())
+
+
+def test_policies_are_there_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.engine.topic(FULL)
+            await admin.done("POST", f"{EU}/maxProducers", 3)
+            await admin.done("POST", f"{NS}/maxProducersPerTopic", 5)
+        async with administered(tmp_path) as admin:
+            assert await admin.get(f"{EU}/maxProducers") == 3
+            assert await admin.get(f"{NS}/maxProducersPerTopic") == 5
+
+    asyncio.run(main())
+
+
+def test_a_namespaces_policy_holds_for_topics_without_their_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = EngineSettings(policies=TopicPolicies(message_ttl_seconds=7))
+        async with administered(tmp_path, settings) as admin:
+            first, second = await admin.engine.topic(FULL), await admin.engine.topic(f"{FULL}-2")
+            await admin.done("POST", f"{EU}/messageTTL", 60)
+            await admin.done("POST", f"{NS}/messageTTL", 30)
+            assert (first.policies.message_ttl_seconds, second.policies.message_ttl_seconds) == (60, 30)
+            await admin.done("DELETE", f"{EU}/messageTTL")
+            assert first.policies.message_ttl_seconds == 30
+            await admin.done("DELETE", f"{NS}/messageTTL")
+            assert first.policies.message_ttl_seconds == 7
+            assert await admin.get(f"{EU}/messageTTL", applied=True) == 7
+
+    asyncio.run(main())
+
+
+def test_tools_send_the_ttl_of_a_topic_as_a_parameter(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", f"{EU}/messageTTL", messageTTL=45)
+            assert topic.policies.message_ttl_seconds == 45
+            assert "messageTTL" in await admin.refused(400, "POST", f"{EU}/messageTTL", messageTTL="x")
+            assert "empty" in await admin.refused(400, "POST", f"{EU}/messageTTL")
+            assert topic.policies.message_ttl_seconds == 45
+
+    asyncio.run(main())
+
+
+def test_a_policy_of_a_partitioned_topic_is_that_of_every_partition(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", f"{EU}/partitions", 2)
+            await admin.done("POST", f"{EU}/maxConsumers", 2)
+            assert [topic.policies.max_consumers for topic in admin.engine.topics()] == [2, 2]
+            assert await admin.get(f"{EU}/maxConsumers") == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "status", "named"),
+    [
+        ("retention", {"retentionTimeInMinutes": 1}, 422, "retentionSizeInMB"),
+        ("retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "retentionDays": 1}, 422, "retentionDays"),
+        ("retention", {"retentionTimeInMinutes": "1", "retentionSizeInMB": 1}, 422, "retentionTimeInMinutes"),
+        ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}, 422, "retentionTimeInMinutes"),
+        ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}, 412, "both to 0"),
+        ("retention", 7, 422, "retention"),
+        ("messageTTL", -1, 422, "messageTTL"),
+        ("messageTTL", 1.5, 422, "messageTTL"),
+        ("messageTTL", True, 422, "messageTTL"),
+        ("messageTTL", 2**40, 422, "messageTTL"),
+        ("deduplication", 1, 422, "deduplication"),
+        ("maxProducers", "many", 422, "maxProducers"),
+        ("maxMessageSize", 2**30, 422, "maxMessageSize"),
+        ("delayedDelivery", {"active": "yes"}, 422, "active"),
+        ("delayedDelivery", {"tickTime": 1000}, 422, "active"),
+        ("maxTopics", 7, 404, "maxTopics"),
+        ("backlogQuota", {"limitSize": 1, "policy": "drop_everything"}, 422, "policy"),
+        ("backlogQuota", {"limitSize": 1}, 422, "policy"),
+        ("backlogQuota", {"policy": "producer_exception"}, 422, "limitSize"),
+        ("backlogQuota", {"limitSize": -7, "policy": "producer_exception"}, 422, "limitSize"),
+        ("backlogQuota", {"limitBytes": 1, "policy": "producer_exception"}, 422, "limitBytes"),
+    ],
+)
+@pytest.mark.parametrize("at", [EU, NS])
+def test_a_policy_that_makes_no_sense_is_named_and_changes_nothing(
+    tmp_path: Path, at: str, policy: str, body: Any, status: int, named: str
+) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", f"{at}/maxConsumers", 9)
+            before = topic.policies
+            assert named in await admin.refused(status, "POST", f"{at}/{policy}", body)
+            assert topic.policies == before
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at", [EU, NS])
+def test_backlog_quotas_by_size_and_by_age(tmp_path: Path, at: str) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            assert await admin.get(f"{at}/backlogQuotaMap") == {}
+            size = {"limit": 1000, "limitSize": 1000, "limitTime": -1, "policy": "producer_exception"}
+            age = {"limit": -1, "limitSize": -1, "limitTime": 60, "policy": "producer_exception"}
+            await admin.done("POST", f"{at}/backlogQuota", size)
+            await admin.done("POST", f"{at}/backlogQuota", age, backlogQuotaType="message_age")
+            assert topic.policies.backlog_quota == BacklogQuota(1000, 60, QuotaPolicy.PRODUCER_EXCEPTION)
+            assert await admin.get(f"{at}/backlogQuotaMap") == {"destination_storage": size, "message_age": age}
+            other = {"limitSize": 5, "policy": "producer_request_hold"}
+            assert "one policy holds for both" in await admin.refused(412, "POST", f"{at}/backlogQuota", other)
+            await admin.refused(400, "POST", f"{at}/backlogQuota", size, backlogQuotaType="messages")
+            await admin.done("DELETE", f"{at}/backlogQuota", backlogQuotaType="message_age")
+            assert await admin.get(f"{at}/backlogQuotaMap") == {"destination_storage": size}
+            await admin.done("POST", f"{at}/backlogQuota", other)
+            assert topic.policies.backlog_quota == BacklogQuota(5, None, QuotaPolicy.PRODUCER_REQUEST_HOLD)
+            await admin.done("DELETE", f"{at}/backlogQuota")
+            assert await admin.get(f"{at}/backlogQuotaMap") == {}
+            assert topic.policies == DEFAULT
+
+    asyncio.run(main())
+
+
+def test_policies_that_are_set_at_once_all_hold(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            names = ["maxProducers", "maxConsumers", "maxMessageSize", "messageTTL", "compactionThreshold"]
+            await asyncio.gather(*(admin.done("POST", f"{EU}/{name}", 9) for name in names))
+            policies = topic.policies
+            assert (
+                policies.max_producers,
+                policies.max_consumers,
+                policies.max_message_bytes,
+                policies.message_ttl_seconds,
+                policies.compaction_threshold_bytes,
+            ) == (9, 9, 9, 9, 9)
+
+    asyncio.run(main())
+
+
+def test_all_policies_of_a_topic_under_our_own_names(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            shown = await admin.get(f"{EU}/policies")
+            assert not shown["own"]
+            assert shown["policies"]["key_ordering"] == "draining"
+            await admin.done("POST", f"{EU}/policies", {"key_ordering": "recently-joined", "max_producers": 2})
+            shown = await admin.get(f"{EU}/policies")
+            assert shown["own"]
+            assert (shown["policies"]["key_ordering"], topic.policies.max_producers) == ("recently-joined", 2)
+            before = topic.policies
+            for body, named in (
+                ({"max_producers": 3, "colour": 1}, "colour"),
+                ({"key_ordering": "any", "max_producers": 3}, "key_ordering"),
+                ([], "object"),
+            ):
+                assert named in await admin.refused(422, "POST", f"{EU}/policies", body)
+            assert topic.policies == before
+            await admin.done("DELETE", f"{EU}/policies")
+            assert topic.policies == DEFAULT
+            await admin.refused(404, "GET", "persistent/acme/orders/none/policies")
+
+    asyncio.run(main())
+
+
+# Namespaces and tenants.
+
+
+def test_a_namespace_is_made_with_its_policies_shown_and_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            body = {
+                "bundles": {"boundaries": ["0x0", "0xf"], "numBundles": 1},
+                "auth_policies": {"namespace_auth": {}, "destination_auth": {}},
+                "schema_compatibility_strategy": "UNDEFINED",
+                "deleted": False,
+                "message_ttl_in_seconds": 30,
+                "retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1},
+                "backlog_quota_map": {"message_age": {"limitTime": 60, "policy": "producer_exception"}},
+                "replication_clusters": ["us-east"],
+                "autoTopicCreationOverride": {
+                    "allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4
+                },
+                "max_producers_per_topic": None,
+            }  # fmt: skip
+            await admin.done("PUT", NS, body)
+            shown = await admin.get(NS)
+            for name in ("message_ttl_in_seconds", "retention_policies", "replication_clusters"):
+                assert shown[name] == body[name]
+            assert shown["autoTopicCreationOverride"] == body["autoTopicCreationOverride"]
+            assert shown["backlog_quota_map"]["message_age"]["limitTime"] == 60
+            topic = await admin.engine.topic(f"{FULL}-partition-0", create=True)
+            assert topic.policies.message_ttl_seconds == 30
+            await admin.refused(409, "PUT", NS)
+            await admin.refused(409, "DELETE", NS)
+            await admin.done("DELETE", NS, force=True)
+            await admin.refused(404, "GET", NS)
+            assert await admin.get("namespaces/acme") == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({"message_ttl_in_seconds": "long"}, 422, "message_ttl_in_seconds"),
+        ({"message_ttl_in_seconds": 5, "offload_threshold": 5}, 422, "offload_threshold"),
+        ({"auth_policies": {"namespace_auth": {"me": ["produce"]}}}, 422, "auth_policies"),
+        ({"replication_clusters": "us-east"}, 422, "replication_clusters"),
+        ({"replication_clusters": [1]}, 422, "replication_clusters[0]"),
+        ({"backlog_quota_map": {"days": {}}}, 422, "days"),
+        ({"autoTopicCreationOverride": {"allowAutoTopicCreation": 1}}, 422, "allowAutoTopicCreation"),
+        ({"autoTopicCreationOverride": {"topicType": "round"}}, 422, "topicType"),
+        (
+            {"autoTopicCreationOverride": {"allowAutoTopicCreation": True, "topicType": "partitioned"}},
+            422,
+            "defaultNumPartitions",
+        ),
+        ([], 422, "policies"),
+    ],
+)
+def test_a_namespace_with_policies_that_make_no_sense_is_not_made(
+    tmp_path: Path, body: Any, status: int, named: str
+) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            assert named in await admin.refused(status, "PUT", NS, body)
+            assert await admin.get("tenants") == []
+
+    asyncio.run(main())
+
+
+def test_what_a_namespace_lets_clients_make(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", NS)
+            assert await admin.get(f"{NS}/autoTopicCreation") == {
+                "allowAutoTopicCreation": True,
+                "topicType": "non-partitioned",
+            }
+            await admin.done("POST", f"{NS}/autoTopicCreation", {"allowAutoTopicCreation": False})
+            await admin.done("POST", f"{NS}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+            shown = await admin.get(NS)
+            assert not shown["autoTopicCreationOverride"]["allowAutoTopicCreation"]
+            assert not shown["autoSubscriptionCreationOverride"]["allowAutoSubscriptionCreation"]
+            await admin.done("PUT", EU)
+            await admin.done("PUT", f"{EU}/subscription/jobs")
+            await admin.done("DELETE", f"{NS}/autoTopicCreation")
+            await admin.done("DELETE", f"{NS}/autoSubscriptionCreation")
+            assert (await admin.get(f"{NS}/autoTopicCreation"))["allowAutoTopicCreation"]
+            assert (await admin.get(f"{NS}/autoSubscriptionCreation"))["allowAutoSubscriptionCreation"]
+            await admin.refused(422, "POST", f"{NS}/autoTopicCreation", {"allow": True})
+            await admin.refused(422, "POST", f"{NS}/autoSubscriptionCreation", {})
+
+    asyncio.run(main())
+
+
+def test_the_clusters_that_a_namespace_is_copied_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", NS)
+            assert await admin.call("GET", f"{NS}/replication") == (204, None)
+            await admin.done("POST", f"{NS}/replication", ["us-east", "eu-west"])
+            assert await admin.get(f"{NS}/replication") == ["us-east", "eu-west"]
+            assert "replication" in await admin.refused(422, "POST", f"{NS}/replication", {"clusters": []})
+            await admin.done("DELETE", f"{NS}/replication")
+            assert await admin.call("GET", f"{NS}/replication") == (204, None)
+            await admin.refused(404, "POST", "namespaces/acme/none/replication", ["us-east"])
+
+    asyncio.run(main())
+
+
+def test_tenants_are_made_shown_and_deleted_when_they_are_empty(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", "tenants/acme", {"adminRoles": [], "allowedClusters": ["us-east", "eu-west"]})
+            await admin.done("POST", "tenants/acme", {"adminRoles": []})
+            assert await admin.get("tenants") == ["acme"]
+            assert await admin.get("tenants/acme") == {"adminRoles": [], "allowedClusters": ["us-east"]}
+            await admin.refused(409, "PUT", "tenants/acme")
+            await admin.done("PUT", NS)
+            await admin.refused(409, "DELETE", "tenants/acme")
+            await admin.done("DELETE", NS)
+            await admin.done("DELETE", "tenants/acme")
+            await admin.refused(404, "GET", "tenants/acme")
+            await admin.refused(404, "GET", "namespaces/acme")
+            await admin.refused(404, "DELETE", "tenants/acme")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({"adminRoles": ["root"]}, 501, "adminRoles"),
+        ({"allowedClusters": ["elsewhere"]}, 412, "us-east"),
+        ({"allowedClusters": "us-east"}, 422, "allowedClusters"),
+        ({"roles": []}, 422, "roles"),
+        (7, 422, "tenant"),
+    ],
+)
+def test_a_tenant_that_cannot_be_is_not_made(tmp_path: Path, body: Any, status: int, named: str) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            assert named in await admin.refused(status, "PUT", "tenants/acme", body)
+            assert await admin.get("tenants") == []
+
+    asyncio.run(main())
+
+
+def test_an_empty_namespace_has_no_topics_of_any_kind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", NS)
+            for path in ("persistent/acme/orders", "persistent/acme/orders/partitioned", f"{NS}/topics"):
+                assert await admin.get(path) == []
+            for path in ("non-persistent/acme/orders", "non-persistent/acme/orders/partitioned"):
+                assert await admin.get(path) == []
+            for path in ("persistent/acme/none", "non-persistent/acme/none", "namespaces/acme/none/topics"):
+                await admin.refused(404, "GET", path)
+
+    asyncio.run(main())
+
+
+def test_a_quota_that_is_set_over_http_refuses_publishes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", f"{EU}/maxMessageSize", 100)
+            with pytest.raises(Exception, match="max_message_bytes"):
+                await topic.publish([message(b"x" * 200)])
+
+    asyncio.run(main())
