@@ -1,4 +1,4 @@
-"""Opening a channel again after its loss, with growing pauses, for as long as the operation timeout allows."""
+"""Opening a channel, and opening it again after its loss, with growing pauses; how long that goes on."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ T = TypeVar("T")
 PAUSE_FIRST_SECONDS: Final = 0.05
 PAUSE_MAX_SECONDS: Final = 2.0
 """A worker that restarts is back within seconds; longer pauses would only add to the time without it."""
+REOPEN_SECONDS_MAX: Final = 24 * 3600.0
+"""After a loss. A cluster may be away for hours, and who was connected goes on when it is back, as upstream's clients do.
+What is sent meanwhile ends by the send timeout; ``Client(reconnect=False)`` is for those who want to hear of the loss."""
 
 _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 
@@ -34,17 +37,19 @@ async def open_with_retries(
     """Call ``attempt`` until it returns, up to ``timeout_seconds``; then raise its last error.
 
     Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
-    :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone. The first failure is
+    :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone; and it is tried for
+    :data:`REOPEN_SECONDS_MAX` instead. The first failure is
     logged as a warning that names ``what`` is being opened: otherwise nobody learns for long what it waits for.
     """
 
     def warn_once(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            _log.warning("%s: %s; trying again for %g s", what, state.outcome.exception(), timeout_seconds)
+            _log.warning("%s: %s; trying again for %g s", what, state.outcome.exception(), seconds_max)
 
+    seconds_max = REOPEN_SECONDS_MAX if again else timeout_seconds
     healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + ((ConsumerBusy, ProducerBusy) if again else ())
     retrying = AsyncRetrying(
-        stop=stop_after_delay(timeout_seconds),
+        stop=stop_after_delay(seconds_max),
         wait=wait_exponential_jitter(multiplier=PAUSE_FIRST_SECONDS, max=PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
         retry=retry_if_exception_type(healed_by_time),
         before_sleep=warn_once,

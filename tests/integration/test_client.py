@@ -34,6 +34,7 @@ from replicator.client import (
     OutgoingMessage,
     ProducerQueueIsFull,
     Timeout,
+    reopening,
 )
 from replicator.client.frame_codec import encode_request
 from replicator.client.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
@@ -624,9 +625,24 @@ def test_a_message_that_is_not_confirmed_in_time_fails_and_is_not_sent_again(tmp
     run_with_worker(tmp_path / "engine", scenario)
 
 
-def test_reconnecting_ends_with_the_operation_timeout(tmp_path: Path) -> None:
+def test_a_loss_may_last_longer_than_an_operation(tmp_path: Path) -> None:
     async def scenario(worker: Worker) -> None:
         async with Client(worker.url, operation_timeout_seconds=0.3) as client:
+            consumer = await client.subscribe("flights", "s")
+            producer = await client.create_producer("flights")
+            await worker.cut_off()
+            with pytest.raises(ConnectError):
+                await client.create_producer("others")  # an operation, which ends by its timeout
+            await worker.serve()
+            await producer.send(b"x")
+            assert (await consumer.receive(timeout_millis=10_000)).data() == b"x"
+
+
+def test_reopening_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reopening, "REOPEN_SECONDS_MAX", 0.3)
+
+    async def scenario(worker: Worker) -> None:
+        async with Client(worker.url) as client:
             consumer = await client.subscribe("flights", "s")
             producer = await client.create_producer("flights")
             await worker.cut_off()
