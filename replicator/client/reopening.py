@@ -25,8 +25,8 @@ PAUSE_FIRST_SECONDS: Final = 0.05
 PAUSE_MAX_SECONDS: Final = 2.0
 """A worker that restarts is back within seconds; longer pauses would only add to the time without it."""
 REOPEN_SECONDS_MAX: Final = 24 * 3600.0
-"""After a loss. A cluster may be away for hours, and who was connected goes on when it is back, as upstream's clients do.
-What is sent meanwhile ends by the send timeout; ``Client(reconnect=False)`` is for those who want to hear of the loss."""
+"""After a loss: a cluster may be away for hours, and who was connected goes on when it is back, as with upstream.
+What is sent meanwhile ends by the send timeout; ``Client(reconnect=False)`` is for those who want to hear of it."""
 
 _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 
