@@ -21,9 +21,8 @@ from replicator.engine.cursor_rows import CursorRows
 from replicator.engine.cursor_saver import CursorSaver
 from replicator.engine.dispatch.choice import make_dispatcher, unacked_limits
 from replicator.engine.dispatch.dispatcher import Dispatcher
-from replicator.engine.dispatch.key_shared import KeySharedDispatcher
+from replicator.engine.dispatch.many_active import ManyActiveDispatcher
 from replicator.engine.dispatch.redeliveries import RedeliveryCounts
-from replicator.engine.dispatch.shared import SharedDispatcher
 from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.errors import ConsumerBusy, EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
 from replicator.engine.failover import FailoverRegistry
@@ -235,7 +234,7 @@ class Subscription:
 
     def apply_policies(self, policies: TopicPolicies) -> None:
         """The topic's policies changed; how keys are assigned changes when the consumers have gone."""
-        if isinstance(self.dispatcher, SharedDispatcher | KeySharedDispatcher):
+        if isinstance(self.dispatcher, ManyActiveDispatcher):
             self.dispatcher.set_limits(unacked_limits(policies))
             self._pump.delays = policies.delayed_delivery
             self._pump.schedule()

@@ -21,12 +21,12 @@ before is acknowledged; "sent" and not "read", as PIP-282 corrected it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from replicator.engine.dispatch.delayed import DelayedEntries
-from replicator.engine.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, Dispatcher, gone
-from replicator.engine.dispatch.held import HeldEntries, HeldEntry
+from replicator.engine.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, gone
+from replicator.engine.dispatch.held import HeldEntry
+from replicator.engine.dispatch.many_active import ManyActiveDispatcher
 from replicator.engine.dispatch.plan import Assignment, Candidate, ReadAgain, ReadPlan, ReadTail, UnackedLimits
 from replicator.engine.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.errors import ConsumerBusy
@@ -43,7 +43,7 @@ HASHES_SHOWN_MAX: Final = 20
 RANGES_SHOWN_MAX: Final = 200
 
 
-class KeySharedDispatcher(Dispatcher):
+class KeySharedDispatcher(ManyActiveDispatcher):
     """The dispatch state of a Key_Shared subscription."""
 
     def __init__(
@@ -56,7 +56,7 @@ class KeySharedDispatcher(Dispatcher):
         limits: UnackedLimits = UnackedLimits(),  # noqa: B008 - a frozen value
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        super().__init__(SubscriptionType.KEY_SHARED, read_position, redeliveries)
+        super().__init__(SubscriptionType.KEY_SHARED, read_position, redeliveries, limits)
         self._assignment = assignment
         self._ordering = ordering
         self._waiting_max = waiting_max
@@ -65,7 +65,6 @@ class KeySharedDispatcher(Dispatcher):
         self._ranges_shown: Mapping[int, Sequence[HashRange]] = {}
         self._sticky = False
         self._out_of_order = False
-        self._held = HeldEntries(self.consumers, limits)
         self._holders: dict[int, tuple[int, int]] = {}
         """Key hash → the consumer that holds entries of it, and how many."""
         self._waiting: dict[Position, int] = {}
@@ -77,7 +76,6 @@ class KeySharedDispatcher(Dispatcher):
         """Key hash → what waits until its holder has let go."""
         self._sorted = True
         """Whether what waits lies in these two as it should; else :meth:`_sort_waiting` will see to it."""
-        self._delayed = DelayedEntries()
         self._due = PositionSet()
         """Was delayed and is due; its keys are not known before it is read again."""
         self._clock_ms = 0
@@ -85,14 +83,6 @@ class KeySharedDispatcher(Dispatcher):
         self._mark_delete = read_position
         self._joined_at: dict[int, Position] = {}
         """Recently joined consumers: they get nothing above this until all up to it is acknowledged."""
-
-    @property
-    def permits(self) -> int:
-        return sum(state.permits for state in self.consumers.values() if state.ready)
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self._delayed.next_due_ms
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
         if self._held.blocked:
@@ -153,9 +143,6 @@ class KeySharedDispatcher(Dispatcher):
         self._forget(position)
         self.redeliveries.forget(position)
 
-    def partly_acknowledged(self, position: Position, unacked: int) -> None:
-        self._held.shrink(position, unacked)
-
     def acknowledged_through(self, position: Position) -> None:
         for entry in self._held.remove_through(position):
             self._released(entry)
@@ -168,12 +155,6 @@ class KeySharedDispatcher(Dispatcher):
         self._delayed.discard_through(position)
         self.redeliveries.forget_through(position)
         self.read_position = max(self.read_position, position)
-
-    def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
-        pending = self.consumers[consumer_id].pending
-        for position in list(pending) if positions is None else [p for p in positions if p in pending]:
-            if self._take_back(position):
-                self.redeliveries.add(position)
 
     def restart(self, position: Position) -> None:
         self.read_position = self._last_sent = self._mark_delete = position
@@ -188,19 +169,12 @@ class KeySharedDispatcher(Dispatcher):
         self._joined_at.clear()
         self.redeliveries.clear()
 
-    def set_limits(self, limits: UnackedLimits) -> None:
-        self._held.set_limits(limits)
-
-    def held(self) -> dict[Position, int]:
-        return {position: entry.consumer_id for position, entry in self._held.items()}
-
     def status(self) -> Mapping[str, Any]:
         self._sort_waiting()
         return {
+            **super().status(),
             "key_assignment": "sticky" if self._sticky else self._assignment.value,
             "key_ordering": "out-of-order" if self._out_of_order else self._ordering.value,
-            "unacked_messages": self._held.unacked_messages,
-            "blocked_on_unacked": self._held.blocked,
             "delayed_entries": len(self._delayed) + len(self._due),
             "waiting_entries": len(self._waiting),
             "blocked_on_waiting": len(self._waiting) >= self._waiting_max,
@@ -227,7 +201,8 @@ class KeySharedDispatcher(Dispatcher):
         """In ascending order; from what it holds, because there may be a thousand consumers to ask for."""
         entries = (self._held.get(position) for position in self.consumers[consumer_id].pending)
         hashes = {entry.key_hash for entry in entries if entry is not None}
-        return sorted(hash_ for hash_ in hashes if self._holders[hash_][0] == consumer_id)
+        # Out of order a key can have two holders, of which the newer is remembered, and forgotten when it lets go.
+        return sorted(hash_ for hash_ in hashes if self._holders.get(hash_, (None, 0))[0] == consumer_id)
 
     def _ranges(self) -> Mapping[int, Sequence[HashRange]]:
         """The selector's ranges; kept, because the stats ask for each consumer's and a ring has a hundred of each."""

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from replicator.engine.dispatch.delayed import DelayedEntries
-from replicator.engine.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, Dispatcher, gone
-from replicator.engine.dispatch.held import HeldEntries, HeldEntry
+from replicator.engine.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, gone
+from replicator.engine.dispatch.held import HeldEntry
+from replicator.engine.dispatch.many_active import ManyActiveDispatcher
 from replicator.engine.dispatch.plan import Assignment, Candidate, ReadAgain, ReadPlan, ReadTail, UnackedLimits
 from replicator.engine.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.position_set import PositionSet
@@ -27,7 +27,7 @@ TURN_MESSAGES_MAX: Final = 100
 """How many messages a consumer gets before it is the next one's turn: small, so that load spreads evenly."""
 
 
-class SharedDispatcher(Dispatcher):
+class SharedDispatcher(ManyActiveDispatcher):
     """The dispatch state of a Shared subscription."""
 
     def __init__(
@@ -37,20 +37,10 @@ class SharedDispatcher(Dispatcher):
         *,
         limits: UnackedLimits = UnackedLimits(),  # noqa: B008 - a frozen value
     ) -> None:
-        super().__init__(SubscriptionType.SHARED, read_position, redeliveries)
-        self._held = HeldEntries(self.consumers, limits)
-        self._delayed = DelayedEntries()
+        super().__init__(SubscriptionType.SHARED, read_position, redeliveries, limits)
         self._replay = PositionSet()
         self._turns: list[int] = []
         """Consumers in the order in which they are served: by priority, and within one in turns."""
-
-    @property
-    def permits(self) -> int:
-        return sum(state.permits for state in self.consumers.values() if state.ready)
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self._delayed.next_due_ms
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
         if self._held.blocked or not any(state.ready for state in self.consumers.values()):
@@ -97,22 +87,12 @@ class SharedDispatcher(Dispatcher):
         self._replay.discard(position)
         self.redeliveries.forget(position)
 
-    def partly_acknowledged(self, position: Position, unacked: int) -> None:
-        self._held.shrink(position, unacked)
-
     def acknowledged_through(self, position: Position) -> None:
         self._held.remove_through(position)
         self._replay.discard_through(position)
         self._delayed.discard_through(position)
         self.redeliveries.forget_through(position)
         self.read_position = max(self.read_position, position)
-
-    def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
-        pending = self.consumers[consumer_id].pending
-        for position in list(pending) if positions is None else [p for p in positions if p in pending]:
-            if self._held.remove(position) is not None:  # asked for twice, it is one redelivery
-                self.redeliveries.add(position)
-                self._replay.add(position)
 
     def restart(self, position: Position) -> None:
         self.read_position = position
@@ -121,19 +101,8 @@ class SharedDispatcher(Dispatcher):
         self._held.clear()
         self.redeliveries.clear()
 
-    def set_limits(self, limits: UnackedLimits) -> None:
-        self._held.set_limits(limits)
-
-    def held(self) -> dict[Position, int]:
-        return {position: entry.consumer_id for position, entry in self._held.items()}
-
     def status(self) -> Mapping[str, Any]:
-        return {
-            "unacked_messages": self._held.unacked_messages,
-            "blocked_on_unacked": self._held.blocked,
-            "delayed_entries": len(self._delayed),
-            "replay_entries": len(self._replay),
-        }
+        return {**super().status(), "replay_entries": len(self._replay)}
 
     # Inside.
 
@@ -145,6 +114,12 @@ class SharedDispatcher(Dispatcher):
         for position in state.pending:
             self._held.remove(position)
             self._replay.add(position)
+
+    def _take_back(self, position: Position) -> bool:
+        if self._held.remove(position) is None:
+            return False
+        self._replay.add(position)
+        return True
 
     def _priority(self, consumer_id: int) -> int:
         return self.consumers[consumer_id].options.priority

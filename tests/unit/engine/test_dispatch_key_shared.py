@@ -132,6 +132,9 @@ def test_out_of_order_delivery_does_not_wait_for_the_old_consumer() -> None:
     tested.add_consumer(1, options("b", out_of_order=True))
     tested.flow(1, 10)
     assert sent(tested, entries((1, LOW))) == {at(1): 1}
+    tested.acknowledged(at(1))
+    assert tested.consumer_status(0)["held_hashes"] == 0, "the newer holder is remembered, and has let go"
+    assert tested.held() == {at(0): 0}
 
 
 def test_recently_joined_waits_for_all_that_was_sent_before_it_came() -> None:
