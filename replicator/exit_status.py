@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from replicator.admin_client import AdminError, WorkerUnavailable
-from replicator.database import DatabaseError, DatabaseUnavailable
-from replicator.drills.errors import DrillError
-from replicator.engine.errors import EngineError, StoreFailed
-from replicator.pipeline.errors import PeerUnavailable, PipelineError
-from replicator.processes import WorkerFailed
-from replicator.topology import TopologyError
-from replicator.worker import WorkerError
 
 
 def exit_status_of(error: Exception) -> int | None:
     """None for an error that nobody expected: it is shown with its traceback."""
+    if isinstance(error, AdminError):
+        return 3 if isinstance(error, WorkerUnavailable) else 2
+    # Importing everything that can fail takes seconds: a command that asks a worker has failed in a blink.
+    from replicator.database import DatabaseError, DatabaseUnavailable
+    from replicator.drills.errors import DrillError
+    from replicator.engine.errors import EngineError, StoreFailed
+    from replicator.pipeline.errors import PeerUnavailable, PipelineError
+    from replicator.processes import WorkerFailed
+    from replicator.topology import TopologyError
+    from replicator.worker import WorkerError
+
     if isinstance(error, WorkerFailed):
         return error.status
-    if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed | WorkerUnavailable):
+    if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed):
         return 3
-    if isinstance(
-        error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError | AdminError
-    ):
+    if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):
         return 2
     return None

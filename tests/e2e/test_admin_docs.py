@@ -1,0 +1,58 @@
+"""What docs/admin.md shows runs as it stands there, in that order, but for the port; and it names every path."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from admin_support import administered
+from engine_support import message
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from replicator.api.admin import namespaces, peeking, policies, subscriptions, tenants, topics
+from replicator.api.admin.policy_shapes import ALIASES, SHAPES
+from replicator.cli import app
+
+DOCS = Path(__file__).parents[2] / "docs" / "admin.md"
+
+
+def commands() -> list[list[str]]:
+    blocks = re.findall(r"^```console\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    return [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
+
+
+def test_every_command_of_the_page_works(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            for command in commands():
+                arguments = [part.replace("http://127.0.0.1:7101", admin.url) for part in command[1:]]
+                done = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+                assert done.exit_code == 0, f"{command}: {done.output[-2000:]} {done.exception}"
+                if command[1:3] == ["topics", "create"]:
+                    topic = await admin.engine.topic("acme/orders/eu")
+                    await topic.publish([message(b"an order")] * 10)
+                if command[2:3] == ["peek"]:
+                    assert done.output.count("an order") == 5
+            assert admin.engine.catalog.tenants() == ["acme"]
+            assert admin.engine.topics() == []
+
+    asyncio.run(main())
+
+
+def test_the_page_names_every_command() -> None:
+    words = set(re.findall(r"[\w-]+", DOCS.read_text()))
+    groups = get_command(app).commands  # type: ignore[attr-defined]
+    for group in ("topics", "subscriptions", "namespaces", "tenants"):
+        assert set(groups[group].commands) <= words, group
+
+
+def test_the_page_names_every_path() -> None:
+    text = DOCS.read_text()
+    words = set(re.findall(r"[\w-]+", text))
+    for resource in (tenants, namespaces, topics, subscriptions, peeking, policies):
+        for route in resource.routes():
+            assert set(re.findall(r"[A-Za-z_-]{2,}", route.path)) - {"admin"} <= words, route.path
+    for name in (*SHAPES, *ALIASES):
+        assert name in words or "…On" + name.partition("On")[2] in text, name
