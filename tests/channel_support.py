@@ -14,6 +14,7 @@ from engine_support import TOPIC, eventually
 
 from replicator.api import client_sockets
 from replicator.api.errors import report_errors
+from replicator.api.topic_sockets import add_topic_sockets
 from replicator.client.channel import Connector, ConsumerChannel, ProducerChannel
 from replicator.client.embedded_channel import EmbeddedConnector
 from replicator.client.errors import PulsarException
@@ -141,6 +142,7 @@ async def served(engine: Engine) -> AsyncIterator[str]:
     app[client_sockets.SOCKETS] = set()
     app.on_shutdown.append(client_sockets.close_sockets)
     app.add_routes(client_sockets.routes())
+    add_topic_sockets(app, engine)
     runner = web.AppRunner(app)
     await runner.setup()
     try:

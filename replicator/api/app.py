@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from replicator.api import client_sockets, data_plane
+from replicator.api import client_sockets, data_plane, topic_sockets
 from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.metrics import StatusCollector
@@ -73,6 +73,7 @@ def make_app(
     )
     app.add_routes(data_plane.routes())
     app.add_routes(client_sockets.routes())
+    topic_sockets.add_topic_sockets(app, engine)
     add_admin(app, engine)
     return app
 

@@ -103,11 +103,13 @@ async def consumer_socket(request: web.Request) -> web.StreamResponse:
 
 async def partitions(request: web.Request) -> web.Response:
     """How many partitions a topic has that somebody is about to use: 0 if it is not partitioned or does not exist, nor
-    is made with partitions by its namespace's policies."""
+    is made with partitions by its namespace's policies. With ``create=false`` nothing is made."""
     name = request.query.get("topic")
     if not name:
         raise BadRequest("parameter topic is missing")
-    found = await request.app[ENGINE].partitions_for_use(name)
+    engine = request.app[ENGINE]
+    create = request.query.get("create") != "false"
+    found = await engine.partitions_for_use(name) if create else engine.partitions(name)
     return web.json_response({"topic": str(parse_topic(name)), "partitions": found})
 
 
@@ -383,7 +385,7 @@ async def _while_the_client_stays(
 async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: Request) -> None:
     if not isinstance(first, Subscribe):
         raise InvalidFrame(f"the first frame of a consumer is subscribe, not {type(first).__name__}")
-    topic = await engine.topic(first.topic)
+    topic = await engine.topic(first.topic, create=first.create_topic)
     outgoing = _Outgoing(socket)
     consumer = await topic.subscribe(first.subscription, first.options, outgoing.deliver)
     outgoing.connected(consumer)

@@ -45,6 +45,7 @@ from replicator.client.message import ChunkMessageId, Message, MessageId, Outgoi
 from replicator.client.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff
 from replicator.client.partitioned_producer import PartitionedProducer
+from replicator.client.pattern_consumer import PatternConsumer
 from replicator.client.producer import Producer
 from replicator.client.producer_stats import ProducerStats
 from replicator.client.reader import Reader
@@ -61,6 +62,7 @@ from replicator.client.settings import (
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    RegexSubscriptionMode,
 )
 from replicator.client.sync_client import SyncClient
 
@@ -110,6 +112,7 @@ __all__ = [
     "OutgoingMessage",
     "PartitionedProducer",
     "PartitionsRoutingMode",
+    "PatternConsumer",
     "Producer",
     "ProducerAccessMode",
     "ProducerBlockedQuotaExceededError",
@@ -120,6 +123,7 @@ __all__ = [
     "ProducerStats",
     "PulsarException",
     "Reader",
+    "RegexSubscriptionMode",
     "SchemaError",
     "ServiceUnitNotReady",
     "StringSchema",

@@ -116,6 +116,36 @@ class ConsumerChannel(Protocol):
         """Let go of the subscription; what is unacknowledged goes to its other consumers."""
 
 
+class TopicWatchEvents(Protocol):
+    """What the watcher of a pattern hears, in any order and with gaps: only the hashes say what is true."""
+
+    def on_topics(self, names: Sequence[str] | None, names_hash: str) -> None:
+        """A poll is answered: the full names of all topics that match, or None if they have the hash that was sent."""
+
+    def on_topics_changed(self, added: Sequence[str], deleted: Sequence[str], names_hash: str) -> None:
+        """Topics came and went, first those that went; a name that is in both was made anew. The hash is that of the
+        whole list after it."""
+
+    def on_poll_refused(self, error: PulsarException) -> None:
+        """A poll is not answered with names."""
+
+    def on_lost(self, error: PulsarException) -> None:
+        """The channel is gone."""
+
+
+class TopicWatchChannel(Protocol):
+    """One watched pattern."""
+
+    def start(self, events: TopicWatchEvents) -> None:
+        """Begin to report to ``events``; the answer to the first poll, which the opening was, at once."""
+
+    def poll(self, known_hash: str) -> None:
+        """Ask for the list."""
+
+    async def close(self) -> None:
+        """Watch no longer."""
+
+
 class Connector(Protocol):
     """Opens channels to one cluster. Errors are those of :mod:`replicator.client.errors`."""
 
@@ -126,8 +156,16 @@ class Connector(Protocol):
         :class:`ConnectError`, :class:`ProducerBusy`, :class:`ProducerFenced` and what else the cluster answers.
         """
 
-    async def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; 0 for a topic that is not partitioned or does not exist."""
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions the topic has; 0 for a topic that is not partitioned or does not exist. With ``create``
+        somebody is about to use it: it is made if its namespace's policies make partitioned topics."""
+
+    async def open_topic_watch(self, pattern: str, known_hash: str) -> TopicWatchChannel:
+        """Watch the topics of a pattern, from a list with that hash on.
+
+        Raises :class:`InvalidConfiguration` for a pattern that cannot be read, :class:`ConnectError`, and what else the
+        cluster answers.
+        """
 
     async def open_consumer(self, settings: ConsumerSettings) -> ConsumerChannel:
         """Subscribe; raises :class:`ConnectError`, :class:`ConsumerBusy` and what else the cluster answers."""

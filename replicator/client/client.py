@@ -5,12 +5,13 @@ changing an import. Extensions: ``reconnect=False``, ``embedded:PATH``, :meth:`P
 :meth:`Producer.send_many`, :meth:`Producer.pending`, :meth:`Consumer.receive_many`,
 :meth:`Consumer.acknowledge_many`, :meth:`Consumer.flush_acknowledgements`, ``stats()``, ``origin()`` of a message, and
 what the Java client has and the asyncio one lacks: listeners, readers, :meth:`Consumer.reconsume_later`, batch receive,
-back-offs. Subscribing to a pattern of topics is refused.
+back-offs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,13 @@ from replicator.client.consumer import Consumer, ConsumerEventListener
 from replicator.client.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
 from replicator.client.embedded_channel import EmbeddedConnector
 from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
-from replicator.client.errors import AlreadyClosed, ConsumerBusy, InvalidConfiguration, InvalidUrl
+from replicator.client.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    InvalidConfiguration,
+    InvalidUrl,
+    OperationNotSupported,
+)
 from replicator.client.framing import MESSAGE_BYTES_MAX
 from replicator.client.letters import LetterTopics
 from replicator.client.listening import MessageListener
@@ -52,15 +59,18 @@ from replicator.client.settings import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerSettings,
+    RegexSubscriptionMode,
     check_callable,
     check_enum,
     check_flag,
     check_instance,
     check_properties,
     check_range,
+    check_seconds,
     full_topic_name,
     refuse_unsupported,
     subscription_type,
+    topic_pattern,
 )
 from replicator.client.socket_channel import SocketConnector
 from replicator.engine.topic_name import parse_topic
@@ -87,8 +97,6 @@ _CLIENT_OFF: Final[Mapping[str, object]] = {
 }
 _CONSUMER_OFF: Final[Mapping[str, object]] = {
     "broker_consumer_stats_cache_time_ms": 30_000,
-    "regex_subscription_mode": None,
-    "is_pattern_topic": False,
 }
 _READER_OFF: Final[Mapping[str, object]] = {"subscription_role_prefix": None}
 
@@ -212,7 +220,7 @@ class Client:
 
     async def subscribe(
         self,
-        topic: str | list[str],
+        topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: Schema | None = None,
@@ -248,10 +256,18 @@ class Client:
         enable_retry: bool = False,
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         stats_interval_in_seconds: int = 0,
+        is_pattern_topic: bool = False,
+        pattern_auto_discovery_period: float = 60,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         **unsupported: Any,
     ) -> Consumer | MultiTopicsConsumer:
         """A consumer of a subscription, which is made at ``initial_position`` if it does not exist; one for all
-        topics of a list, and for all partitions of a topic that has any.
+        topics of a list, for all partitions of a topic that has any, and for all topics of a pattern.
+
+        A pattern is a compiled regex, or with ``is_pattern_topic`` a str: ``persistent://tenant/namespace/regex``, over
+        one namespace, in the syntax of RE2 (no look-around, no back references). It is matched by the cluster, which
+        tells of topics that come and go; ``pattern_auto_discovery_period`` is the number of seconds between the polls
+        that make sure. Topics made since are consumed from their first message on.
 
         ``unacked_messages_timeout_ms`` None or 0: messages may stay unacknowledged. Beyond the official asyncio client:
         ``message_listener`` (a function or coroutine function of consumer and message), ``consumer_event_listener``
@@ -275,7 +291,15 @@ class Client:
         check_range("stats_interval_in_seconds", stats_interval_in_seconds, 0, 86_400)
         check_properties(properties or {})
         check_properties(subscription_properties or {})
-        topics = [full_topic_name(each) for each in topic] if isinstance(topic, list) else [full_topic_name(topic)]
+        check_enum("regex_subscription_mode", regex_subscription_mode, RegexSubscriptionMode)
+        if regex_subscription_mode is RegexSubscriptionMode.NonPersistentOnly:
+            raise OperationNotSupported("regex_subscription_mode: there are no topics that are not persistent")
+        pattern = topic_pattern(topic, is_pattern_topic)
+        if pattern is None:
+            topics = [full_topic_name(each) for each in topic] if isinstance(topic, list) else [full_topic_name(topic)]
+        else:
+            check_seconds("pattern_auto_discovery_period", pattern_auto_discovery_period, 0.1, 86_400)
+            topics = [pattern]
         if not topics:
             raise InvalidConfiguration("the list of topics is empty")
         check_instance("batch_receive_policy", batch_receive_policy, ConsumerBatchReceivePolicy)
@@ -323,7 +347,13 @@ class Client:
             max_total_receiver_queue_size_across_partitions,
             stats_interval_in_seconds,
         )
-        consumer = await self._consumer_maker.make(topics, settings, extras, self._consumers.discard)
+        consumer: Consumer | MultiTopicsConsumer
+        if pattern is None:
+            consumer = await self._consumer_maker.make(topics, settings, extras, self._consumers.discard)
+        else:
+            consumer = await self._consumer_maker.make_for_pattern(
+                pattern, settings, extras, pattern_auto_discovery_period, self._consumers.discard
+            )
         self._consumers.add(consumer)
         return consumer
 

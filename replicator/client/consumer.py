@@ -71,6 +71,7 @@ class Consumer(Receiver):
         skipped: SkippedPart | None = None,
         arrivals: Arrivals | None = None,
         stats_interval_seconds: float = 0,
+        on_over: Callable[[Consumer, PulsarException], None] | None = None,
     ) -> None:
         super().__init__(
             settings.topic,
@@ -83,6 +84,8 @@ class Consumer(Receiver):
         self._reconnect = reconnect
         self._operation_timeout_seconds = operation_timeout_seconds
         self._on_close = on_close
+        self._on_over = on_over
+        """Who wants to know that nothing more can be received, and that it was not closed."""
         self._event_listener = event_listener
         self._seen_as: Receiver = self if seen_as is None else seen_as
         """The consumer that the application knows."""
@@ -306,6 +309,11 @@ class Consumer(Receiver):
     def is_connected(self) -> bool:
         return self._channel is not None
 
+    @property
+    def over(self) -> PulsarException | None:
+        """Why nothing more can be received; None while there can."""
+        return self._error
+
     def stats(self) -> ConsumerStats:
         """What this consumer did so far, and how it stands."""
         return self._stats.stats(self._loop.time(), prefetched=len(self._inbox), unacked=self._inbox.unacked_messages)
@@ -453,6 +461,8 @@ class Consumer(Receiver):
             self._stats_timer.cancel()
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
+        if self._on_over is not None and not isinstance(error, AlreadyClosed):
+            self._on_over(self, error)
         self._arrivals.wake_all()
 
     def _refuse(self, error: PulsarException) -> None:

@@ -6,23 +6,27 @@ a consumer with retries reads beside its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
-from replicator.client.channel import Connector
+from replicator.client.channel import Connector, ConsumerChannel, TopicWatchChannel
 from replicator.client.consumer import Consumer, ConsumerEventListener
 from replicator.client.dead_letter import full_policy
-from replicator.client.errors import InvalidConfiguration, OperationNotSupported
+from replicator.client.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from replicator.client.letters import LetterTopics
 from replicator.client.listening import MessageListener
 from replicator.client.message import MessageId, Opening
 from replicator.client.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.pattern_consumer import PatternConsumer, PatternPorts
 from replicator.client.reader import Reader
 from replicator.client.receiving import Receiver
 from replicator.client.reopening import open_with_retries
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, full_topic_name
 from replicator.engine.topic_name import parse_topic
+from replicator.engine.types import InitialPosition as EngineInitialPosition
+
+T = TypeVar("T")
 
 TOPICS_MAX: Final = 10_000
 """Topics and partitions of one consumer; each has a connection of its own."""
@@ -91,6 +95,52 @@ class ConsumerMaker:
             )
         return await self._many(topics, policies, settings, extras, on_close)
 
+    async def make_for_pattern(
+        self,
+        pattern: str,
+        settings: ConsumerSettings,
+        extras: ConsumerExtras,
+        period_seconds: float,
+        on_close: Callable[[Receiver], None],
+    ) -> PatternConsumer:
+        """A connected consumer of the topics of a pattern; raises as :meth:`make`."""
+        if settings.receiver_queue_size == 0:
+            raise _without_queue()
+        if settings.retry_enabled:
+            raise OperationNotSupported("enable_retry is for topics that are named: retry topics of a pattern are not")
+
+        async def open_watch(known_hash: str) -> TopicWatchChannel:
+            return await self._patiently(lambda: self.connector.open_topic_watch(pattern, known_hash), pattern)
+
+        async def partitions(topic: str) -> int:
+            return await self._partitions(topic, create=False)
+
+        async def open_part(topic: str, from_start: bool, queue_size: int, face: PatternConsumer) -> Consumer:
+            own = replace(
+                settings,
+                topic=topic,
+                create_topic=False,
+                receiver_queue_size=queue_size,
+                initial_position=EngineInitialPosition.EARLIEST if from_start else settings.initial_position,
+            )
+            policy = settings.dead_letter_policy
+            if policy is not None:
+                whole = topic if parse_topic(topic).partition < 0 else topic.rpartition("-partition-")[0]
+                policy = full_policy(policy, whole, settings.subscription)
+            return await self._connected(own, policy, extras, None, face, lambda _: None, face.part_failed)
+
+        consumer = PatternConsumer(
+            pattern,
+            settings,
+            PatternPorts(open_watch, partitions, open_part, _own_letters(settings), TOPICS_MAX, self.reconnect),
+            queue_size_total=extras.receiver_queue_size_total,
+            period_seconds=period_seconds,
+            on_close=on_close,
+            message_listener=extras.listeners.message,
+        )
+        await consumer.connect()
+        return consumer
+
     async def make_reader(
         self,
         settings: ConsumerSettings,
@@ -149,10 +199,23 @@ class ConsumerMaker:
         message_listener: MessageListener | None,
         face: MultiTopicsConsumer | None,
         on_close: Callable[[Receiver], None],
+        on_over: Callable[[Consumer, PulsarException], None] | None = None,
     ) -> Consumer:
+        channels = 0
+
+        async def open_channel() -> ConsumerChannel:
+            nonlocal channels
+            own = settings
+            if channels and not own.create_topic:
+                # It was subscribed to: if there is no subscription now, the topic was made anew, and all of it is new.
+                own = replace(own, initial_position=EngineInitialPosition.EARLIEST)
+            channel = await self.connector.open_consumer(own)
+            channels += 1
+            return channel
+
         consumer = Consumer(
             settings,
-            lambda: self.connector.open_consumer(settings),
+            open_channel,
             reconnect=self.reconnect,
             operation_timeout_seconds=self.operation_timeout_seconds,
             on_close=on_close,
@@ -164,20 +227,32 @@ class ConsumerMaker:
             seen_as=face,
             arrivals=None if face is None else face.arrivals,
             stats_interval_seconds=extras.stats_interval_seconds,
+            on_over=on_over,
         )
         await consumer.connect()
         return consumer
 
-    async def _partitions(self, topic: str) -> int:
+    async def _partitions(self, topic: str, *, create: bool = True) -> int:
         if parse_topic(topic).partition >= 0:
             return 0
+        return await self._patiently(lambda: self.connector.partitions(topic, create=create), topic)
 
-        async def ask() -> int:
-            return await self.connector.partitions(topic)
-
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], topic: str) -> T:
+        """Ask again what fails for a reason that time can heal, if the client reconnects."""
         if not self.reconnect:
             return await ask()
         return await open_with_retries(ask, self.operation_timeout_seconds, what=f"consumer of {topic}")
+
+
+def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
+    """Whether a topic is where this consumer sends what it gives up: it would give that up again, without end."""
+    policy = settings.dead_letter_policy
+    if policy is None:
+        return lambda topic: False
+    if policy.dead_letter_topic is not None:
+        dead_letters = full_topic_name(policy.dead_letter_topic)
+        return lambda topic: topic == dead_letters
+    return lambda topic: topic.endswith(f"-{settings.subscription}-DLQ")
 
 
 def _without_queue() -> InvalidConfiguration:

@@ -10,11 +10,13 @@ from typing import Any, Final, ParamSpec
 from replicator.client.channel import ConsumerEvents, ProducerEvents, ProducerReady
 from replicator.client.errors import AlreadyClosed, PulsarException, from_engine, from_loss
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.topic_watch_channel import EmbeddedTopicWatchChannel, watch_embedded
 from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.producers import EngineProducer
 from replicator.engine.topic import Topic
+from replicator.engine.topic_watchers import TopicWatchers
 from replicator.engine.types import Ack, Delivery
 from snapshots.position import Position
 
@@ -33,6 +35,7 @@ class EmbeddedConnector:
         self._cluster = cluster
         self._opening = asyncio.Lock()
         self._engine: Engine | None = None
+        self._watchers: TopicWatchers | None = None
         self._closed = False
 
     async def open_producer(
@@ -45,22 +48,29 @@ class EmbeddedConnector:
         except EngineError as error:
             raise from_engine(error) from error
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
         engine = await self.engine()
         try:
-            return await engine.partitions_for_use(topic)
+            return await engine.partitions_for_use(topic) if create else engine.partitions(topic)
         except EngineError as error:
             raise from_engine(error) from error
 
     async def open_consumer(self, settings: ConsumerSettings) -> EmbeddedConsumerChannel:
         engine = await self.engine()
         try:
-            topic = await engine.topic(settings.topic)
+            topic = await engine.topic(settings.topic, create=settings.create_topic)
             channel = EmbeddedConsumerChannel(topic)
             channel.connected(await topic.subscribe(settings.subscription, settings.options(), channel.deliver))
         except EngineError as error:
             raise from_engine(error) from error
         return channel
+
+    async def open_topic_watch(self, pattern: str, known_hash: str) -> EmbeddedTopicWatchChannel:
+        engine = await self.engine()
+        if self._watchers is None:
+            self._watchers = TopicWatchers(engine.catalog)
+            engine.add_listener(self._watchers)
+        return await watch_embedded(self._watchers, pattern, known_hash)
 
     async def close(self) -> None:
         self._closed = True

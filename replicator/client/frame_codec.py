@@ -115,9 +115,15 @@ def encode_request(request: Request) -> str | bytes:
                     "properties": dict(options.properties),
                 }
             )
-        case Subscribe(topic, subscription, wanted):
+        case Subscribe(topic, subscription, wanted, create_topic):
             return text_frame(
-                {"type": "subscribe", "topic": topic, "subscription": subscription, **_encode_options(wanted)}
+                {
+                    "type": "subscribe",
+                    "topic": topic,
+                    "subscription": subscription,
+                    "create_topic": create_topic,
+                    **_encode_options(wanted),
+                }
             )
 
 
@@ -208,6 +214,7 @@ def _decode_subscribe(fields: Fields) -> Subscribe:
             read_compacted=fields.flag("read_compacted"),
             subscription_properties=fields.strings("subscription_properties"),
         ),
+        fields.missing("create_topic") or fields.flag("create_topic"),
     )
 
 

@@ -147,7 +147,7 @@ class MultiTopicsConsumer(Receiver):
                 self._listening.stop()
             self._on_close(self)
             self._arrivals.wake_all()
-            self._closing = asyncio.create_task(self._on_all(lambda consumer: consumer.close()))
+            self._closing = asyncio.create_task(self._shut())
         await asyncio.shield(self._closing)
 
     def pause_message_listener(self) -> None:
@@ -217,19 +217,26 @@ class MultiTopicsConsumer(Receiver):
 
     def _put_back(self, messages: Sequence[Message]) -> None:
         for message in reversed(messages):
-            self._consumers[message.topic_name()]._put_back((message,))
+            if (consumer := self._consumers.get(message.topic_name())) is not None:
+                consumer._put_back((message,))
 
     def _show(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._consumers[message.topic_name()]._show((message,))
+            if (consumer := self._consumers.get(message.topic_name())) is not None:
+                consumer._show((message,))
 
     def _round(self, topic: str) -> int:
-        return self._consumers[topic]._round(topic)
+        consumer = self._consumers.get(topic)
+        return -1 if consumer is None else consumer._round(topic)  # of a topic that has left, everything is void
 
     def _grant(self) -> None:
         """Each consumer asks for itself when something was taken from it."""
 
     # Inside.
+
+    async def _shut(self) -> None:
+        """Let go of everything."""
+        await self._on_all(lambda consumer: consumer.close())
 
     async def _on_all(self, call: Callable[[Consumer], Coroutine[Any, Any, None]]) -> None:
         """Do it for every topic, whatever happens to the others; raises the first error."""

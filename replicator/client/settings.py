@@ -6,6 +6,7 @@ else is refused by name, because an ignored setting is a lost message later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +17,7 @@ from replicator.client.negative_acks import RedeliveryBackoff
 from replicator.engine.entry import BATCH_MESSAGES_MAX
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.engine.topic_patterns import parse_pattern
 from replicator.engine.types import (
     AccessMode,
     HashRange,
@@ -59,6 +61,15 @@ class InitialPosition(Enum):
 
     Latest = "Latest"
     Earliest = "Earliest"
+
+
+class RegexSubscriptionMode(Enum):
+    """Topics of which kind a pattern matches. All are persistent here, so that the two kinds are the same."""
+
+    PersistentOnly = "PersistentOnly"
+    NonPersistentOnly = "NonPersistentOnly"
+    """Refused."""
+    AllTopics = "AllTopics"
 
 
 class CompressionType(Enum):
@@ -284,6 +295,8 @@ class ConsumerSettings:
     max_pending_chunked_message: int = 10
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    create_topic: bool = True
+    """Whether a topic that does not exist is made; one of a pattern is not, lest it come back when it is deleted."""
 
     def options(self) -> SubscribeOptions:
         """What the cluster is told."""
@@ -361,6 +374,33 @@ def full_topic_name(topic: object) -> str:
         raise from_engine(error) from None
 
 
+def topic_pattern(topic: object, is_pattern: object) -> str | None:
+    """The text of a pattern, or None for what is none; raises :class:`InvalidConfiguration`.
+
+    Of the flags of a compiled regex only IGNORECASE says something about names, which have no line breaks; VERBOSE
+    changes what the text means, and is refused.
+    """
+    check_flag("is_pattern_topic", is_pattern)
+    if not isinstance(topic, re.Pattern):
+        if not is_pattern:
+            return None
+        if not isinstance(topic, str):
+            raise InvalidConfiguration(f"topic is {topic!r:.80}; with is_pattern_topic it must be one pattern")
+        text, ignore_case = topic, False
+    elif isinstance(topic.pattern, str) and not topic.flags & re.VERBOSE:
+        text, ignore_case = topic.pattern, bool(topic.flags & re.IGNORECASE)
+    else:
+        raise InvalidConfiguration(f"topic is {topic!r:.80}; a pattern is text, without the flag VERBOSE")
+    try:
+        regex = parse_pattern(text).regex
+        if ignore_case:
+            text = f"{text.removesuffix(regex)}(?i){regex}"
+            parse_pattern(text)
+    except EngineError as error:
+        raise from_engine(error) from None
+    return text
+
+
 def refuse_unsupported(method: str, given: Mapping[str, object], off: Mapping[str, object]) -> None:
     """Refuse the arguments of ``given`` unless they have the value of ``off``; unknown names are a TypeError."""
     for name, value in given.items():
@@ -375,6 +415,12 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is an int within ``low..high``."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidConfiguration(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+
+
+def check_seconds(name: str, value: object, low: float, high: float) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``value`` is a number of seconds within ``low..high``."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidConfiguration(f"{name} is {value!r}; it must be a number of seconds from {low:g} to {high:g}")
 
 
 def check_flag(name: str, value: object) -> None:

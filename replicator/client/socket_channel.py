@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import aiohttp
@@ -59,6 +60,7 @@ from replicator.client.frames import (
     Unsubscribe,
 )
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.topic_watch_channel import TOPICS_PATH, SocketTopicWatchChannel, SocketTopicWatches
 from replicator.engine.types import AccessMode, Ack
 from snapshots.position import Position
 
@@ -80,6 +82,9 @@ class SocketConnector:
         self._connection_timeout_seconds = connection_timeout_seconds
         self._operation_timeout_seconds = operation_timeout_seconds
         self._session: aiohttp.ClientSession | None = None
+        self._topic_watches = SocketTopicWatches(
+            self._open_topics_socket, self._base_url, self._operation_timeout_seconds
+        )
         self._closed = False
 
     async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> SocketProducerChannel:
@@ -91,12 +96,14 @@ class SocketConnector:
             raise ConnectError(f"{self._base_url} accepted the producer without a name; is the worker of this version?")
         return SocketProducerChannel(socket, self._base_url, ready.producer)
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
         session = self._open_session()
         try:
             async with (
                 asyncio.timeout(self._operation_timeout_seconds),
-                session.get(self._base_url + PARTITIONS_PATH, params={"topic": topic}) as response,
+                session.get(
+                    self._base_url + PARTITIONS_PATH, params={"topic": topic} | ({} if create else {"create": "false"})
+                ) as response,
             ):
                 answer = await response.json()
         except TimeoutError:
@@ -112,12 +119,16 @@ class SocketConnector:
                 raise ConnectError(f"{self._base_url}{PARTITIONS_PATH}: {answer!r:.80} is not an answer of a worker")
 
     async def open_consumer(self, settings: ConsumerSettings) -> SocketConsumerChannel:
-        subscribe = Subscribe(settings.topic, settings.subscription, settings.options())
+        subscribe = Subscribe(settings.topic, settings.subscription, settings.options(), settings.create_topic)
         socket, _ = await self._connect(CONSUMER_PATH, subscribe)
         return SocketConsumerChannel(socket, self._base_url, self._operation_timeout_seconds)
 
+    async def open_topic_watch(self, pattern: str, known_hash: str) -> SocketTopicWatchChannel:
+        return await self._topic_watches.open(pattern, known_hash)
+
     async def close(self) -> None:
         self._closed = True
+        await self._topic_watches.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -126,7 +137,8 @@ class SocketConnector:
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            # Every channel is a connection: aiohttp's own limit of 100 would keep the rest waiting for ever.
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         return self._session
 
     async def _connect(
@@ -137,13 +149,8 @@ class SocketConnector:
         socket: aiohttp.ClientWebSocketResponse | None = None
         accepted = False
         try:
-            async with asyncio.timeout(self._connection_timeout_seconds) as deadline:
-                socket = await session.ws_connect(
-                    self._base_url + path,
-                    max_msg_size=FRAME_BYTES_MAX,
-                    heartbeat=HEARTBEAT_SECONDS,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS_MAX),
-                )
+            async with self._reported(path), asyncio.timeout(self._connection_timeout_seconds) as deadline:
+                socket = await self._dial(session, path)
                 await _send(socket, first)
                 if patient:
                     deadline.reschedule(None)
@@ -153,6 +160,29 @@ class SocketConnector:
             if not isinstance(reply, Ready):
                 raise ConnectError(f"{self._base_url} answered with {type(reply).__name__}; expected Ready")
             accepted = True
+        finally:
+            if socket is not None and not accepted:
+                await socket.close()
+        return socket, reply
+
+    async def _open_topics_socket(self) -> aiohttp.ClientWebSocketResponse:
+        session = self._open_session()
+        async with self._reported(TOPICS_PATH), asyncio.timeout(self._connection_timeout_seconds):
+            return await self._dial(session, TOPICS_PATH)
+
+    async def _dial(self, session: aiohttp.ClientSession, path: str) -> aiohttp.ClientWebSocketResponse:
+        return await session.ws_connect(
+            self._base_url + path,
+            max_msg_size=FRAME_BYTES_MAX,
+            heartbeat=HEARTBEAT_SECONDS,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS_MAX),
+        )
+
+    @asynccontextmanager
+    async def _reported(self, path: str) -> AsyncIterator[None]:
+        """Raise what fails in opening a socket as errors of the client."""
+        try:
+            yield
         except TimeoutError:
             raise ConnectError(f"{self._base_url}: no answer within {self._connection_timeout_seconds:g} s") from None
         except aiohttp.WSServerHandshakeError as error:
@@ -161,10 +191,6 @@ class SocketConnector:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ConnectError(f"{self._base_url}: {error or type(error).__name__}") from error
-        finally:
-            if socket is not None and not accepted:
-                await socket.close()
-        return socket, reply
 
 
 class _SocketChannel:

@@ -11,6 +11,7 @@ to: a caller that waits for each message would only wait for its batch to be sen
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -287,7 +288,7 @@ class SyncClient(_Closing):
 
     def subscribe(
         self,
-        topic: str | list[str],
+        topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         *args: Any,
         message_listener: Callable[[SyncConsumer, Message], object] | None = None,

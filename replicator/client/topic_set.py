@@ -11,8 +11,8 @@ Algorithm:
 2. A notification is checked by its hash: applied to the names that are known here it must give the cluster's. Then
    nothing was missed. If not, its additions are believed at once, because subscribing to what is not there does no
    harm; its deletions are not, because letting go of what is there would; and a poll is asked for.
-3. A name that was deleted and made anew is subscribed to again: that finds its partitions and connects to those that
-   are not connected.
+3. A name that was deleted and made anew, or has got more partitions, is subscribed to again: that finds its partitions
+   and connects to those that are not connected.
 4. A subscription that fails or ends is tried again after growing pauses, for as long as the name is in the list. What
    says that its topic is gone asks for a poll too.
 5. Polls go out every period, and sooner when one is asked for, but one at a time, and not more often than every
@@ -27,7 +27,7 @@ only polls make sure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -46,11 +46,12 @@ RETRY_MAX_SECONDS: Final = 30.0
 class SubscribeTopic:
     """Subscribe, or subscribe to what is missing of it; answered by ``subscribed`` or ``failed``.
 
-    ``since_first``: the topic was made since the first listing, so that all its messages are wanted.
+    ``from_start``: where there is no subscription yet it is to begin with the first message, because the topic, or the
+    partition, was made while it was watched for.
     """
 
     topic: str
-    since_first: bool
+    from_start: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,6 @@ class _Stage(Enum):
 @dataclass(slots=True)
 class _Topic:
     stage: _Stage
-    retry_at: float = 0.0
     failures: int = 0
     partitions: int = 0
     again: bool = False
@@ -91,13 +91,19 @@ class _Topic:
 class TopicSet:
     """The topics of one pattern consumer. Methods are events, and return what is to be done, in order."""
 
-    def __init__(self, *, period_seconds: float, now: float) -> None:
+    def __init__(
+        self, *, period_seconds: float, now: float, ignores: Callable[[str], bool] = lambda name: False
+    ) -> None:
         self._period_seconds = period_seconds
+        self._ignores = ignores
+        """Whether a name of the list is not to be consumed."""
         self._names: frozenset[str] = frozenset()
         self._hash = topic_list_hash(())
         self._first: frozenset[str] | None = None
-        """Those of the first listing that were there ever since; None before it."""
+        """Those of the first listing that were there ever since, and are not subscribed to yet; None before it."""
         self._topics: dict[str, _Topic] = {}
+        self._retry_at: dict[str, float] = {}
+        """Of those that wait."""
         self._connected = False
         self._asked_at: float | None = None
         """When the poll went out that is not answered."""
@@ -117,17 +123,14 @@ class TopicSet:
 
     @property
     def settled(self) -> bool:
-        """Whether exactly the names are subscribed to, and nothing is on its way."""
-        return self._topics.keys() == self._names and all(
+        """Whether exactly the names are subscribed to that are to be, and nothing is on its way."""
+        return self._topics.keys() == {name for name in self._names if not self._ignores(name)} and all(
             topic.stage is _Stage.SUBSCRIBED for topic in self._topics.values()
         )
 
     def next_at(self) -> float:
         """When :meth:`tick` has something to do, if nothing happens before."""
-        at = self._period_over_at
-        for topic in self._topics.values():
-            if topic.stage is _Stage.WAITING:
-                at = min(at, topic.retry_at)
+        at = min(self._period_over_at, min(self._retry_at.values(), default=self._period_over_at))
         if self._connected and self._asked_at is not None:
             at = min(at, self._asked_at + POLL_ANSWER_SECONDS_MAX)
         elif self._connected and self._poll_wanted:
@@ -183,6 +186,8 @@ class TopicSet:
         """It is consumed; ``partitions`` is 0 for a topic that has none."""
         topic = self._topics[name]
         assert topic.stage is _Stage.SUBSCRIBING
+        if self._first is not None:
+            self._first -= {name}
         again, topic.again = topic.again, False
         topic.stage, topic.failures, topic.partitions = _Stage.SUBSCRIBED, 0, partitions
         if again and name in self._names:
@@ -216,9 +221,8 @@ class TopicSet:
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
         actions: list[Action] = []
-        for name, topic in self._topics.items():
-            if topic.stage is _Stage.WAITING and topic.retry_at <= now:
-                actions += self._subscribe(name)
+        for name in [name for name, retry_at in self._retry_at.items() if retry_at <= now]:
+            actions += self._subscribe(name)
         if self._asked_at is not None and now >= self._asked_at + POLL_ANSWER_SECONDS_MAX:
             self._asked_at = None
             self._poll_wanted = True
@@ -238,13 +242,14 @@ class TopicSet:
         actions: list[Action] = []
         for name in sorted(self._names | self._topics.keys()) if names is None else names:
             topic = self._topics.get(name)
-            wanted = name in self._names
+            wanted = name in self._names and not self._ignores(name)
             match topic.stage if topic is not None else None:
                 case None if wanted:
                     actions += self._subscribe(name)
                 case _Stage.SUBSCRIBED | _Stage.WAITING if not wanted:
                     # One that waits may have parts that are open.
                     self._topics[name] = _Topic(_Stage.LETTING_GO)
+                    self._retry_at.pop(name, None)
                     actions.append(LetGo(name))
         return actions
 
@@ -260,12 +265,14 @@ class TopicSet:
     def _subscribe(self, name: str) -> list[Action]:
         topic = self._topics.setdefault(name, _Topic(_Stage.SUBSCRIBING))
         topic.stage = _Stage.SUBSCRIBING
-        return [SubscribeTopic(name, since_first=self._first is not None and name not in self._first)]
+        self._retry_at.pop(name, None)
+        return [SubscribeTopic(name, from_start=self._first is not None and name not in self._first)]
 
     def _try_later(self, name: str, topic: _Topic, now: float, *, poll: bool) -> list[Action]:
         again, topic.again = topic.again, False
         topic.stage = _Stage.WAITING
-        topic.retry_at = now if again else now + min(RETRY_FIRST_SECONDS * 2**topic.failures, RETRY_MAX_SECONDS)
+        pause_seconds = 0.0 if again else min(RETRY_FIRST_SECONDS * 2**topic.failures, RETRY_MAX_SECONDS)
+        self._retry_at[name] = now + pause_seconds
         topic.failures = min(topic.failures + 1, 16)
         return self._reconcile(now, (name,)) + (self._want_poll(now) if poll else [])
 

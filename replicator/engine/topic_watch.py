@@ -157,6 +157,13 @@ class WatchedPattern:
             for watch in self.watches:
                 watch.deleted(name)
 
+    def made_anew(self, name: str) -> None:
+        """A topic of the namespace is not what it was: to those that know it, as if it had been deleted and made."""
+        if name in self.names:
+            for watch in self.watches:
+                watch.deleted(name)
+                watch.created(name)
+
     def refresh(self, topics: frozenset[str]) -> Iterator[None]:
         """Make ``names`` those of ``topics``, all of the namespace; a step is one match. Nothing else may happen to
         this pattern until the last step."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final, Protocol
 
 from replicator.engine.commit_group import AppendedBlock
-from replicator.engine.errors import EngineError, InvalidPattern, NamespaceNotFound
+from replicator.engine.errors import EngineError, InvalidPattern
 from replicator.engine.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_patterns import parse_pattern
@@ -39,7 +39,8 @@ class TopicNames(Protocol):
     """Where the names are: the engine's catalog."""
 
     def subscribable(self, namespace: str) -> Collection[str]:
-        """The full names of what consumers can subscribe to in ``tenant/namespace``; partitioned topics once."""
+        """The full names of what consumers can subscribe to in ``tenant/namespace``; partitioned topics once. None in
+        a namespace that there is not yet."""
 
 
 class TopicWatchers:
@@ -98,17 +99,22 @@ class TopicWatchers:
         for pattern in self._registry.watching(topic_name):
             self._add_job(pattern, _once(pattern.deleted, topic_name))
 
-    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        """Nothing that a watcher is told."""
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Those who consume it have to look at its partitions again, as if it had been made anew."""
+        for pattern in self._registry.watching(topic_name):
+            self._add_job(pattern, _once(pattern.made_anew, topic_name))
 
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """Nothing that a watcher is told."""
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None: ...
 
-    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
-        """Nothing that a watcher is told."""
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None: ...
 
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
-        """Nothing that a watcher is told."""
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None: ...
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
+
+    def on_log_deleted(self, topic: Topic) -> None: ...
+
+    def on_namespace_policies(self, namespace: str) -> None: ...
 
     # Working.
 
@@ -116,10 +122,7 @@ class TopicWatchers:
         self, watch: TopicWatch, known_hash: str | None, answer: Callable[[TopicListing | EngineError], None]
     ) -> Job:
         namespace = watch.pattern.pattern.namespace
-        try:
-            names = self._names.subscribable(namespace)
-        except NamespaceNotFound:
-            names = ()  # it is made with its first topic
+        names = self._names.subscribable(namespace)
         for _ in watch.pattern.refresh(self._registry.topics(namespace, names)):
             if watch not in watch.pattern.watches:
                 return  # a refresh that is not finished has changed nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from replicator.client import (
     InvalidUrl,
     OperationNotSupported,
     PulsarException,
+    RegexSubscriptionMode,
 )
 from replicator.client.encryption import CryptoKeyReader
 from replicator.client.errors import CryptoError, from_code
@@ -87,7 +89,27 @@ def test_a_producer_that_cannot_be_made_says_which_argument(
         ({"initial_position": "Earliest"}, InvalidConfiguration, "initial_position"),
         ({"topic": []}, InvalidConfiguration, "list of topics is empty"),
         ({"topic": ["a", "b"], "receiver_queue_size": 0}, InvalidConfiguration, "receiver_queue_size=0"),
-        ({"is_pattern_topic": True}, OperationNotSupported, "is_pattern_topic"),
+        ({"topic": ["a", "b"], "is_pattern_topic": True}, InvalidConfiguration, "is_pattern_topic"),
+        ({"topic": "a(b", "is_pattern_topic": True}, InvalidConfiguration, "at character 1: missing )"),
+        ({"topic": re.compile("persistent://t/n/a(?=b)")}, InvalidConfiguration, "at character 18: look-around"),
+        ({"topic": re.compile("public/.*/a")}, InvalidConfiguration, "at character 7: the namespace"),
+        ({"topic": re.compile("t/n/a|t/m/b")}, InvalidConfiguration, "at character 7: expected"),
+        ({"topic": re.compile("a b", re.VERBOSE)}, InvalidConfiguration, "VERBOSE"),
+        ({"topic": re.compile(b"a")}, InvalidConfiguration, "a pattern is text"),
+        ({"topic": "x" * 1001, "is_pattern_topic": True}, InvalidConfiguration, "1001 characters"),
+        ({"topic": re.compile("a"), "pattern_auto_discovery_period": 0}, InvalidConfiguration, "discovery_period"),
+        ({"topic": re.compile("a"), "receiver_queue_size": 0}, InvalidConfiguration, "receiver_queue_size=0"),
+        (
+            {"topic": re.compile("a"), "enable_retry": True, "consumer_type": ConsumerType.Shared},
+            OperationNotSupported,
+            "enable_retry",
+        ),
+        ({"regex_subscription_mode": "AllTopics"}, InvalidConfiguration, "regex_subscription_mode"),
+        (
+            {"topic": re.compile("a"), "regex_subscription_mode": RegexSubscriptionMode.NonPersistentOnly},
+            OperationNotSupported,
+            "regex_subscription_mode",
+        ),
         ({"dead_letter_policy": object()}, InvalidConfiguration, "dead_letter_policy"),
         ({"dead_letter_policy": ConsumerDeadLetterPolicy(3)}, InvalidConfiguration, "dead letters"),
         ({"enable_retry": True}, InvalidConfiguration, "retries"),

@@ -23,11 +23,11 @@ def hash_of(names: str) -> str:
 
 
 def fresh(name: str) -> SubscribeTopic:
-    return SubscribeTopic(name, since_first=True)
+    return SubscribeTopic(name, from_start=True)
 
 
 def first(name: str) -> SubscribeTopic:
-    return SubscribeTopic(name, since_first=False)
+    return SubscribeTopic(name, from_start=False)
 
 
 def consuming(names: str, partitions: int = 0) -> TopicSet:
@@ -146,7 +146,7 @@ def test_what_fails_is_tried_again_after_growing_pauses() -> None:
 def test_a_topic_that_is_gone_is_asked_about_and_then_forgotten() -> None:
     core = consuming("ab")
     assert core.ended("a", 2.0) == [Poll(hash_of("ab"))]
-    assert core.tick(3.0) == [first("a")]
+    assert core.tick(3.0) == [fresh("a")]
     assert core.failed("a", 3.0, gone=True) == []
     assert core.listed("b", hash_of("b"), 3.0) == [LetGo("a")]
     assert core.let_go("a", 3.0) == []
@@ -162,15 +162,21 @@ def test_a_topic_that_ends_while_it_is_subscribed_to_is_subscribed_to_again() ->
     assert core.subscribed("a", 0, 0.6) == [fresh("a")]
 
 
-def test_topics_since_the_first_listing_are_consumed_from_their_first_message_on() -> None:
-    core = consuming("ab")
-    assert core.changed("", "a", hash_of("b"), 1.0) == [LetGo("a")]
-    core.let_go("a", 1.0)
-    assert core.changed("a", "", hash_of("ab"), 2.0) == [fresh("a")], "also those of old that were made anew"
-    core.ended("b", 3.0)
-    assert core.tick(4.0) == [first("b")]
-    core.failed("b", 4.0, gone=True)
-    assert fresh("b") in core.tick(5.0)
+def test_topics_of_the_first_listing_begin_where_the_user_said_and_all_others_with_their_first_message() -> None:
+    core = TopicSet(period_seconds=PERIOD_SECONDS, now=0.0)
+    core.connected(0.0)
+    assert core.listed("abc", hash_of("abc"), 0.0) == [first("a"), first("b"), first("c")]
+    core.failed("a", 0.0, gone=False)
+    assert core.tick(1.0) == [first("a")]
+    core.failed("a", 1.0, gone=True)
+    assert fresh("a") in core.tick(2.0), "it was gone: if it is there now, it was made meanwhile"
+    assert core.changed("d", "b", hash_of("acd"), 2.0) == [fresh("d")]
+    core.subscribed("b", 0, 2.0)
+    core.let_go("b", 2.0)
+    assert core.changed("b", "", hash_of("abcd"), 3.0) == [fresh("b")]
+    core.subscribed("c", 0, 3.0)
+    core.ended("c", 3.0)
+    assert fresh("c") in core.tick(4.0), "it had a subscription: if it has none, the topic was made meanwhile"
 
 
 def test_a_poll_goes_out_every_period() -> None:
@@ -194,7 +200,7 @@ def test_nothing_is_polled_without_a_connection_and_retries_go_on() -> None:
     core = consuming("a")
     core.disconnected()
     assert core.ended("a", 10.0) == []
-    assert core.tick(11.0) == [first("a")]
+    assert core.tick(11.0) == [fresh("a")]
     assert core.tick(2 * PERIOD_SECONDS) == []
     core.connected(200.0)
     assert core.listed(None, hash_of("a"), 200.0) == []
@@ -203,11 +209,11 @@ def test_nothing_is_polled_without_a_connection_and_retries_go_on() -> None:
 
 def test_partitioned_topics_are_looked_at_again_with_each_poll_of_the_period() -> None:
     core = consuming("ab", partitions=4)
-    assert core.tick(PERIOD_SECONDS) == [first("a"), first("b"), Poll(hash_of("ab"))]
+    assert core.tick(PERIOD_SECONDS) == [fresh("a"), fresh("b"), Poll(hash_of("ab"))]
     core.subscribed("a", 8, PERIOD_SECONDS)
     core.subscribed("b", 0, PERIOD_SECONDS)
     core.listed(None, hash_of("ab"), PERIOD_SECONDS)
-    assert core.tick(2 * PERIOD_SECONDS) == [first("a"), Poll(hash_of("ab"))]
+    assert core.tick(2 * PERIOD_SECONDS) == [fresh("a"), Poll(hash_of("ab"))]
 
 
 def test_a_topic_that_waits_for_its_next_attempt_gets_it_when_it_is_made_anew() -> None:
