@@ -25,8 +25,9 @@ from bench.machine import machine_line
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.subscriptions import measure_subscriptions
+from bench.topics import measure_topics
 
-GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "lag")
+GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "topics", "lag")
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -65,6 +66,9 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "subscriptions" in groups:
         with _directory("subscriptions in process") as directory:
             measured += await measure_subscriptions(directory)
+    if "topics" in groups:
+        with _directory("ten thousand topics") as directory:
+            measured += await measure_topics(directory)
     if "lag" in groups:
         with _directory("copy lag at half load") as directory:
             measured += await measure_lag(directory)

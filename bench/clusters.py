@@ -58,6 +58,10 @@ class TwoClusters:
     def url(self, cluster: str) -> str:
         return f"http://{self._topology.cluster(cluster).address}"
 
+    def data(self, cluster: str) -> Path:
+        """The data directory; only to be opened while the worker does not run."""
+        return self._topology.cluster(cluster).data
+
     def pid(self, cluster: str) -> int | None:
         return self._workers[cluster].pid
 

@@ -1,0 +1,170 @@
+"""Group ``topics``: what ten thousand topics cost a worker, and what the catalog's operations take beside them.
+
+* ``memory``, ``idle-cpu``: two real workers, linked both ways. Each topic has a message, and a replicated subscription
+  with nothing acknowledged. Memory is the process's own (anonymous) memory above that of a worker without topics, once
+  everything was copied and the worker has come to rest; CPU time is the share of one core from then on.
+* ``open``: opening the engine over them, in process.
+* ``create``, ``delete``, ``find``, ``list-10``: one operation among ten thousand other topics; ``list-10`` is what
+  consumers can subscribe to in a namespace of ten topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import psutil
+
+from bench.cases import RUNS
+from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.measurement import Measurement
+from replicator.engine.engine import Engine
+from replicator.engine.entry import encode_entry
+from replicator.engine.metadata_pb2 import MessageMetadata
+from snapshots.position import BEFORE_ALL
+
+TOPICS: Final = 10_000
+AT_ONCE: Final = 1_000
+FEW: Final = 10
+OPERATIONS: Final = 200
+IDLE_SECONDS: Final = 5.0
+SETTLE_SECONDS_MAX: Final = 180.0
+AT_REST_CPU_PERCENT: Final = 20.0
+"""Below it a worker has done what was to be done after the copy; what it goes on using is what is measured."""
+
+
+async def measure_topics(directory: Path) -> list[Measurement]:
+    """All figures of the group."""
+    return [*await _measure_workers(directory), *await _measure_catalog(directory)]
+
+
+# Workers.
+
+
+async def _measure_workers(directory: Path) -> list[Measurement]:
+    async with TwoClusters(directory) as clusters:
+        await clusters.start(SOURCE, DESTINATION)
+        await _at_rest(clusters)
+        empty = {name: _own_bytes(clusters, name) for name in (SOURCE, DESTINATION)}
+        await clusters.stop(SOURCE)
+        async with _opened(clusters.data(SOURCE), SOURCE) as engine:
+            await _fill(engine)
+        await clusters.start(SOURCE)
+        await _everything_is_copied(clusters)
+        await _at_rest(clusters)
+        measured: list[Measurement] = []
+        for name in (SOURCE, DESTINATION):
+            bytes_each = (_own_bytes(clusters, name) - empty[name]) / TOPICS
+            label = "source" if name == SOURCE else "destination"
+            measured.append(Measurement(f"topics/10k/{label}/memory", "kB/topic", (bytes_each / 1e3,)))
+            runs = [await _cpu_percent(clusters, name, IDLE_SECONDS) for _ in range(RUNS)]
+            measured.append(Measurement(f"topics/10k/{label}/idle-cpu", "% of a core", tuple(runs)))
+        return measured
+
+
+async def _everything_is_copied(clusters: TwoClusters) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.timeout(SETTLE_SECONDS_MAX):
+        copied = 0
+        while copied < TOPICS:
+            await asyncio.sleep(1)
+            async with session.get(f"{clusters.url(DESTINATION)}/replication/v1/topics") as response:
+                copied = sum(topic["messages"] for topic in (await response.json())["topics"])
+
+
+async def _at_rest(clusters: TwoClusters) -> None:
+    async with asyncio.timeout(SETTLE_SECONDS_MAX):
+        for name in (SOURCE, DESTINATION):
+            while await _cpu_percent(clusters, name, 2.0) > AT_REST_CPU_PERCENT:
+                pass
+
+
+def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
+    """The worker's memory without the pages of the store's file, which the system takes back when it needs them."""
+    status = Path(f"/proc/{clusters.pid(cluster)}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
+    return int(line.split()[1]) * 1024
+
+
+async def _cpu_percent(clusters: TwoClusters, cluster: str, seconds: float) -> float:
+    worker = psutil.Process(clusters.pid(cluster))
+    before, began = worker.cpu_times(), time.monotonic()
+    await asyncio.sleep(seconds)
+    after = worker.cpu_times()
+    return 100 * (after.user + after.system - before.user - before.system) / (time.monotonic() - began)
+
+
+# The catalog, in process.
+
+
+async def _measure_catalog(directory: Path) -> list[Measurement]:
+    path = directory / "catalog"
+    async with _opened(path) as engine:
+        await _fill(engine)
+        await asyncio.gather(*(engine.topic(f"bench/few/topic-{number}") for number in range(FEW)))
+    seconds: list[float] = []
+    for _ in range(RUNS):
+        began = time.monotonic()
+        async with _opened(path):
+            seconds.append(time.monotonic() - began)
+    async with _opened(path) as engine:
+
+        async def find(number: int) -> None:
+            assert engine.find(_name(number)) is not None
+
+        async def list_few(_: int) -> None:
+            assert len(engine.catalog.subscribable("bench/few")) == FEW
+
+        async def create(number: int) -> None:
+            await engine.create_topic(f"bench/many/new-{number}")
+
+        async def delete(number: int) -> None:
+            await engine.delete_topic(f"bench/many/new-{number}")
+
+        operations = {"create": create, "delete": delete, "find": find, "list-10": list_few}
+        runs: dict[str, list[float]] = {name: [] for name in operations}
+        for _ in range(RUNS):
+            for name, operation in operations.items():
+                runs[name].append(await _microseconds_each(operation))
+    return [
+        Measurement("topics/10k/open", "s", tuple(seconds)),
+        *(Measurement(f"topics/10k/{name}", "µs", tuple(values)) for name, values in runs.items()),
+    ]
+
+
+async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> float:
+    """One after another, each waited for."""
+    began = time.monotonic()
+    for number in range(OPERATIONS):
+        await operation(number)
+    return (time.monotonic() - began) / OPERATIONS * 1e6
+
+
+@asynccontextmanager
+async def _opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
+    engine = await Engine.open(path, cluster=cluster)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def _fill(engine: Engine) -> None:
+    """Topics with a message and a replicated subscription each."""
+    for first in range(0, TOPICS, AT_ONCE):
+        await asyncio.gather(*(_make_one(engine, number) for number in range(first, first + AT_ONCE)))
+
+
+async def _make_one(engine: Engine, number: int) -> None:
+    topic = await engine.topic(_name(number))
+    metadata = MessageMetadata(producer_name="bench", sequence_id=number, publish_time=1)
+    await topic.publish([encode_entry(metadata, bytes(100))])
+    await topic.create_subscription("bench", BEFORE_ALL, replicated=True)
+
+
+def _name(number: int) -> str:
+    return f"persistent://bench/many/topic-{number:05d}"
