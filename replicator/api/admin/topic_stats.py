@@ -7,7 +7,7 @@ acknowledgement. Readers of Pulsar's figures take what is missing as 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from snapshots.position import Position
 
 NO_TYPE: Final = "None"
 """Of a subscription without consumers."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_10000_MS: Final = 253_402_300_800_000
 """From here on there are no dates; a publish time is whatever a producer says."""
 RANGES_SHOWN_MAX: Final = 1_000
@@ -153,4 +154,5 @@ def iso_time(time_ms: int) -> str:
     """A time as Pulsar's headers have it: ISO 8601 with milliseconds, in UTC. A time that is none is shown as it is."""
     if not 0 <= time_ms < YEAR_10000_MS:
         return str(time_ms)
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    time = EPOCH + timedelta(milliseconds=time_ms)  # not by a division: seconds with a fraction lose the millisecond
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
