@@ -37,7 +37,7 @@ async def synced(node: Node, messages: int, *names: str) -> None:
         lambda: (
             (t := node.engine.find(TOPIC)) is not None
             and t.messages == messages
-            and all(name in t.subscriptions and t.subscriptions[name].durable for name in names)
+            and all(name in t.subscriptions and t.subscriptions[name].stored for name in names)
         ),
         f"{messages} messages and {names} in {node.engine.cluster}",
     )
