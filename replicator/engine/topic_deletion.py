@@ -35,7 +35,8 @@ SWEPT_TABLES: Final = (
     "compaction",
 )
 """Those whose keys begin with a topic's id."""
-TOPIC_FACTS: Final = ("markers handled",)
+MARKERS_HANDLED: Final = "markers handled"
+TOPIC_FACTS: Final = (MARKERS_HANDLED,)
 """Small facts of the worker, in the table ``meta``, whose names end with a topic's id."""
 
 

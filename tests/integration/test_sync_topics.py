@@ -1,0 +1,58 @@
+"""Subscription sync and the catalog: topics that go and come anew, and namespaces that are not copied everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from engine_support import eventually, message, opened, serving
+from test_sync import TOPIC, RecordingIndex, consume_all, mesh
+
+from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.sync import SubscriptionSync
+from snapshots.controller import ControllerSettings
+from snapshots.position import BEFORE_ALL
+
+FAST = ControllerSettings(snapshot_interval_ms=20, update_interval_ms=10)
+
+
+def test_a_topic_made_anew_everywhere_is_kept_in_step_from_its_beginning(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            for life in range(3):
+                topic = await us.engine.topic(TOPIC)
+                await topic.publish([message(b"%d" % n) for n in range(10 + life)])
+                await consume_all(topic, 10 + life)
+                await eventually(
+                    lambda: (there := eu.subscription()) is not None and there.cursor.backlog_entries() == 0,
+                    f"an empty backlog in eu-west in life {life}",
+                )
+                for node in (us, eu):  # what the other still has comes back, until it is gone there too
+                    await node.engine.delete_topic(TOPIC, force=True)
+                await eventually(lambda: us.engine.find(TOPIC) is None and eu.engine.find(TOPIC) is None)
+                assert us.index.mark_deletes == {}
+                assert eu.index.mark_deletes == {}
+
+    asyncio.run(main())
+
+
+def test_a_topic_of_a_namespace_that_is_not_copied_gets_no_markers_and_keeps_its_place(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine, serving(engine):
+            await engine.catalog.create_namespace("acme/home", NamespacePolicies(replication_clusters=()))
+            sync = SubscriptionSync(
+                engine, peers=["eu-west"], reachable_origins=["eu-west"], settings=FAST, index=RecordingIndex()
+            )
+            sync.start()
+            home, away = await engine.topic("acme/home/orders"), await engine.topic("acme/away/orders")
+            for topic in (home, away):
+                await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+                await topic.publish([message()])
+            await eventually(lambda: away.log.markers, "a snapshot request in the topic that is copied")
+            assert not home.log.markers
+            await engine.catalog.set_namespace("acme/home", NamespacePolicies())
+            await eventually(lambda: home.log.markers, "a snapshot request, once the topic is copied")
+            await sync.stop()
+
+    asyncio.run(main())
