@@ -40,7 +40,7 @@ OPENINGS_AT_ONCE: Final = 50
 REWATCH_FIRST_SECONDS: Final = 0.05
 REWATCH_MAX_SECONDS: Final = 10.0
 TOPICS_LEFT_MAX: Final = 10_000
-"""Deleted topics that are remembered, for acknowledgements that come late."""
+"""Topics that are consumed no longer and are remembered, for acknowledgements that come late."""
 
 OpenPart = Callable[[str, bool, int, "PatternConsumer"], Coroutine[Any, Any, Consumer]]
 """Makes the connected consumer of a topic or partition, from its first message on or from where the user said, with a
@@ -85,11 +85,11 @@ class PatternConsumer(MultiTopicsConsumer):
         """Of each topic, the consumers by partition; of one that has none, by its own name."""
         self._topic_of: dict[str, str] = {}
         """The topic of each part."""
-        self._queue_size_left = queue_size_total
+        self._queue_size_total = self._queue_size_left = queue_size_total
         self._queue_sizes: dict[str, int] = {}
         """What each part has of it."""
         self._left: dict[str, None] = {}
-        """Parts of topics that are gone, in order."""
+        """Parts that were consumed and are not any more, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
         self._timer: asyncio.TimerHandle | None = None
@@ -249,6 +249,8 @@ class PatternConsumer(MultiTopicsConsumer):
 
     async def _open(self, name: str, parts: Sequence[str], from_start: bool) -> None:
         """Open consumers and put them in use; raises the first error, when the others are in use."""
+        if not parts:
+            return
         self._share_room(parts)
         opening = [
             asyncio.create_task(self._ports.open_part(part, from_start, self._queue_sizes[part], self))
@@ -280,9 +282,6 @@ class PatternConsumer(MultiTopicsConsumer):
         consumers = list(self._parts.pop(name, {}).values())
         for consumer in consumers:
             self._take_out(consumer)
-            self._left[consumer.topic()] = None
-            if len(self._left) > TOPICS_LEFT_MAX:
-                del self._left[next(iter(self._left))]
         await asyncio.gather(*(_close(consumer) for consumer in consumers))
         self._do(self._core.let_go(name, self._loop.time()))
 
@@ -304,12 +303,16 @@ class PatternConsumer(MultiTopicsConsumer):
         del self._consumers[part]
         self._turns.remove(consumer)
         self._give_back_room(part)
+        self._left[part] = None
+        if len(self._left) > TOPICS_LEFT_MAX:
+            del self._left[next(iter(self._left))]
 
     def _share_room(self, parts: Sequence[str]) -> None:
-        """Give each part its share of half of the queue that is left, with those that are opened at the same time: so
-        there is always some left for topics to come."""
-        sharing = max(len(parts), self._subscribing)
-        size = max(1, min(self._settings[0].receiver_queue_size, self._queue_size_left // (2 * sharing)))
+        """Give each part its share of the queue: half of it is for as many as there are now, the rest for those that
+        will be. Each gets room for one message, however many there are."""
+        together = max(len(self._core.names), len(self._turns) + len(parts))
+        share = min(self._queue_size_total // (2 * together), self._queue_size_left // len(parts))
+        size = max(1, min(self._settings[0].receiver_queue_size, share))
         for part in parts:
             self._queue_sizes[part] = size
             self._queue_size_left -= size
