@@ -323,18 +323,32 @@ def test_the_worker_is_found_by_the_topology(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_something_that_is_no_worker_gives_exit_status_3(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        ("HTTP/1.1 404 Not Found\r\n\r\n<html>", 3, "is this a worker"),
+        ("HTTP/1.1 200 OK\r\n\r\n<html>", 3, "is this a worker"),
+        ('HTTP/1.1 503 Down\r\n\r\n{"error": "StoreFailed", "reason": "the store\\nfailed"}', 3, "the store failed"),
+        ('HTTP/1.1 507 Full\r\n\r\n{"error": "StoreFull", "reason": "the store is full"}', 3, "is full"),
+        ('HTTP/1.1 501 No\r\n\r\n{"error": "NotSupported", "reason": "not in this version"}', 2, "not in this version"),
+        ("", 3, "disconnected"),
+    ],
+)
+def test_what_a_worker_cannot_do_is_told_from_what_it_refuses(
+    tmp_path: Path, answer: str, status: int, said: str
+) -> None:
     async def main() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\n<htm>")
+            writer.write(answer.encode())
             writer.close()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             done = await asyncio.to_thread(run, "topics", "list", "--url", url, cwd=tmp_path)
-        assert done.returncode == 3
-        assert "is this a worker" in done.stderr
+        assert done.returncode == status
+        assert len(done.stderr.splitlines()) == 1
+        assert said in done.stderr
 
     asyncio.run(main())

@@ -66,8 +66,6 @@ def read_target(body: Any, name: str = "message id") -> Target:
     if number_field(fields.get("batchIndex") or 0, f"{name}.batchIndex", least=NO_INDEX) > 0:
         raise Unprocessable(f"{name}.batchIndex: a subscription is put at a whole entry; leave it out")
     excluded = flag_field(fields.get("excluded", False), f"{name}.excluded")
-    if ledger == END_LEDGER or entry == END_LEDGER:
-        return Target(LATEST, partition=partition)
     if ledger < 0:
         return Target(BEFORE_ALL, partition=partition)
     return Target(Position(ledger, entry), excluded, partition)

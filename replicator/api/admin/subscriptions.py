@@ -103,9 +103,7 @@ async def seek_to_message(request: web.Request) -> web.Response:
     subscriptions = await _subscriptions(request)
     chosen = _topics_of(request, [each.topic for each in subscriptions], target)
     subscriptions = [each for each in subscriptions if each.topic in chosen]
-    for subscription in subscriptions:
-        _check_target(subscription.topic, target)
-    for subscription in subscriptions:
+    for subscription in subscriptions:  # of several topics only for a place that each of them has
         await subscription.seek(target.next_position)
     return no_content()
 
@@ -179,12 +177,6 @@ def _topics_of(request: web.Request, topics: list[Any], target: Target) -> list[
     if not chosen:
         raise TopicNotFound(f"{name} has no partition {target.partition}, or not this subscription there")
     return chosen
-
-
-def _check_target(topic: Any, target: Target) -> None:
-    """Raises :class:`InvalidSeek` for a position that the topic does not reach."""
-    if not target.anywhere:
-        topic.position_before(target.next_position)
 
 
 def _start(topic: Topic, target: Target) -> Position:
