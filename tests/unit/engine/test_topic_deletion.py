@@ -16,6 +16,7 @@ from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, To
 from replicator.engine.metadata_pb2 import MessageMetadata
 from replicator.engine.namespace_policies import NamespacePolicies
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.store import TABLES
 from replicator.engine.topic import Topic
 from replicator.engine.topic_deletion import SWEPT_TABLES
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
@@ -306,3 +307,8 @@ def test_a_namespace_that_makes_no_subscriptions_lets_consumers_use_those_that_a
             await subscribed(topic, "a reader".replace(" ", "-"), durable=False)
 
     asyncio.run(main())
+
+
+def test_every_table_that_has_rows_by_topic_is_swept() -> None:
+    by_name = {"meta", "topics", "partitioned", "tenants", "namespaces", "deleted"}
+    assert set(SWEPT_TABLES) == set(TABLES) - by_name
