@@ -57,6 +57,28 @@ def test_a_partitioned_topic_is_made_grown_and_deleted_with_its_partitions(tmp_p
     asyncio.run(main())
 
 
+def test_partitions_that_are_added_have_the_subscriptions_and_policies_of_the_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", f"{NS}/eu/partitions", 2)
+            await admin.done("PUT", f"{NS}/eu/subscription/jobs", {"ledgerId": -1, "entryId": -1}, replicated=True)
+            await admin.done("POST", f"{NS}/eu/maxConsumers", 5)
+            await admin.done("DELETE", f"{NS}/eu-partition-1/subscription/jobs")
+            passing, _ = await subscribed(await admin.engine.topic(f"{FULL}/eu-partition-0"), "reader", durable=False)
+            await admin.done("POST", f"{NS}/eu/partitions", 3)
+            new = await admin.engine.topic(f"{FULL}/eu-partition-2")
+            await new.publish([message()] * 3)
+            stats = await admin.get(f"{NS}/eu-partition-2/stats")
+            assert list(stats["subscriptions"]) == ["jobs"]
+            assert stats["subscriptions"]["jobs"]["msgBacklog"] == 3
+            assert stats["subscriptions"]["jobs"]["isReplicated"]
+            assert new.policies.max_consumers == 5
+            assert await admin.get(f"{NS}/eu-partition-1/subscriptions") == [], "what was deleted came back"
+            passing.close()
+
+    asyncio.run(main())
+
+
 def test_newer_tools_send_the_number_of_partitions_in_an_object(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:

@@ -35,6 +35,7 @@ from replicator.engine.errors import InvalidPartitions, TopicExists, TopicNotFou
 from replicator.engine.last_message import last_message
 from replicator.engine.partitions import PARTITIONS_MAX
 from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL
 
 SIZES: Final = web.AppKey("admin_sizes", TopicSizes)
 TRAFFIC: Final = web.AppKey("admin_traffic", TrafficMeter)
@@ -126,16 +127,39 @@ async def create_partitioned(request: web.Request) -> web.Response:
 
 
 async def grow(request: web.Request) -> web.Response:
-    """Give a partitioned topic more partitions."""
+    """Give a partitioned topic more partitions, with the subscriptions and policies that its first one has."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     wanted = _partitions_of(await read_json(request))
-    if not engine.partitions(name):
+    before = engine.partitions(name)
+    if not before:
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     try:
         await engine.grow_partitioned_topic(name, wanted)
     except InvalidPartitions as error:
         raise Unprocessable(str(error)) from None
+    first, *others = await logs_of(request)
+    for topic in others:
+        if topic.partition >= before:
+            await _equip(topic, first)
     return no_content()
+
+
+async def _equip(new: Topic, first: Topic) -> None:
+    """Give a new partition what requests for the whole topic have given the first one.
+
+    Its subscriptions start before all: what comes before they are there is theirs too.
+    """
+    if first.own_policies is not None and new.own_policies is None:
+        await new.set_policies(first.own_policies)
+    for subscription in [each for each in first.subscriptions.values() if each.durable]:
+        state = subscription.cursor.state
+        await new.create_subscription(
+            subscription.name,
+            BEFORE_ALL,
+            replicated=state.replicated,
+            properties=dict(state.properties),
+            read_compacted=state.read_compacted,
+        )
 
 
 async def delete_partitioned(request: web.Request) -> web.Response:
