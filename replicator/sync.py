@@ -80,8 +80,10 @@ class SubscriptionSync:
         self.ignored_updates = 0
         self.corrupt_markers = 0
         self.unprovable_answers = 0
-        self._peers = peers
-        self._reachable_origins = reachable_origins
+        self.coming_from_peers: set[tuple[Topic, str]] = set()
+        """Subscriptions that are being made because a peer has them."""
+        self._peers = frozenset(peers)
+        self._reachable_origins = frozenset(reachable_origins)
         self._settings = settings
         self._topics: dict[str, _TopicSync] = {}
         incarnation = uuid.uuid4().hex[:12]
@@ -201,7 +203,6 @@ class _TopicSync:
         self._handled = BEFORE_ALL
         self._checkpoint = BEFORE_ALL
         self._checkpoint_due = 0.0
-        self._coming_from_peers: set[str] = set()
         self._sequence = count()
         controller.restore(self._recorded_mappings())
 
@@ -329,7 +330,7 @@ class _TopicSync:
                 cursor.mark_delete,
                 cursor.generation,
                 _now_ms(),
-                announced=subscription.name in self._coming_from_peers,
+                announced=(self._topic, subscription.name) in self._sync.coming_from_peers,
             )
             self._settle()
 
@@ -450,7 +451,7 @@ class _TopicSync:
     async def _apply(self, update: ApplyUpdate) -> None:
         subscription = self._topic.subscriptions.get(update.subscription)
         if subscription is None:
-            self._coming_from_peers.add(update.subscription)
+            self._sync.coming_from_peers.add((self._topic, update.subscription))
             try:
                 subscription = await self._topic.create_subscription(update.subscription, BEFORE_ALL, replicated=True)
             except (StoreFull, StoreFailed):
@@ -460,7 +461,7 @@ class _TopicSync:
                 self._sync.ignored_updates += 1
                 return
             finally:
-                self._coming_from_peers.discard(update.subscription)
+                self._sync.coming_from_peers.discard((self._topic, update.subscription))
         if not subscription.replicated:
             self._sync.ignored_updates += 1
             return

@@ -115,8 +115,8 @@ class SnapshotController:
         self._local = local
         self._settings = settings or ControllerSettings()
         self._next_id = next_id
-        self._peers = frozenset(peers) - {local}
-        self._reachable = frozenset(reachable_origins) - {local}
+        self._peers = _others(peers, local)
+        self._reachable = _others(reachable_origins, local)
         self._tables: dict[str, MappingTable] = {}
         self._subscriptions: dict[str, _Subscription] = {}
         self.stats = ControllerStats()
@@ -205,8 +205,8 @@ class SnapshotController:
     def on_topology(self, peers: Collection[str], reachable_origins: Collection[str], now_ms: int) -> None:
         """Links came or went. A new peer is told of every subscription; what is known of the others stays."""
         added = frozenset(peers) - self._peers - {self._local}
-        self._peers = frozenset(peers) - {self._local}
-        self._reachable = frozenset(reachable_origins) - {self._local}
+        self._peers = _others(peers, self._local)
+        self._reachable = _others(reachable_origins, self._local)
         self._follow_up_ms = {peer: due for peer, due in self._follow_up_ms.items() if peer in self._peers}
         self._waiting_may_end = any(self._waiting.values())
         if not self._peers:
@@ -457,3 +457,9 @@ class SnapshotController:
             case SnapshotResponse():
                 if self._last_message is not None and self._last_message <= marker.position:
                     self._follow_up_ms.pop(marker.requested_by, None)  # that answer covered everything
+
+
+def _others(clusters: Collection[str], local: str) -> frozenset[str]:
+    """Without the local one; a frozenset that lacks it is shared, as there is a controller for each topic."""
+    others = frozenset(clusters)
+    return others if local not in others else others - {local}

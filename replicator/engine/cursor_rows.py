@@ -169,8 +169,8 @@ class CursorRows:
     def _load(self, head: bytes, rows: Mapping[tuple[bytes, ChunkId], bytes]) -> CursorState:
         if head[:1] != b"{":
             state = _decode_format_1(head)
-            state.dirty.deleted.update(state.individually_deleted.chunk_ids())
-            state.dirty.batches.update(state.batch_acks.chunk_ids())
+            state.dirty.deleted.update(dict.fromkeys(state.individually_deleted.chunk_ids()))
+            state.dirty.batches.update(dict.fromkeys(state.batch_acks.chunk_ids()))
         else:
             state = _decode_head(head)
             for (kind, chunk_id), value in rows.items():
