@@ -24,10 +24,11 @@ from bench.lag import measure_lag
 from bench.machine import machine_line
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
+from bench.patterns import measure_patterns
 from bench.subscriptions import measure_subscriptions
 from bench.topics import measure_topics
 
-GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "topics", "lag")
+GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "topics", "patterns", "lag")
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -69,6 +70,9 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "topics" in groups:
         with _directory("ten thousand topics") as directory:
             measured += await measure_topics(directory)
+    if "patterns" in groups:
+        with _directory("pattern consumers of topics") as directory:
+            measured += await measure_patterns(directory)
     if "lag" in groups:
         with _directory("copy lag at half load") as directory:
             measured += await measure_lag(directory)
