@@ -21,6 +21,9 @@ class TopicProxy:
     def __init__(self, target: str) -> None:
         self._target = target
         self._sockets: set[web.WebSocketResponse] = set()
+        self._others: set[web.WebSocketResponse] = set()
+        self.refusing = False
+        """Whether nothing but topics can be reached."""
         self.fault: Fault = lambda frame: [frame]
         self.frames: Counter[str] = Counter()
         """By type, in both directions."""
@@ -31,12 +34,19 @@ class TopicProxy:
         for socket in list(self._sockets):
             await socket.close()
 
+    async def cut_others(self) -> None:
+        """Break the connections of all producers and consumers."""
+        for socket in list(self._others):
+            await socket.close()
+
     async def _topics(self, request: web.Request) -> web.WebSocketResponse:
         return await self._pass(request, self._faulty, self._sockets)
 
     async def _other(self, request: web.Request) -> web.StreamResponse:
+        if self.refusing:
+            raise web.HTTPServiceUnavailable
         if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await self._pass(request, lambda frame: [frame], set())
+            return await self._pass(request, lambda frame: [frame], self._others)
         async with aiohttp.ClientSession() as session, session.get(self._target + request.path_qs) as response:
             return web.Response(body=await response.read(), status=response.status, content_type=response.content_type)
 

@@ -297,6 +297,8 @@ class PatternConsumer(MultiTopicsConsumer):
     def _take_out(self, consumer: Consumer) -> None:
         """Of what is received from; it is still to be closed."""
         part = consumer.topic()
+        if self._consumers.get(part) is not consumer:
+            return  # it failed while another one was closed
         name = self._topic_of.pop(part)
         if name in self._parts:
             self._parts[name].pop(part, None)

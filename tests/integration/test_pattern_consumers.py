@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from channel_support import served
 from engine_support import eventually, opened, serving
+from engine_support import message as entry
 from engine_support import subscribed as engine_subscribed
 from topic_proxy import TopicProxy, topic_proxy
 
@@ -280,6 +281,39 @@ def test_messages_of_all_topics_come_through_seek_redelivery_and_unsubscribing(
     in_cluster(scenario)
 
 
+def test_topics_that_come_while_one_unsubscribes_get_no_subscription(in_cluster: Callable[[Scenario], None]) -> None:
+    async def scenario(engine: Engine, client: Client) -> None:
+        for round_ in range(5):
+            consumer = await subscribed(client, re.compile(f"orders-{round_}-.*"))
+            for number in range(3):
+                await engine.create_topic(f"orders-{round_}-{number}")
+            await consumes(consumer, *(f"orders-{round_}-{number}" for number in range(3)))
+            unsubscribing = asyncio.create_task(consumer.unsubscribe())
+            for number in range(3, 9):
+                await engine.create_topic(f"orders-{round_}-{number}")
+            await unsubscribing
+            await engine.create_topic(f"orders-{round_}-9")
+        assert [topic.name for topic in engine.topics() if topic.subscriptions] == []
+
+    in_cluster(scenario)
+
+
+def test_a_partitioned_topic_that_becomes_a_plain_one_is_consumed_as_such(
+    in_cluster: Callable[[Scenario], None],
+) -> None:
+    async def scenario(engine: Engine, client: Client) -> None:
+        await engine.create_partitioned_topic("orders-1", 3)
+        consumer = await subscribed(client)
+        parts = list(consumer._turns)
+        await engine.delete_partitioned_topic("orders-1", force=True)
+        await publish(client, "orders-1", b"plain")
+        assert [message.data() for message in await received(consumer, 1)] == [b"plain"]
+        await consumes(consumer, "orders-1")
+        await eventually(lambda: all(isinstance(part.over, AlreadyClosed) for part in parts), "what ended is closed")
+
+    in_cluster(scenario)
+
+
 def test_a_listener_hears_of_every_topic(in_cluster: Callable[[Scenario], None]) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
         heard: list[bytes] = []
@@ -452,6 +486,25 @@ def test_with_notifications_dropped_the_next_poll_repairs_the_list(tmp_path: Pat
         await engine.delete_topic("orders-0", force=True)
         await consumes(consumer, "orders-1")
         assert proxy.frames["changed"] >= 1, "there was something to drop"
+
+    over_proxy(tmp_path, scenario)
+
+
+def test_a_topic_that_is_made_anew_while_its_consumer_is_away_is_consumed_from_its_first_message(
+    tmp_path: Path,
+) -> None:
+    async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
+        proxy.fault = lambda frame: []
+        before = await engine.create_topic("orders-1")
+        consumer = await subscribed(client)
+        proxy.refusing = True
+        await proxy.cut_others()
+        await eventually(lambda: not before.subscriptions["s"].consumers, "it is away")
+        await engine.delete_topic("orders-1")
+        topic = await engine.create_topic("orders-1")
+        await topic.publish([entry(b"while it was away")])
+        proxy.refusing = False
+        assert [message.data() for message in await received(consumer, 1)] == [b"while it was away"]
 
     over_proxy(tmp_path, scenario)
 
