@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from engine_support import message as entry_of
 
-from replicator.api import client_sockets
+from replicator.api import client_sockets, topic_sockets
 from replicator.client import (
     AlreadyClosed,
     Client,
@@ -68,6 +68,7 @@ class Worker:
         app[client_sockets.SOCKETS] = set()
         app.on_shutdown.append(client_sockets.close_sockets)
         app.add_routes(client_sockets.routes())
+        topic_sockets.add_topic_sockets(app, self.engine)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)

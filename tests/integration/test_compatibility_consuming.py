@@ -83,8 +83,8 @@ def test_acknowledgements_that_wait_for_their_group_are_sent_when_the_consumer_c
 def test_what_is_not_built_yet_is_refused_by_name_before_anything_is_made(tmp_path: Path) -> None:
     async def main() -> None:
         async with Client(f"embedded:{tmp_path / 'engine'}") as client:
-            with pytest.raises(OperationNotSupported, match="is_pattern_topic"):
-                await client.subscribe("persistent://public/default/flight-.*", "s", is_pattern_topic=True)
+            with pytest.raises(OperationNotSupported, match="enable_retry"):
+                await client.subscribe("f.*", "s", ConsumerType.Shared, is_pattern_topic=True, enable_retry=True)
             with pytest.raises(TypeError, match="transaction"):
                 await client.subscribe(TOPIC, "s", transaction=object())
             with pytest.raises(InvalidConfiguration, match="consumer_type"):
