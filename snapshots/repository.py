@@ -21,8 +21,8 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.models import SnapshotMappingRow, SubscriptionStateRow
 from snapshots.position import Position
 
-ROWS_PER_STATEMENT_MAX: Final = 1000
-"""Postgres takes at most 65,535 parameters in a statement; a row has up to nine."""
+ROWS_PER_STATEMENT_MAX: Final = 200
+"""A row has up to nine values: making a statement takes a kilobyte for each, and Postgres takes at most 65,535."""
 
 T = TypeVar("T")
 
