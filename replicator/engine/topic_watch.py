@@ -89,7 +89,7 @@ class TopicWatch:
         self._added, self._deleted, self._flooded = made_anew, set(made_anew), False
         self._listed = True
         names_hash = self.pattern.hash()
-        return TopicListing(names_hash, None if known_hash == names_hash else tuple(sorted(self.pattern.names)))
+        return TopicListing(names_hash, None if known_hash == names_hash else self.pattern.sorted_names())
 
     def take(self) -> TopicsChanged | None:
         """What it has not been told, which then counts as told."""
@@ -125,7 +125,7 @@ class TopicWatch:
 class WatchedPattern:
     """The names that match one pattern, as heard of since the last listing."""
 
-    __slots__ = ("_hash", "_seen", "names", "pattern", "watches")
+    __slots__ = ("_hash", "_seen", "_sorted", "names", "pattern", "watches")
 
     def __init__(self, pattern: TopicPattern) -> None:
         self.pattern = pattern
@@ -134,18 +134,25 @@ class WatchedPattern:
         self._seen: frozenset[str] = frozenset()
         """The names of the namespace at the last listing: what is not in ``names`` of them does not match."""
         self._hash: str | None = None
+        self._sorted: tuple[str, ...] | None = None
 
     def hash(self) -> str:
         """Of the names."""
         if self._hash is None:
-            self._hash = sorted_list_hash(sorted(self.names))
+            self._hash = sorted_list_hash(self._sorted or sorted(self.names))
         return self._hash
+
+    def sorted_names(self) -> tuple[str, ...]:
+        """The names in order; one tuple for all who ask, until the names change: answers may wait for slow readers."""
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self.names))
+        return self._sorted
 
     def created(self, name: str) -> None:
         """A topic of the namespace was made: one match."""
         if name not in self.names and self.pattern.matches(_local(name)):
             self.names.add(name)
-            self._hash = None
+            self._hash = self._sorted = None
             for watch in self.watches:
                 watch.created(name)
 
@@ -153,7 +160,7 @@ class WatchedPattern:
         """A topic of the namespace was deleted."""
         if name in self.names:
             self.names.remove(name)
-            self._hash = None
+            self._hash = self._sorted = None
             for watch in self.watches:
                 watch.deleted(name)
 
@@ -176,7 +183,7 @@ class WatchedPattern:
         self._seen = topics
         if change:
             self.names = names
-            self._hash = None
+            self._hash = self._sorted = None
             for watch in self.watches:
                 for name in change.deleted:
                     watch.deleted(name)

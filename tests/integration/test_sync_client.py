@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -121,3 +122,12 @@ def test_a_listener_may_close_its_client(tmp_path: Path) -> None:
     client.create_producer("t").send(b"x")
     client.subscribe("t", "s", message_listener=listen, **EARLIEST)
     assert closed.wait(5)
+
+
+def test_a_pattern_of_topics_works_without_an_event_loop(tmp_path: Path) -> None:
+    with SyncClient(f"embedded:{tmp_path / 'engine'}") as client:
+        consumer = client.subscribe(re.compile("orders-.*"), "s")
+        client.create_producer("orders-1").send(b"a")
+        message = consumer.receive(20_000)
+        assert (message.topic_name(), message.data()) == ("persistent://public/default/orders-1", b"a")
+        consumer.acknowledge(message)

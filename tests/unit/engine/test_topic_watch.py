@@ -249,3 +249,12 @@ def test_who_applies_what_it_is_told_knows_what_the_pattern_knows(events: list[t
     apply(watch.take())
     poll()
     assert watch.take() is None or not known.symmetric_difference(watch.pattern.names)
+
+
+def test_answers_of_one_list_share_its_names() -> None:
+    registry, first = watching("a1", "a2")
+    second = registry.open(2, parse_pattern("a.*"))
+    topics = set(names("a1", "a2"))
+    assert listed(registry, first, topics).names is listed(registry, second, topics).names
+    the_pattern(registry).created(name("a3"))
+    assert listed(registry, first, topics | set(names("a3"))).names == names("a1", "a2", "a3")
