@@ -31,7 +31,8 @@ from replicator.engine.partitions import TABLE as PARTITIONED_TABLE
 from replicator.engine.partitions import PartitionedTopic, check_new, check_plain, load_partitioned, partition_of
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.store import Store, TopicRecord
-from replicator.engine.topic import Topic, TopicListener
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import TopicName, parse_topic
 from replicator.engine.topic_sweeper import TopicSweeper
 from replicator.engine.writer import Committed, Writer

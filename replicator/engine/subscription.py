@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pyroaring import BitMap
 
-from replicator.engine.compaction import Compaction
 from replicator.engine.consumer import Deliver, EngineConsumer
 from replicator.engine.cursor import Cursor, CursorState
 from replicator.engine.cursor_rows import CursorRows
@@ -25,63 +23,16 @@ from replicator.engine.dispatch.many_active import ManyActiveDispatcher
 from replicator.engine.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.errors import ConsumerBusy, EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
-from replicator.engine.failover import FailoverRegistry
 from replicator.engine.last_message import last_message
-from replicator.engine.log_index import LogIndex
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.position_set import PositionSet
 from replicator.engine.pump import Pump, ReadEntries
+from replicator.engine.skipping import skip_messages
+from replicator.engine.subscribed_topic import SubscribedTopic
+from replicator.engine.subscription_status import subscription_status
 from replicator.engine.types import Ack, LoggedEntry, SubscribeOptions, SubscriptionType
-from replicator.engine.writer import Writer
 from snapshots.position import Position
 
 CONSUMERS_MAX: Final = 10_000
-SKIP_ENTRIES_MAX: Final = 1_000
-SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Looked at in one go when messages are skipped: some milliseconds, then others have their turn."""
-
-
-class SubscribedTopic(Protocol):
-    """What a subscription asks of the topic that it is on."""
-
-    name: str
-    partition: int
-    topic_id: int
-    log: LogIndex
-    loop: asyncio.AbstractEventLoop
-    writer: Writer
-    failover: FailoverRegistry
-    messages: int
-
-    @property
-    def policies(self) -> TopicPolicies: ...
-
-    @property
-    def read_entries(self) -> ReadEntries: ...
-
-    @property
-    def read_compacted(self) -> ReadEntries: ...
-
-    @property
-    def compaction(self) -> Compaction: ...
-
-    async def compacted_position_before(self, target: Position | int) -> Position: ...
-
-    def has_position(self, position: Position) -> bool: ...
-
-    def position_before(self, target: Position) -> Position: ...
-
-    async def position_at_time(self, published_ms: int, *, after: Position) -> Position: ...
-
-    def batch_size(self, position: Position) -> int: ...
-
-    def messages_through(self, position: Position) -> int: ...
-
-    def messages_in(self, positions: PositionSet) -> int: ...
-
-    def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None: ...
-
-    def forget(self, subscription: Subscription) -> None: ...
 
 
 class Subscription:
@@ -172,11 +123,16 @@ class Subscription:
         self.consumers[consumer.id] = consumer
         self._pump.dispatcher = dispatcher
         self._pump.delays = self.topic.policies.delayed_delivery
-        self._pump.read = self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
+        self._pump.read = self.read_entries
         if self._by_registry:
             self.topic.failover.add(self, consumer.name)
         self._tell_active_changes()
         return consumer
+
+    @property
+    def read_entries(self) -> ReadEntries:
+        """How the entries of this subscription are read: from the log, or from the compacted view and then the log."""
+        return self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
 
     def _read_compacted(
         self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
@@ -383,31 +339,7 @@ class Subscription:
         """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were."""
         if messages < 0:
             raise NotAllowedError(f"{messages} messages cannot be skipped")
-        read = self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
-        left, position, generation = messages, self.cursor.mark_delete, self.cursor.generation
-        while left > 0 and (entries := read(position, None, SKIP_ENTRIES_MAX, SKIP_BYTES_MAX)):
-            cut: Ack | None = None
-            for entry in entries:
-                if left <= 0:
-                    break
-                if not entry.marker and not self.cursor.is_consumed(entry.position):
-                    acked = self.cursor.acked_indexes(entry.position) or BitMap()
-                    unacked = entry.batch_size - len(acked)
-                    if unacked > left:
-                        indexes = (index for index in range(entry.batch_size) if index not in acked)
-                        cut = Ack(entry.position, tuple(islice(indexes, left)))
-                        left = 0
-                        break
-                    left -= unacked
-                position = entry.position
-            self._consume_through(position)
-            if cut is not None:
-                await self.acknowledge([cut])
-            await asyncio.sleep(0)
-            if self.cursor.generation != generation:
-                break  # somebody has put it elsewhere: what follows there was not asked for
-        await self.saved()
-        return messages - left
+        return await skip_messages(self, messages)
 
     async def clear_backlog(self) -> None:
         """Treat everything up to the LAC as consumed."""
@@ -427,10 +359,11 @@ class Subscription:
 
     async def consume_through(self, position: Position) -> None:
         """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""
-        if self._consume_through(position):
+        if self.consume_through_unsaved(position):
             await self.saved()
 
-    def _consume_through(self, position: Position) -> bool:
+    def consume_through_unsaved(self, position: Position) -> bool:
+        """As :meth:`consume_through`, to be saved by the caller; returns whether anything changed."""
         before = self.cursor.mark_delete
         changed = self.cursor.merge_mark_delete(position, self.cursor.generation)
         if changed:
@@ -551,24 +484,4 @@ class Subscription:
 
     def status(self) -> Mapping[str, Any]:
         """The figures of this subscription, as the status page shows them."""
-        kind, dispatcher = self.type, self.dispatcher
-        active = dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
-        return {
-            "name": self.name,
-            "type": None if kind is None else kind.value,
-            "durable": self.durable,
-            "replicated": self.replicated,
-            "generation": self.cursor.generation,
-            "mark_delete": str(self.cursor.mark_delete),
-            "individually_deleted_entries": len(self.cursor.state.individually_deleted),
-            "backlog_entries": self.cursor.backlog_entries(),
-            "backlog_messages": self.backlog_messages(),
-            "error": self.error,
-            **(dispatcher.status() if dispatcher is not None and self.consumers else {}),
-            "active_consumer": None if active is None else self.consumers[active].name,
-            "consumers": [
-                {"name": consumer.name, **dispatcher.consumer_status(consumer.id)}
-                for consumer in self.consumers.values()
-                if dispatcher is not None
-            ],
-        }
+        return subscription_status(self)

@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.catalog_index import Namespace
 from replicator.engine.compaction import Compaction
 from replicator.engine.consumer import Deliver, EngineConsumer
-from replicator.engine.cursor import CursorState
 from replicator.engine.cursor_rows import load_cursors
 from replicator.engine.errors import (
     BlockCorrupt,
-    EngineError,
     InvalidAck,
     InvalidSeek,
-    NotAllowedError,
     StoreFailed,
     SubscriptionNotFound,
     TopicNotFound,
@@ -36,51 +33,19 @@ from replicator.engine.producers import EngineProducer, TopicProducers
 from replicator.engine.publishing import PublishGate, check_entries
 from replicator.engine.retention import done_through
 from replicator.engine.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
+from replicator.engine.subscribing import END_LEDGER, Subscribing
 from replicator.engine.subscription import Subscription
-from replicator.engine.topic_name import check_subscription_name, parse_topic
-from replicator.engine.types import InitialPosition, LoggedEntry, ProducerOptions, SubscribeOptions
+from replicator.engine.topic_listener import TopicListener
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.types import LoggedEntry, ProducerOptions, SubscribeOptions
 from replicator.engine.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from snapshots.position import BEFORE_ALL, Position
 
 if TYPE_CHECKING:
     from replicator.engine.block_cache import BlockCache
 
-SUBSCRIPTIONS_MAX = 10_000
 SEARCH_BLOCKS = 1_000
 """Headers that a search by time reads in one go: some milliseconds."""
-END_LEDGER = 2**63 - 1
-"""The ledger of the position after every message, as upstream's clients name it."""
-
-
-class TopicListener(Protocol):
-    """Who wants to know what happens in topics: links and the subscription sync. Called on the event loop."""
-
-    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        """Blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
-
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription was made, loaded, or became replicated."""
-
-    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
-        """A subscription is gone."""
-
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
-        """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
-
-    def on_log_deleted(self, topic: Topic) -> None:
-        """A topic that has a log, such as a partition, is gone, with its subscriptions."""
-
-    def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """A topic is partitioned now, or into more partitions than before. They may not be there yet."""
-
-    def on_namespace_policies(self, namespace: str) -> None:
-        """The policies of ``tenant/namespace`` have changed."""
-
-    def on_topic_created(self, topic_name: str) -> None:
-        """Consumers can subscribe to this name from now on: see ``Catalog.subscribable``."""
-
-    def on_topic_deleted(self, topic_name: str) -> None:
-        """They cannot any more."""
 
 
 class Topic:
@@ -117,6 +82,7 @@ class Topic:
         self._cache = cache
         self._listeners = listeners
         self.subscriptions: dict[str, Subscription] = {}
+        self._subscribing = Subscribing(self)
         self._gate = PublishGate(self.name)
         self._load()
         self.producers = TopicProducers(self, self._store.epoch(self.topic_id))
@@ -177,7 +143,7 @@ class Topic:
 
         Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`NotAllowedError` and the store's errors.
         """
-        self._check_there()
+        self.check_there()
         return await self.producers.create(options)
 
     async def publish(self, entries: Sequence[bytes], producer: EngineProducer | None = None) -> list[Position]:
@@ -239,7 +205,7 @@ class Topic:
         for listener in self._listeners:
             listener.on_log_deleted(self)
 
-    def _check_there(self) -> None:
+    def check_there(self) -> None:
         if self.deleted is not None:
             raise self.deleted.with_traceback(None)
 
@@ -376,7 +342,7 @@ class Topic:
     async def set_policies(self, policies: TopicPolicies | None) -> None:
         """Give the topic policies of its own, durably; with None those of its namespace hold for it again, or else the
         engine's."""
-        self._check_there()
+        self.check_there()
         stored = None if policies is None else encode_policies(policies)
         # Who is cancelled cannot call them back from the store: they hold here as well.
         setting = self.loop.create_task(self._set_policies(policies, stored))
@@ -439,80 +405,7 @@ class Topic:
 
         Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
         """
-        self._check_there()
-        self._check_room_for_consumer()
-        if options.durable:
-            existing = await self._durable_subscription(subscription, options)
-        else:
-            existing = self._passing_subscription(subscription, options)
-        try:
-            self._check_there()
-            self._check_room_for_consumer()  # others may have come while the subscription was made
-            return existing.add(options, deliver)
-        except BaseException:
-            if not existing.durable and not existing.consumers:
-                self.forget(existing)
-            raise
-
-    def _check_room_for_consumer(self) -> None:
-        limit = self.policies.max_consumers
-        if limit is not None and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
-            raise NotAllowedError(f"{self.name} has {limit} consumers, the limit of its policies")
-
-    async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
-        existing = self.subscriptions.get(name)
-        compacted = options.read_compacted and options.type.one_active  # others are refused
-        if existing is None and not self.namespace.policies.auto_subscription_creation:
-            raise SubscriptionNotFound(
-                f"{self.name} has no subscription {name!r}, and its namespace lets consumers make none "
-                "(auto_subscription_creation): create it first"
-            )
-        if existing is None or not existing.stored:
-            existing = await self.create_subscription(
-                name,
-                self._start(options),
-                replicated=options.replicated,
-                read_compacted=compacted,
-                properties=dict(options.subscription_properties),
-            )
-        if compacted and not existing.cursor.state.read_compacted and not existing.consumers:
-            existing.cursor.state.read_compacted = True
-            existing.follow_log()
-            await existing.saved()
-        to_be_replicated = options.replicated and existing.durable  # else the consumer will be refused
-        if to_be_replicated and not existing.replicated:  # also if another consumer was making it at the same time
-            existing.cursor.state.replicated = True
-            self.notify_subscription(existing)  # first: nobody does it later if this caller is cancelled or refused
-            await existing.saved()
-        return existing
-
-    def _passing_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
-        """A subscription that is gone with its last consumer."""
-        if options.replicated:
-            raise NotAllowedError(f"subscription {name!r}: one that is not durable cannot be replicated")
-        check_subscription_name(name)
-        existing = self.subscriptions.get(name)
-        if existing is None:
-            self._check_room_for_subscription()
-            state = CursorState(
-                mark_delete=self._start(options),
-                properties=dict(options.subscription_properties),
-                read_compacted=options.read_compacted,
-            )
-            existing = self.subscriptions[name] = Subscription(self, name, state, durable=False)
-        return existing
-
-    def _start(self, options: SubscribeOptions) -> Position:
-        """What a subscription that is made now treats as consumed."""
-        if options.start is not None:
-            if options.start > self.log.last and options.start.ledger < END_LEDGER:
-                raise InvalidSeek(
-                    f"{self.name} ends at {self.log.last}; a subscription cannot start at {options.start}"
-                )
-            if options.read_compacted and options.start < self.log.trimmed:
-                return self.log.view.clamp(options.start)
-            return self.log.clamp(options.start)
-        return BEFORE_ALL if options.initial is InitialPosition.EARLIEST else self.log.last
+        return await self._subscribing.subscribe(subscription, options, deliver)
 
     async def create_subscription(
         self,
@@ -524,33 +417,9 @@ class Topic:
         read_compacted: bool = False,
     ) -> Subscription:
         """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
-        self._check_there()
-        check_subscription_name(name)
-        while (existing := self.subscriptions.get(name)) is not None:
-            if existing.stored:
-                return existing
-            await existing.saved()  # then look again: it is gone if it could not be stored
-        self._check_room_for_subscription()
-        state = CursorState(
-            mark_delete=start, replicated=replicated, properties=properties or {}, read_compacted=read_compacted
+        return await self._subscribing.create(
+            name, start, replicated=replicated, properties=properties, read_compacted=read_compacted
         )
-        created = self.subscriptions[name] = Subscription(self, name, state)
-        saving = created.saved()
-        saving.add_done_callback(lambda _: self._subscription_made(created, saving))
-        await asyncio.shield(saving)  # others may wait for the same subscription: who gives up does not undo it
-        return created
-
-    def _subscription_made(self, created: Subscription, saving: asyncio.Future[None]) -> None:
-        error = saving.exception()
-        if isinstance(error, EngineError):
-            created.not_made(error)
-            del self.subscriptions[created.name]
-        else:
-            self.notify_subscription(created)
-
-    def _check_room_for_subscription(self) -> None:
-        if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
-            raise NotAllowedError(f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
 
     def position_before(self, target: Position) -> Position:
         """The last position before ``target``.
