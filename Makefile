@@ -39,7 +39,7 @@ soak: $(STAMP)  ## the long property runs
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property
 
 proto: $(STAMP)  ## make the protobuf modules again from the .proto files
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/engine/metadata.proto snapshots/markers.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/engine/log/metadata.proto snapshots/markers.proto
 
 lock: $(STAMP)  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \

@@ -17,8 +17,8 @@ from typing import Final
 from bench.cases import RUNS, Case
 from bench.measurement import Measurement
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import append_to_batch, encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType

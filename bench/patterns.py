@@ -23,9 +23,9 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement, percentile
 from replicator.client import Client, ConsumerType, PatternConsumer
 from replicator.client.errors import PulsarException
-from replicator.client.socket_channel import SocketConnector
+from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.engine import Engine
-from replicator.engine.topic_list import topic_list_hash
+from replicator.engine.topics.topic_list import topic_list_hash
 
 DISCOVERIES: Final = 100
 DROPPED: Final = 10

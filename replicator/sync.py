@@ -17,16 +17,16 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.engine import Engine
-from replicator.engine.entry import decode_entry, encode_entry
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
-from replicator.engine.metadata_pb2 import MessageMetadata
-from replicator.engine.store import StoredBlock
-from replicator.engine.subscription import Subscription
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.topic_deletion import MARKERS_HANDLED
-from replicator.engine.writer import AppendedBlock
+from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
 from snapshots.actions import (
     Action,
     ApplyUpdate,

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from replicator.engine.entry import ENTRY_BYTES_MAX
+from replicator.engine.log.entry import ENTRY_BYTES_MAX
 from replicator.engine.policies import (
     BacklogQuota,
     KeyAssignment,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine_support import Listener
 
-from replicator.engine.store import TOPIC_KEY, Store
-from replicator.engine.topic_deletion import SWEPT_TABLES, TOPIC_FACTS
+from replicator.engine.log.store import TOPIC_KEY, Store
+from replicator.engine.topics.topic_deletion import SWEPT_TABLES, TOPIC_FACTS
 
 
 class Follower(Listener):

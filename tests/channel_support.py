@@ -15,13 +15,13 @@ from engine_support import TOPIC, eventually
 from replicator.api import client_sockets
 from replicator.api.errors import report_errors
 from replicator.api.topic_sockets import add_topic_sockets
-from replicator.client.channel import Connector, ConsumerChannel, ProducerChannel
-from replicator.client.embedded_channel import EmbeddedConnector
 from replicator.client.errors import PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
-from replicator.client.socket_channel import SocketConnector
+from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel
+from replicator.client.wire.embedded_channel import EmbeddedConnector
+from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.engine import Engine
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode, Delivery, InitialPosition, SubscriptionType
 from snapshots.position import Position

@@ -8,9 +8,9 @@ from typing import Any
 
 from engine_support import batch, message
 
-from replicator.client.channel import ConsumerEvents
-from replicator.client.consumer import Consumer
+from replicator.client.consuming.consumer import Consumer
 from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.channel import ConsumerEvents
 from replicator.engine.types import Ack, Delivery
 from snapshots.position import Position
 

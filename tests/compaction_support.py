@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from replicator.engine.compression import compress, decompress
-from replicator.engine.entry import append_to_batch, decode_entry, encode_entry, split_batch
-from replicator.engine.metadata_pb2 import NONE, CompressionType, MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.compression import compress, decompress
+from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import NONE, CompressionType, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import LoggedEntry
 from snapshots.position import Position
 

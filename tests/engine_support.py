@@ -13,16 +13,16 @@ from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import report_errors
-from replicator.engine.block import BlockKind, build_block
-from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import append_to_batch, encode_entry
-from replicator.engine.log_index import LogIndex
-from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
-from replicator.engine.subscription import Subscription
+from replicator.engine.log.block import BlockKind, build_block
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.engine.writer import AppendedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20.0

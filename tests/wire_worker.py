@@ -14,10 +14,10 @@ from typing import Any, Self
 import pyarrow as pa
 from aiohttp import web
 
-from replicator.engine.arrow import BLOCK_SCHEMA
-from replicator.engine.block import BlockKind, build_block, read_header
-from replicator.engine.entry import append_to_batch, encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.arrow import BLOCK_SCHEMA
+from replicator.engine.log.block import BlockKind, build_block, read_header
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 INCARNATION = 7

@@ -1,6 +1,6 @@
 """Produce and consume over WebSockets: ``/client/v1/producer`` and ``/client/v1/consumer``.
 
-The frames are described in :mod:`replicator.client.frames`. A connection is one producer or one consumer of one
+The frames are described in :mod:`replicator.client.wire.frames`. A connection is one producer or one consumer of one
 topic, named by its first frame. A malformed frame costs the connection that sent it: one error frame with a null
 id, then the close. A request that the engine refuses costs nothing but that request. A producer that the engine lets
 go of hears the answers to what it sent before, then an error frame with a null id.
@@ -27,9 +27,9 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from replicator.api.errors import BadRequest
 from replicator.api.outgoing import OUTGOING_CONTROLS_MAX, OutgoingQueue
-from replicator.client.channel import ProducerReady
-from replicator.client.frame_codec import decode_request, encode_reply
-from replicator.client.frames import (
+from replicator.client.wire.channel import ProducerReady
+from replicator.client.wire.frame_codec import decode_request, encode_reply
+from replicator.client.wire.frames import (
     FRAME_BYTES_MAX,
     Acknowledge,
     AcknowledgeCumulative,
@@ -52,10 +52,10 @@ from replicator.client.frames import (
     Subscribe,
     Unsubscribe,
 )
-from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.producers import EngineProducer
+from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, Delivery
 

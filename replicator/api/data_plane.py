@@ -17,12 +17,12 @@ import structlog
 from aiohttp import web
 
 from replicator.api.errors import BadRequest, error_response
-from replicator.engine.arrow import decode_append, encode_read
-from replicator.engine.block import read_header
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError, TooBusy
+from replicator.engine.log.arrow import decode_append, encode_read
+from replicator.engine.log.block import read_header
+from replicator.engine.log.writer import CopiedBlock, Extent, select_new
 from replicator.engine.topic import Topic
-from replicator.engine.writer import CopiedBlock, Extent, select_new
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)

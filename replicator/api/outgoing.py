@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from replicator.client.frames import (
+from replicator.client.wire.frames import (
     ENTRIES_PER_FRAME_MAX,
     FRAME_BYTES_TARGET,
     PERMITS_MAX,
@@ -29,7 +29,7 @@ from replicator.client.frames import (
     Redelivering,
     Restarted,
 )
-from replicator.engine.entry import ENTRY_BYTES_MAX
+from replicator.engine.log.entry import ENTRY_BYTES_MAX
 from replicator.engine.types import Delivery
 
 OUTGOING_BYTES_MAX: Final = 16 * 1024 * 1024

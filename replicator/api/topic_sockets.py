@@ -1,11 +1,11 @@
 """Watching patterns of topics over a WebSocket: ``/client/v1/topics``.
 
-The frames are described in :mod:`replicator.client.topic_frames`. One connection may watch many patterns, for all
+The frames are described in :mod:`replicator.client.wire.topic_frames`. One connection may watch many patterns, for all
 pattern consumers of a client. A malformed frame costs the connection; a pattern that is refused costs nothing but
 itself.
 
 Invariant 11 on this path: a watcher has at most one poll on its way; what it is to be told is gathered by
-:class:`~replicator.engine.topic_watch.TopicWatch` until the socket takes it; reading stops while
+:class:`~replicator.engine.topics.topic_watch.TopicWatch` until the socket takes it; reading stops while
 :data:`REPLIES_WAITING_MAX` replies wait.
 """
 
@@ -20,8 +20,8 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from replicator.api import client_sockets
-from replicator.client.frames import InvalidFrame, Refusal
-from replicator.client.topic_frames import (
+from replicator.client.wire.frames import InvalidFrame, Refusal
+from replicator.client.wire.topic_frames import (
     REQUEST_BYTES_MAX,
     ListTopics,
     TopicReply,
@@ -35,8 +35,8 @@ from replicator.client.topic_frames import (
 )
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.topic_watch import TopicListing, TopicWatch
-from replicator.engine.topic_watchers import TopicWatchers
+from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
+from replicator.engine.topics.topic_watchers import TopicWatchers
 
 WATCHERS: Final = web.AppKey("topic_watchers", TopicWatchers)
 PATH: Final = "/client/v1/topics"

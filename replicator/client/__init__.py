@@ -4,9 +4,12 @@ The public API: ``from replicator.client import Client, ConsumerType, …``.
 """
 
 from replicator.client.client import Client
-from replicator.client.consumer import Consumer
-from replicator.client.consumer_stats import ConsumerStats
-from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.consumer_stats import ConsumerStats
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.consuming.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff
+from replicator.client.consuming.pattern_consumer import PatternConsumer
+from replicator.client.consuming.reader import Reader
 from replicator.client.errors import (
     AlreadyClosed,
     BrokerPersistenceError,
@@ -42,13 +45,10 @@ from replicator.client.errors import (
     UnknownError,
 )
 from replicator.client.message import ChunkMessageId, Message, MessageId, OutgoingMessage
-from replicator.client.multi_topics_consumer import MultiTopicsConsumer
-from replicator.client.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff
-from replicator.client.partitioned_producer import PartitionedProducer
-from replicator.client.pattern_consumer import PatternConsumer
-from replicator.client.producer import Producer
-from replicator.client.producer_stats import ProducerStats
-from replicator.client.reader import Reader
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.client.producing.producer_stats import ProducerStats
 from replicator.client.schema import BytesSchema, JsonSchema, StringSchema
 from replicator.client.settings import (
     BatchingType,

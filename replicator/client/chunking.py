@@ -36,8 +36,8 @@ from replicator.client.errors import (
     InvalidMessage,
     MessageTooBig,
 )
-from replicator.engine.compression import UNCOMPRESSED_BYTES_MAX
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 CHUNKED_MESSAGE_BYTES_MAX: Final = UNCOMPRESSED_BYTES_MAX

@@ -20,11 +20,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from replicator.client.channel import Connector
-from replicator.client.consumer import Consumer, ConsumerEventListener
-from replicator.client.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
-from replicator.client.embedded_channel import EmbeddedConnector
-from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
+from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
+from replicator.client.consuming.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
+from replicator.client.consuming.letters import LetterTopics
+from replicator.client.consuming.listening import MessageListener
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.consuming.negative_acks import RedeliveryBackoff
+from replicator.client.consuming.reader import Reader
+from replicator.client.consuming.receiving import Receiver
 from replicator.client.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -32,18 +35,13 @@ from replicator.client.errors import (
     InvalidUrl,
     OperationNotSupported,
 )
-from replicator.client.framing import MESSAGE_BYTES_MAX
-from replicator.client.letters import LetterTopics
-from replicator.client.listening import MessageListener
 from replicator.client.message import MessageId, Opening
-from replicator.client.multi_topics_consumer import MultiTopicsConsumer
-from replicator.client.negative_acks import RedeliveryBackoff
-from replicator.client.partitioned_producer import PartitionedProducer
-from replicator.client.producer import Producer
-from replicator.client.producer_making import ProducerMaker, make_encryptor
-from replicator.client.reader import Reader
-from replicator.client.receiving import Receiver
-from replicator.client.routing import CustomRouter, RoutingSettings
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
+from replicator.client.producing.framing import MESSAGE_BYTES_MAX
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.client.producing.producer_making import ProducerMaker, make_encryptor
+from replicator.client.producing.routing import CustomRouter, RoutingSettings
 from replicator.client.schema import Schema
 from replicator.client.settings import (
     BatchingType,
@@ -72,7 +70,9 @@ from replicator.client.settings import (
     subscription_type,
     topic_pattern,
 )
-from replicator.client.socket_channel import SocketConnector
+from replicator.client.wire.channel import Connector
+from replicator.client.wire.embedded_channel import EmbeddedConnector
+from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition

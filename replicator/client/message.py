@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Final, NamedTuple
 from pyroaring import BitMap
 
 from replicator.client.chunking import Assembled, Chunk, chunk_of
-from replicator.client.encryption import ConsumerCryptoFailureAction, EntryDecryptor
 from replicator.client.errors import DecryptionFailed, InvalidMessage, SchemaError, from_engine
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction, EntryDecryptor
 from replicator.client.schema import Schema
-from replicator.engine.compression import decompress
-from replicator.engine.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.engine.errors import EngineError
-from replicator.engine.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.compression import decompress
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import DUPLICATE, Delivery
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position

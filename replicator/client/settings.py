@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from replicator.client.consuming.negative_acks import RedeliveryBackoff
 from replicator.client.errors import InvalidConfiguration, InvalidTopicName, OperationNotSupported, from_engine
-from replicator.client.negative_acks import RedeliveryBackoff
-from replicator.engine.entry import BATCH_MESSAGES_MAX
 from replicator.engine.errors import EngineError
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX
 from replicator.engine.topic_name import check_subscription_name, parse_topic
-from replicator.engine.topic_patterns import parse_pattern
+from replicator.engine.topics.topic_patterns import parse_pattern
 from replicator.engine.types import (
     AccessMode,
     HashRange,

@@ -20,16 +20,16 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from replicator.client.client import Client
-from replicator.client.consumer import Consumer
-from replicator.client.consumer_stats import ConsumerStats
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.consumer_stats import ConsumerStats
+from replicator.client.consuming.listening import MessageListener
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.consuming.reader import Reader
 from replicator.client.errors import AlreadyClosed
-from replicator.client.listening import MessageListener
 from replicator.client.message import Message, MessageId
-from replicator.client.multi_topics_consumer import MultiTopicsConsumer
-from replicator.client.partitioned_producer import PartitionedProducer
-from replicator.client.producer import Producer
-from replicator.client.producer_stats import ProducerStats
-from replicator.client.reader import Reader
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.client.producing.producer_stats import ProducerStats
 
 T = TypeVar("T")
 

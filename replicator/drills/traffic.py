@@ -16,10 +16,10 @@ from typing import Any, Final
 import aiohttp
 
 from replicator.client import Client, ConsumerType, InitialPosition
-from replicator.client.consumer import Consumer
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.errors import AlreadyClosed, ConnectError, Timeout
 from replicator.client.message import Message, MessageId, OutgoingMessage
-from replicator.client.multi_topics_consumer import MultiTopicsConsumer
 from replicator.drills.input import InputMessage
 from replicator.drills.observations import DrillSubscription, Observations, drill_id_of, drill_id_property
 from replicator.engine.types import SubscriptionType

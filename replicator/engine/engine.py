@@ -12,9 +12,6 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from replicator.engine.block_cache import CACHE_BYTES_MAX, BlockCache
-from replicator.engine.catalog import Catalog
-from replicator.engine.catalog_index import Appeared, Change, Namespace
 from replicator.engine.errors import (
     BlockCorrupt,
     EngineError,
@@ -25,17 +22,20 @@ from replicator.engine.errors import (
     TopicExists,
     TopicNotFound,
 )
-from replicator.engine.failover import FailoverRegistry
-from replicator.engine.maintenance import INTERVAL_SECONDS, Maintenance
-from replicator.engine.partitions import TABLE as PARTITIONED_TABLE
-from replicator.engine.partitions import PartitionedTopic, check_new, check_plain, load_partitioned, partition_of
+from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
+from replicator.engine.log.store import Store, TopicRecord
+from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.store import Store, TopicRecord
+from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import TopicName, parse_topic
-from replicator.engine.topic_sweeper import TopicSweeper
-from replicator.engine.writer import Committed, Writer
+from replicator.engine.topics.catalog import Catalog
+from replicator.engine.topics.catalog_index import Appeared, Change, Namespace
+from replicator.engine.topics.partitions import TABLE as PARTITIONED_TABLE
+from replicator.engine.topics.partitions import PartitionedTopic, check_new, check_plain, load_partitioned, partition_of
+from replicator.engine.topics.topic_sweeper import TopicSweeper
+from replicator.engine.upkeep.maintenance import INTERVAL_SECONDS, Maintenance
 
 
 def _wall_clock_ms() -> int:

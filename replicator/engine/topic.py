@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from replicator.engine.block import BlockKind, BlockView
-from replicator.engine.catalog_index import Namespace
-from replicator.engine.compaction import Compaction
-from replicator.engine.consumer import Deliver, EngineConsumer
-from replicator.engine.cursor_rows import load_cursors
+from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.errors import (
     BlockCorrupt,
     InvalidAck,
@@ -24,25 +20,29 @@ from replicator.engine.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from replicator.engine.failover import FailoverRegistry
-from replicator.engine.log_index import LogIndex
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.log.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
+from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.policies_codec import decode_policies, encode_policies
-from replicator.engine.position_set import PositionSet
-from replicator.engine.producers import EngineProducer, TopicProducers
-from replicator.engine.publishing import PublishGate, check_entries
-from replicator.engine.retention import done_through
-from replicator.engine.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
-from replicator.engine.subscribing import END_LEDGER, Subscribing
-from replicator.engine.subscription import Subscription
+from replicator.engine.producing.producers import EngineProducer, TopicProducers
+from replicator.engine.producing.publishing import PublishGate, check_entries
+from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
+from replicator.engine.subscriptions.cursor_rows import load_cursors
+from replicator.engine.subscriptions.failover import FailoverRegistry
+from replicator.engine.subscriptions.subscribing import END_LEDGER, Subscribing
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import LoggedEntry, ProducerOptions, SubscribeOptions
-from replicator.engine.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
+from replicator.engine.upkeep.retention import done_through
 from snapshots.position import BEFORE_ALL, Position
 
 if TYPE_CHECKING:
-    from replicator.engine.block_cache import BlockCache
+    from replicator.engine.log.block_cache import BlockCache
 
 SEARCH_BLOCKS = 1_000
 """Headers that a search by time reads in one go: some milliseconds."""

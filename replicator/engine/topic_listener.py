@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from replicator.engine.subscription import Subscription
-from replicator.engine.writer import AppendedBlock
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
 
 if TYPE_CHECKING:
     from replicator.engine.topic import Topic

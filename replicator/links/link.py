@@ -18,13 +18,13 @@ from typing import Any, Final
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never
 
-from replicator.engine.arrow import Outgoing, encode_append
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError, IncarnationMismatch
-from replicator.engine.subscription import Subscription
+from replicator.engine.log.arrow import Outgoing, encode_append
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
-from replicator.engine.writer import AppendedBlock
 from replicator.links.copier import Copier
 from replicator.links.errors import LinkError, PeerRefused, PeerUnavailable
 from replicator.links.partition_teller import PartitionTeller

@@ -16,8 +16,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
-from replicator.engine.arrow import BLOCK_SCHEMA
-from replicator.engine.block import BLOCK_BYTES_MAX
+from replicator.engine.log.arrow import BLOCK_SCHEMA
+from replicator.engine.log.block import BLOCK_BYTES_MAX
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping

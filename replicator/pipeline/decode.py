@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from replicator.engine.block import BlockKind, BlockView, verify_block
-from replicator.engine.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.engine.errors import EngineError, EntryCorrupt
-from replicator.engine.metadata_pb2 import (
+from replicator.engine.log.block import BlockKind, BlockView, verify_block
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import (
     LZ4,
     NONE,
     SNAPPY,

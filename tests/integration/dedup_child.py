@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import ProducerOptions

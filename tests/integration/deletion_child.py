@@ -14,14 +14,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from replicator.engine import topic_deletion
 from replicator.engine.engine import Engine
-from replicator.engine.entry import encode_entry
 from replicator.engine.errors import TopicNotFound
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics import topic_deletion
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL
 

@@ -11,10 +11,10 @@ from admin_support import Admin, administered
 from engine_support import PUBLISH_TIME_MS, batch, eventually, marker, subscribed
 
 from replicator.api.admin.peeking import HEADER_CHARS_MAX
-from replicator.engine.compression import compress
 from replicator.engine.engine import EngineSettings
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import ZLIB, EncryptionKeys, KeyValue, MessageMetadata
+from replicator.engine.log.compression import compress
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import ZLIB, EncryptionKeys, KeyValue, MessageMetadata
 from replicator.engine.types import Ack
 from snapshots.position import Position
 

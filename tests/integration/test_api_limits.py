@@ -19,9 +19,9 @@ from engine_support import TOPIC, eventually, make_block, message, opened
 
 from replicator.api import data_plane
 from replicator.api.app import make_app
-from replicator.engine.arrow import APPEND_SCHEMA, decode_append, encode_append
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.arrow import APPEND_SCHEMA, decode_append, encode_append
 from snapshots.position import BEFORE_ALL, Position
 
 LINKED = ("us-east", "ap-south")

@@ -12,8 +12,6 @@ from channel_support import Cluster, Received, Sent, pause_longer_than_connectin
 from engine_support import TOPIC, eventually, marker, message
 
 from replicator.api import client_sockets
-from replicator.client import embedded_channel
-from replicator.client.channel import ConsumerChannel, ProducerChannel
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -29,8 +27,10 @@ from replicator.client.errors import (
     ProducerFenced,
     SubscriptionNotFound,
 )
-from replicator.client.frames import ACKS_PER_FRAME_MAX
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.wire import embedded_channel
+from replicator.client.wire.channel import ConsumerChannel, ProducerChannel
+from replicator.client.wire.frames import ACKS_PER_FRAME_MAX
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.types import (
     DUPLICATE,

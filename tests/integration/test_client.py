@@ -36,8 +36,8 @@ from replicator.client import (
     Timeout,
     reopening,
 )
-from replicator.client.frame_codec import encode_request
-from replicator.client.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
+from replicator.client.wire.frame_codec import encode_request
+from replicator.client.wire.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
 from replicator.engine.engine import Engine
 from replicator.engine.types import AccessMode, ProducerOptions, SubscribeOptions, SubscriptionType
 

@@ -14,6 +14,9 @@ from engine_support import eventually
 from test_client import running_worker
 
 from replicator.client import Client, Consumer, ConsumerType, InitialPosition, Message, MessageId, ProducerAccessMode
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.consuming.negative_acks import MultiplierRedeliveryBackoff
+from replicator.client.consuming.receiving import Receiver
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -28,9 +31,6 @@ from replicator.client.errors import (
     SubscriptionNotFound,
     Timeout,
 )
-from replicator.client.multi_topics_consumer import MultiTopicsConsumer
-from replicator.client.negative_acks import MultiplierRedeliveryBackoff
-from replicator.client.receiving import Receiver
 from replicator.client.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,

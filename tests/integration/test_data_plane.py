@@ -31,9 +31,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.api import data_plane
-from replicator.engine.arrow import BLOCK_SCHEMA, Outgoing, encode_append
-from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.engine import Engine
+from replicator.engine.log.arrow import BLOCK_SCHEMA, Outgoing, encode_append
+from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
 

@@ -14,7 +14,7 @@ import pytest
 from engine_support import logged, opened
 
 from replicator.engine.engine import Engine
-from replicator.engine.entry import decode_entry
+from replicator.engine.log.entry import decode_entry
 from replicator.engine.types import ProducerOptions
 
 

@@ -24,8 +24,8 @@ from engine_support import (
 )
 
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
-from replicator.engine.writer import CopiedBlock
 from replicator.links import copier
 from replicator.links import link as links
 from replicator.links.link import Link

@@ -11,9 +11,9 @@ import pytest
 from engine_support import entries_of, eventually, make_block, message, opened, serving
 
 from replicator.engine.engine import Engine
-from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
-from replicator.engine.writer import CopiedBlock
+from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.links import link as links
 from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL, Position

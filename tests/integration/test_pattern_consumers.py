@@ -19,7 +19,6 @@ from engine_support import subscribed as engine_subscribed
 from topic_proxy import TopicProxy, topic_proxy
 
 from replicator.client import Client, ConsumerType, InitialPosition, Message, PatternConsumer
-from replicator.client.embedded_channel import EmbeddedConnector
 from replicator.client.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -27,9 +26,10 @@ from replicator.client.errors import (
     TopicNotFound,
 )
 from replicator.client.settings import ConsumerDeadLetterPolicy
-from replicator.engine import topic_watch
+from replicator.client.wire.embedded_channel import EmbeddedConnector
 from replicator.engine.engine import Engine
-from replicator.engine.topic_list import topic_list_hash
+from replicator.engine.topics import topic_watch
+from replicator.engine.topics.topic_list import topic_list_hash
 from replicator.engine.types import SubscriptionType
 from replicator.links.link import Link
 

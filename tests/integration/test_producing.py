@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from engine_support import CuttingProxy, eventually
 
 from replicator.client import Client, CompressionType, ConsumerType, InitialPosition, Message
-from replicator.client.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
 from replicator.client.errors import DecryptionFailed, ProducerBusy, ProducerFenced, SchemaError, Timeout
 from replicator.client.message import ChunkMessageId
-from replicator.client.partitioned_producer import PartitionedProducer
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
+from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.schema import JsonSchema, StringSchema
 from replicator.client.settings import BatchingType, ProducerAccessMode
 from replicator.engine.engine import Engine

@@ -15,10 +15,11 @@ from channel_support import served
 from engine_support import TOPIC, eventually, message, opened
 
 from replicator.api import client_sockets
-from replicator.client import socket_channel
 from replicator.client.errors import ConnectError
-from replicator.client.frame_codec import decode_reply, encode_request
-from replicator.client.frames import (
+from replicator.client.settings import ProducerSettings
+from replicator.client.wire import socket_channel
+from replicator.client.wire.frame_codec import decode_reply, encode_request
+from replicator.client.wire.frames import (
     FRAME_BYTES_MAX,
     Acknowledge,
     Deliver,
@@ -36,8 +37,7 @@ from replicator.client.frames import (
     Seek,
     Subscribe,
 )
-from replicator.client.settings import ProducerSettings
-from replicator.client.socket_channel import SocketConnector
+from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.engine import Engine
 from replicator.engine.types import (
     AccessMode,

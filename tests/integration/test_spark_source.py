@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from wire_worker import PUBLISHED_AT_MS, WireWorker, batch_entry, marker_entry, single_entry
 
-from replicator.engine.block import BlockKind
+from replicator.engine.log.block import BlockKind
 from replicator.pipeline import data_plane
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer

@@ -10,7 +10,7 @@ from pathlib import Path
 from engine_support import DataPlaneServer, eventually, message, opened, serving, subscribed
 
 from replicator.engine.engine import Engine
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.links.link import Link

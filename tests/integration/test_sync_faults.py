@@ -12,8 +12,8 @@ import pytest
 from engine_support import Inbox, eventually, message, opened
 from test_sync import TOPIC, Node, mesh
 
-from replicator.engine.consumer import EngineConsumer
 from replicator.engine.errors import StoreFull
+from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine_support import eventually, message, opened, serving
 from test_sync import TOPIC, RecordingIndex, consume_all, mesh
 
-from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.sync import SubscriptionSync
 from snapshots.controller import ControllerSettings
 from snapshots.position import BEFORE_ALL

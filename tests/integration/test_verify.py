@@ -13,13 +13,13 @@ from aiohttp import web
 from wire_worker import PUBLISHED_AT_MS, ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
 
 from replicator.api.app import make_app
-from replicator.engine.block import BlockKind, BlockView
 from replicator.engine.engine import Engine
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.engine.writer import CopiedBlock
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
 from replicator.pipeline.verify import VerifyReport, verify

@@ -23,11 +23,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from replicator.engine import topic_deletion
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.namespace_policies import NamespacePolicies
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.topics import topic_deletion
+from replicator.engine.topics.namespace_policies import NamespacePolicies
 from snapshots.position import BEFORE_ALL
 
 T = TypeVar("T")

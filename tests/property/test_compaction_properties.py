@@ -12,7 +12,7 @@ from engine_support import TOPIC, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.engine.metadata_pb2 import LZ4, NONE, ZSTD
+from replicator.engine.log.metadata_pb2 import LZ4, NONE, ZSTD
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replicator.engine.cursor import Cursor, CursorState
 from replicator.engine.errors import InvalidAck
-from replicator.engine.log_index import LogIndex
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from snapshots.position import BEFORE_ALL, Position
 
 probes = st.one_of(

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replicator.engine.cursor import Cursor, CursorState
-from replicator.engine.cursor_rows import CURSOR_ROWS, CursorRows
-from replicator.engine.log_index import LogIndex
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CursorRows
 from snapshots.position import BEFORE_ALL, Position
 
 LEDGERS = ((1, 200_000), (2, 300), (5, 70_000))

@@ -12,11 +12,11 @@ from engine_support import TOPIC, logged, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.engine.deduplication import Numbered, SequenceRow, SequenceTable
 from replicator.engine.engine import EngineSettings
-from replicator.engine.entry import append_to_batch, encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.deduplication import Numbered, SequenceRow, SequenceTable
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, ProducerOptions
 

@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replicator.engine.dispatch.choice import make_dispatcher
-from replicator.engine.dispatch.plan import Candidate, ReadAgain, ReadPlan
-from replicator.engine.dispatch.redeliveries import RedeliveryCounts
-from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.errors import ConsumerBusy
 from replicator.engine.policies import KeyAssignment, KeyOrdering, TopicPolicies
+from replicator.engine.subscriptions.dispatch.choice import make_dispatcher
+from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadAgain, ReadPlan
+from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.types import KeySharedPolicy, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 

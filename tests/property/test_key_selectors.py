@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.engine.errors import InvalidHashRanges
-from replicator.engine.key_shared.consistent_hash import ConsistentHashSelector
-from replicator.engine.key_shared.hash_range import HashRangeSelector
-from replicator.engine.key_shared.hashing import HASH_SPACE, SLOTS
-from replicator.engine.key_shared.load_aware import BUCKETS, WINDOW_SECONDS, LoadAwareSelector
-from replicator.engine.key_shared.selector import KeySelector
-from replicator.engine.key_shared.sticky import StickySelector
+from replicator.engine.subscriptions.key_shared.consistent_hash import ConsistentHashSelector
+from replicator.engine.subscriptions.key_shared.hash_range import HashRangeSelector
+from replicator.engine.subscriptions.key_shared.hashing import HASH_SPACE, SLOTS
+from replicator.engine.subscriptions.key_shared.load_aware import BUCKETS, WINDOW_SECONDS, LoadAwareSelector
+from replicator.engine.subscriptions.key_shared.selector import KeySelector
+from replicator.engine.subscriptions.key_shared.sticky import StickySelector
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 AUTO = KeySharedPolicy()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from replicator.engine.errors import NotAllowedError, ProducerBusy, ProducerFenced
-from replicator.engine.producer_registry import Admitted, Decision, ProducerRegistry
+from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
 from replicator.engine.types import AccessMode, ProducerOptions
 
 names = st.sampled_from(["a", "b", "c", "d"])

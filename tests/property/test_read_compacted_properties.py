@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replicator.client.message import messages_of
-from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 

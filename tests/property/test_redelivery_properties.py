@@ -5,9 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.client.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff, NegativeAckTracker
-from replicator.client.timer_wheel import TimerWheel
-from replicator.client.unacked_tracker import MessageKey, UnackedTracker
+from replicator.client.consuming.negative_acks import (
+    FixedRedeliveryBackoff,
+    MultiplierRedeliveryBackoff,
+    NegativeAckTracker,
+)
+from replicator.client.consuming.timer_wheel import TimerWheel
+from replicator.client.consuming.unacked_tracker import MessageKey, UnackedTracker
 from snapshots.position import Position
 
 _ENTRIES = st.integers(0, 6).map(lambda entry: Position(1, entry))

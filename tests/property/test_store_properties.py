@@ -16,12 +16,12 @@ from engine_support import TOPIC, batch, logged, make_block, marker, message, op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.engine.block import BlockKind, BlockView, read_header
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import CopyGap
+from replicator.engine.log.block import BlockKind, BlockView, read_header
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 

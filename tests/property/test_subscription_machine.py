@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from pyroaring import BitMap
 
-from replicator.engine.consumer import EngineConsumer
 from replicator.engine.engine import Engine
-from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.errors import ConsumerBusy, InvalidAck, InvalidSeek, NotAllowedError
-from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
-from replicator.engine.subscription import Subscription
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position

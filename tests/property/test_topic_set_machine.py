@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from replicator.client.topic_set import (
+from replicator.client.consuming.topic_set import (
     POLL_ANSWER_SECONDS_MAX,
     RETRY_MAX_SECONDS,
     Action,
@@ -17,9 +17,9 @@ from replicator.client.topic_set import (
     SubscribeTopic,
     TopicSet,
 )
-from replicator.engine.topic_list import topic_list_hash
-from replicator.engine.topic_patterns import parse_pattern
-from replicator.engine.topic_watch import TopicListing, TopicsChanged, TopicWatch, TopicWatchRegistry
+from replicator.engine.topics.topic_list import topic_list_hash
+from replicator.engine.topics.topic_patterns import parse_pattern
+from replicator.engine.topics.topic_watch import TopicListing, TopicsChanged, TopicWatch, TopicWatchRegistry
 
 NAMESPACE = "public/default"
 NAMES = [f"persistent://{NAMESPACE}/{local}" for local in ("a1", "a2", "a3", "b1")]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.log_index import LogIndex
+from replicator.engine.log.log_index import LogIndex
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack

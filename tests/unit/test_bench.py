@@ -13,7 +13,7 @@ from bench.arrival import NotArrived, seconds_to_arrive
 from bench.cases import CASES, PENDING_BYTES_MAX, RUNS, Case
 from bench.in_process import make_entry
 from bench.measurement import Measurement, percentile, results_json, significant
-from replicator.engine.entry import decode_entry, split_batch
+from replicator.engine.log.entry import decode_entry, split_batch
 
 
 def test_the_command_knows_its_groups() -> None:

@@ -26,9 +26,9 @@ from replicator.api.admin.requests import (
 )
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NamespaceExists
-from replicator.engine.namespace_policies import NamespacePolicies
-from replicator.engine.partitions import PARTITIONS_MAX
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.engine.topics.partitions import PARTITIONS_MAX
 
 PARTITIONED: Final = "partitioned"
 NON_PARTITIONED: Final = "non-partitioned"

@@ -17,11 +17,11 @@ from replicator.api.admin.errors import InternalCorruption, MessageNotFound
 from replicator.api.admin.requests import number_of, one_topic
 from replicator.api.admin.subscriptions import SUBSCRIPTION, TOPIC, find_subscription
 from replicator.api.admin.topic_stats import iso_time
-from replicator.engine.compression import decompress
-from replicator.engine.entry import decode_entry
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
-from replicator.engine.metadata_pb2 import MessageMetadata
-from replicator.engine.subscription import Subscription
+from replicator.engine.log.compression import decompress
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import LoggedEntry
 from snapshots.position import Position
 

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from replicator.api.admin.errors import PreconditionFailed, Unprocessable
 from replicator.api.admin.requests import flag_field, number_field, object_field
-from replicator.engine.entry import ENTRY_BYTES_MAX
+from replicator.engine.log.entry import ENTRY_BYTES_MAX
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.policies_codec import NUMBER_MAX
 

@@ -10,8 +10,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from replicator.engine.log_sizes import SAMPLE_BLOCKS, LogSizes
-from replicator.engine.store import Store
+from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
+from replicator.engine.log.store import Store
 from replicator.engine.topic import Topic
 from snapshots.position import Position
 

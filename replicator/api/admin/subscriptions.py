@@ -27,7 +27,7 @@ from replicator.api.admin.requests import (
     topic_name,
 )
 from replicator.engine.errors import InvalidSeek, SubscriptionNotFound, TopicNotFound
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 

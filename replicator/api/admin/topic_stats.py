@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from snapshots.position import Position
 

@@ -32,9 +32,9 @@ from replicator.api.admin.subscriptions import TOPIC
 from replicator.api.admin.topic_stats import internal_stats, partitioned_stats, topic_stats
 from replicator.api.admin.traffic import TrafficMeter
 from replicator.engine.errors import InvalidPartitions, TopicExists, TopicNotFound
-from replicator.engine.last_message import last_message
-from replicator.engine.partitions import PARTITIONS_MAX
+from replicator.engine.log.last_message import last_message
 from replicator.engine.topic import Topic
+from replicator.engine.topics.partitions import PARTITIONS_MAX
 from snapshots.position import BEFORE_ALL
 
 SIZES: Final = web.AppKey("admin_sizes", TopicSizes)

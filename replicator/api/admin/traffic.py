@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from replicator.engine.subscription import Subscription
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.writer import AppendedBlock
 
 SLOT_SECONDS: Final = 10
 SLOTS: Final = 6

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replicator.api.outgoing import GRANT_MESSAGES_MIN, OutgoingFrame, OutgoingQueue
-from replicator.client.frames import (
+from replicator.client.wire.frames import (
     ENTRIES_PER_FRAME_MAX,
     FRAME_BYTES_TARGET,
     Active,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap
 
-from replicator.client.ack_grouping import (
+from replicator.client.consuming.ack_grouping import (
     REQUESTS_IN_FLIGHT_MAX,
     AckGrouping,
     Action,
@@ -21,8 +21,8 @@ from replicator.client.ack_grouping import (
     StartTimer,
 )
 from replicator.client.errors import InvalidAck, NotAllowedError
-from replicator.client.frame_codec import encode_request
-from replicator.client.frames import FRAME_BYTES_MAX, Acknowledge
+from replicator.client.wire.frame_codec import encode_request
+from replicator.client.wire.frames import FRAME_BYTES_MAX, Acknowledge
 from replicator.engine.types import Ack
 from snapshots.position import Position
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.client.batching import KEYS_MAX, BatchContainer, KeyBasedBatchContainer
-from replicator.client.framing import EntryFramer, SealedEntry
 from replicator.client.message import OutgoingMessage
+from replicator.client.producing.batching import KEYS_MAX, BatchContainer, KeyBasedBatchContainer
+from replicator.client.producing.framing import EntryFramer, SealedEntry
 from replicator.client.settings import BatchLimits
-from replicator.engine.entry import decode_entry, split_batch
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 
 
 def _container(**limits: int) -> BatchContainer[int]:

@@ -18,8 +18,8 @@ from replicator.client import (
     PulsarException,
     RegexSubscriptionMode,
 )
-from replicator.client.encryption import CryptoKeyReader
 from replicator.client.errors import CryptoError, from_code
+from replicator.client.producing.encryption import CryptoKeyReader
 from replicator.client.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,

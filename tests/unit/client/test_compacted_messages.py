@@ -5,8 +5,8 @@ from __future__ import annotations
 from compaction_support import at, keyed, keyed_batch
 
 from replicator.client.message import messages_of
-from replicator.engine.compactor import Compactor
-from replicator.engine.metadata_pb2 import LZ4
+from replicator.engine.compaction.compactor import Compactor
+from replicator.engine.log.metadata_pb2 import LZ4
 from replicator.engine.types import Delivery
 
 

@@ -9,13 +9,13 @@ import time
 import pytest
 from client_support import HandChannel, delivery, run_consumer, until
 
-from replicator.client.consumer import Consumer
-from replicator.client.consumer_stats import ConsumerStatsRecorder, stats_line
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder, stats_line
+from replicator.client.consuming.receiving import Receiver
 from replicator.client.errors import ChunkMissing, ConnectError, InvalidAck, InvalidSeek
 from replicator.client.message import Message, MessageId
-from replicator.client.receiving import Receiver
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Ack, Delivery, SubscriptionType
 from snapshots.position import Position
 
@@ -252,7 +252,7 @@ def test_the_stats_are_logged_at_their_interval(caplog: pytest.LogCaptureFixture
         await until(lambda: len(caplog.records) >= 2)
         await consumer.close()
 
-    with caplog.at_level(logging.INFO, logger="replicator.client.consumer"):
+    with caplog.at_level(logging.INFO, logger="replicator.client.consuming.consumer"):
         run_consumer(scenario, made_with={"stats_interval_seconds": 0.01})
     assert "1 received" in caplog.records[0].getMessage()
 

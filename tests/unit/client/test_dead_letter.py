@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from client_support import delivery
 
-from replicator.client.dead_letter import DeadLetterTracker, full_policy, letter_properties, retry_properties
+from replicator.client.consuming.dead_letter import DeadLetterTracker, full_policy, letter_properties, retry_properties
 from replicator.client.message import Message, messages_of
 from replicator.client.settings import ConsumerDeadLetterPolicy
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import KeyValue, MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import KeyValue, MessageMetadata
 from replicator.engine.types import Delivery
 from snapshots.position import Position
 

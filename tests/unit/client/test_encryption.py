@@ -10,20 +10,20 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from replicator.client import encryption
-from replicator.client.encryption import (
+from replicator.client.errors import CryptoError, DecryptionFailed
+from replicator.client.message import Message, Opening, OutgoingMessage, messages_of
+from replicator.client.producing import encryption
+from replicator.client.producing.encryption import (
     DATA_KEY_MS_MAX,
     ConsumerCryptoFailureAction,
     CryptoKeyReader,
     EntryDecryptor,
     EntryEncryptor,
 )
-from replicator.client.errors import CryptoError, DecryptionFailed
-from replicator.client.framing import EntryFramer, chunked_entries, single_entry
-from replicator.client.message import Message, Opening, OutgoingMessage, messages_of
+from replicator.client.producing.framing import EntryFramer, chunked_entries, single_entry
 from replicator.client.settings import CompressionType
-from replicator.engine.entry import decode_entry, encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Delivery
 from snapshots.position import Position
 

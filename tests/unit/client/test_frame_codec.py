@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from replicator.client.channel import ProducerReady
-from replicator.client.frame_codec import decode_reply, decode_request, encode_reply, encode_request
-from replicator.client.frames import (
+from replicator.client.wire.channel import ProducerReady
+from replicator.client.wire.frame_codec import decode_reply, decode_request, encode_reply, encode_request
+from replicator.client.wire.frames import (
     ACKS_PER_FRAME_MAX,
     ENTRIES_PER_FRAME_MAX,
     PERMITS_MAX,
@@ -46,7 +46,7 @@ from replicator.client.frames import (
     Subscribe,
     Unsubscribe,
 )
-from replicator.engine.entry import BATCH_MESSAGES_MAX
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX
 from replicator.engine.types import (
     DUPLICATE,
     AccessMode,

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.client.batching import BatchContainer
 from replicator.client.chunking import Assembled, Chunk, ChunkAssembler
 from replicator.client.errors import InvalidMessage, MessageTooBig
-from replicator.client.framing import EntryFramer, SealedEntry, chunked_entries, single_entry
 from replicator.client.message import ChunkMessageId, Message, MessageId, Opening, OutgoingMessage, messages_of
+from replicator.client.producing.batching import BatchContainer
+from replicator.client.producing.framing import EntryFramer, SealedEntry, chunked_entries, single_entry
 from replicator.client.settings import BatchLimits, CompressionType
-from replicator.engine.entry import ENTRY_BYTES_MAX, decode_entry, encode_entry
-from replicator.engine.metadata_pb2 import LZ4, NONE, ZSTD, MessageMetadata
+from replicator.engine.log.entry import ENTRY_BYTES_MAX, decode_entry, encode_entry
+from replicator.engine.log.metadata_pb2 import LZ4, NONE, ZSTD, MessageMetadata
 from replicator.engine.types import Delivery
 from snapshots.position import Position
 

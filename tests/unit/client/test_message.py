@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from replicator.client.batching import BatchContainer
 from replicator.client.errors import InvalidMessage
-from replicator.client.framing import EntryFramer, single_entry
 from replicator.client.message import MessageId, OutgoingMessage, messages_of
+from replicator.client.producing.batching import BatchContainer
+from replicator.client.producing.framing import EntryFramer, single_entry
 from replicator.client.settings import BatchLimits
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Delivery
 from snapshots.position import Position
 

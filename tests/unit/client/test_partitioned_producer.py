@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from replicator.client.channel import ProducerEvents, ProducerReady
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -19,12 +18,13 @@ from replicator.client.errors import (
     PulsarException,
 )
 from replicator.client.message import OutgoingMessage
-from replicator.client.partitioned_producer import PartitionedProducer
-from replicator.client.producer import Producer
-from replicator.client.producer_making import ProducerMaker
-from replicator.client.routing import RoutableMessage, RoutingSettings
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.client.producing.producer_making import ProducerMaker
+from replicator.client.producing.routing import RoutableMessage, RoutingSettings
 from replicator.client.settings import ConsumerSettings, ProducerSettings
-from replicator.engine.entry import decode_entry
+from replicator.client.wire.channel import ProducerEvents, ProducerReady
+from replicator.engine.log.entry import decode_entry
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"

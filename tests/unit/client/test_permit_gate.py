@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.api.outgoing import GRANT_MESSAGES_MAX, GRANT_MESSAGES_MIN, OUTGOING_BYTES_MAX, PermitGate
-from replicator.client.frames import PERMITS_MAX, InvalidFrame
+from replicator.client.wire.frames import PERMITS_MAX, InvalidFrame
 from replicator.engine.types import Delivery
 from snapshots.position import Position
 

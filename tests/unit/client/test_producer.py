@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from replicator.client.channel import ProducerEvents, ProducerReady
 from replicator.client.errors import (
     ConnectError,
     InvalidMessage,
@@ -23,11 +22,12 @@ from replicator.client.errors import (
     Timeout,
 )
 from replicator.client.message import ChunkMessageId
-from replicator.client.producer import Producer
+from replicator.client.producing.producer import Producer
 from replicator.client.schema import Schema, StringSchema
 from replicator.client.settings import BatchingType, BatchLimits, ProducerSettings
-from replicator.engine.entry import decode_entry, split_batch
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.client.wire.channel import ProducerEvents, ProducerReady
+from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import DUPLICATE
 from snapshots.position import Position
 
@@ -414,6 +414,6 @@ def test_statistics_are_logged_at_the_interval_that_was_asked_for(caplog: pytest
         await until(lambda: bool(caplog.records))
         assert not producer.is_full()
 
-    caplog.set_level("INFO", logger="replicator.client.producer")
+    caplog.set_level("INFO", logger="replicator.client.producing.producer")
     run(scenario, stats_interval_seconds=1)
     assert "1 pending" in caplog.records[0].getMessage()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.client.producer_stats import LatencyHistogram, ProducerStatsRecorder, interval_line
+from replicator.client.producing.producer_stats import LatencyHistogram, ProducerStatsRecorder, interval_line
 
 
 @given(st.lists(st.floats(1e-6, 3_000), min_size=1, max_size=200), st.floats(0.01, 1.0))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.client.receiver_queue import ReceiverQueue
+from replicator.client.consuming.receiver_queue import ReceiverQueue
 from snapshots.position import Position
 
 

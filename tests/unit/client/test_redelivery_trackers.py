@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.client.errors import InvalidConfiguration
-from replicator.client.negative_acks import (
+from replicator.client.consuming.negative_acks import (
     TICK_MS_MAX,
     FixedRedeliveryBackoff,
     MultiplierRedeliveryBackoff,
     NegativeAckTracker,
 )
-from replicator.client.unacked_tracker import MessageKey, UnackedTracker
+from replicator.client.consuming.unacked_tracker import MessageKey, UnackedTracker
+from replicator.client.errors import InvalidConfiguration
 from snapshots.position import Position
 
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from replicator.client.errors import ConnectError, ConsumerBusy
-from replicator.client.reopening import open_with_retries
+from replicator.client.wire.reopening import open_with_retries
 
 
 def test_the_first_failure_is_a_warning_that_names_what_is_opened_and_the_others_are_silent(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replicator.client.errors import InvalidConfiguration, OperationNotSupported
 from replicator.client.message import OutgoingMessage
-from replicator.client.routing import (
+from replicator.client.producing.routing import (
     RoundRobinRouter,
     RoutableMessage,
     Router,

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from replicator.client.errors import InvalidConfiguration, SchemaError
-from replicator.client.framing import EntryFramer, single_entry
 from replicator.client.message import Message, Opening, OutgoingMessage, messages_of
+from replicator.client.producing.framing import EntryFramer, single_entry
 from replicator.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
 from replicator.engine.types import Delivery
 from snapshots.position import Position

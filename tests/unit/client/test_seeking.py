@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from replicator.client.consuming.seeking import SkippedPart, following, seek_target, start_position
 from replicator.client.message import ChunkMessageId, MessageId
-from replicator.client.seeking import SkippedPart, following, seek_target, start_position
 from snapshots.position import BEFORE_ALL, Position
 
 

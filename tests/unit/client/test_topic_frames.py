@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.client.frames import InvalidFrame, Refusal
-from replicator.client.topic_frames import (
+from replicator.client.wire.frames import InvalidFrame, Refusal
+from replicator.client.wire.topic_frames import (
     REQUEST_BYTES_MAX,
     ListTopics,
     TopicReply,
@@ -22,9 +22,9 @@ from replicator.client.topic_frames import (
     encode_topic_reply,
     encode_topic_request,
 )
-from replicator.engine.topic_list import TopicListChange
-from replicator.engine.topic_patterns import PATTERN_CHARACTERS_MAX
-from replicator.engine.topic_watch import CHANGED_NAMES_MAX, LISTED_NAMES_MAX
+from replicator.engine.topics.topic_list import TopicListChange
+from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX
+from replicator.engine.topics.topic_watch import CHANGED_NAMES_MAX, LISTED_NAMES_MAX
 
 IDS = st.integers(0, 2**31 - 1)
 HASHES = st.text("0123456789abcdef", min_size=8, max_size=8)

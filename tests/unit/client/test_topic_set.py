@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.client.topic_set import (
+from replicator.client.consuming.topic_set import (
     POLL_ANSWER_SECONDS_MAX,
     POLL_PAUSE_SECONDS,
     RETRY_FIRST_SECONDS,
@@ -13,7 +13,7 @@ from replicator.client.topic_set import (
     SubscribeTopic,
     TopicSet,
 )
-from replicator.engine.topic_list import topic_list_hash
+from replicator.engine.topics.topic_list import topic_list_hash
 
 PERIOD_SECONDS = 60.0
 

@@ -10,10 +10,10 @@ from engine_support import make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.arrow import APPEND_SCHEMA, BLOCK_SCHEMA, decode_append, encode_append, encode_read
-from replicator.engine.block import read_header
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.store import StoredBlock
+from replicator.engine.log.arrow import APPEND_SCHEMA, BLOCK_SCHEMA, decode_append, encode_append, encode_read
+from replicator.engine.log.block import read_header
+from replicator.engine.log.store import StoredBlock
 from snapshots.position import BEFORE_ALL, Position
 
 FRAME = encode_append(
@@ -98,7 +98,7 @@ def test_a_worker_that_has_just_started_imports_no_pandas_to_copy() -> None:
     """It would stand still for half a second at the first frame."""
     script = (
         "import sys\n"
-        "from replicator.engine.arrow import decode_append, encode_append\n"
+        "from replicator.engine.log.arrow import decode_append, encode_append\n"
         "from snapshots.position import Position\n"
         "decode_append(encode_append([('t', Position(1, 2), b'x')]).to_pybytes())\n"
         "sys.exit('pandas' in sys.modules)"

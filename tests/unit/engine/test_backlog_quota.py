@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.backlog_quota import Backlog, EvictBytes, EvictOlder, QuotaDecision, decide
 from replicator.engine.policies import BacklogQuota, QuotaPolicy
+from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder, QuotaDecision, decide
 
 NOW_MS = 1_000_000
 HOLDING = [QuotaPolicy.PRODUCER_REQUEST_HOLD, QuotaPolicy.PRODUCER_EXCEPTION]

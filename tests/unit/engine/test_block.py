@@ -9,9 +9,9 @@ from engine_support import make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine import block as blocks
-from replicator.engine.block import BlockKind, BlockView, build_block, read_header, verify_block
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log import block as blocks
+from replicator.engine.log.block import BlockKind, BlockView, build_block, read_header, verify_block
 from snapshots.position import Position
 
 ORIGIN_LENGTH_AT, ENTRIES_AT, MESSAGES_AT, FIRST_ENTRY_AT, NAME_AT = 14, 16, 20, 40, 56

@@ -4,8 +4,8 @@ from engine_support import make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.block import BlockView
-from replicator.engine.block_cache import BlockCache
+from replicator.engine.log.block import BlockView
+from replicator.engine.log.block_cache import BlockCache
 from snapshots.position import Position
 
 VIEW = BlockView(make_block(Position(1, 0), [b"a", b"b", b"c"]))

@@ -24,8 +24,8 @@ from replicator.engine.errors import (
     TopicExists,
     TopicNotFound,
 )
-from replicator.engine.namespace_policies import NamespacePolicies
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import ProducerOptions
 
 NAMESPACE = "public/default"
@@ -256,7 +256,7 @@ def test_no_topic_is_made_in_a_namespace_that_is_being_deleted(tmp_path: Path) -
         async with opened(tmp_path) as engine:
             await engine.catalog.create_namespace("acme/shop")
             deletion = asyncio.ensure_future(engine.catalog.delete_namespace("acme/shop"))
-            while not refuses_topics(engine, "acme/shop"):
+            while not refuses_topics(engine, "acme/shop"):  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0)
             with pytest.raises(NamespaceNotFound, match="being deleted"):
                 await engine.topic("acme/shop/orders")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.catalog_index import Appeared, CatalogIndex, Change, Disappeared
-from replicator.engine.partitions import PartitionedTopic, partition_of
 from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Disappeared
+from replicator.engine.topics.partitions import PartitionedTopic, partition_of
 
 BASE = "persistent://a/b/orders"
 

@@ -10,9 +10,9 @@ import pytest
 from compaction_support import chunk, keyed, keyed_batch, messages_in
 from engine_support import TOPIC, eventually, marker, message, opened
 
-from replicator.engine import compaction as module
-from replicator.engine.compaction import is_due
-from replicator.engine.compactor import Compactor
+from replicator.engine.compaction.compaction import compaction as module
+from replicator.engine.compaction.compaction import is_due
+from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import InvalidAck, NotAllowedError, StoreFull
 from replicator.engine.policies import Retention, TopicPolicies

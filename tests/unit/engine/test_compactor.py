@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from compaction_support import at, chunk, keyed, keyed_batch, messages_in
 
-from replicator.engine.compactor import OPEN_MS_MAX, Compactor
-from replicator.engine.entry import decode_entry, encode_entry
+from replicator.engine.compaction.compactor import OPEN_MS_MAX, Compactor
 from replicator.engine.errors import NotAllowedError
-from replicator.engine.metadata_pb2 import (
+from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine.log.metadata_pb2 import (
     LZ4,
     NONE,
     SNAPPY,

@@ -13,9 +13,9 @@ from compaction_support import keyed
 from engine_support import TOPIC, Inbox, eventually, message, opened, subscribed
 
 from replicator.engine.engine import EngineSettings
-from replicator.engine.entry import decode_entry
 from replicator.engine.errors import InvalidSeek, NotAllowedError
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import KeyAssignment, TopicPolicies
 from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position

@@ -7,10 +7,10 @@ import time
 import pytest
 from engine_support import make_log
 
-from replicator.engine.cursor import Cursor, CursorState
 from replicator.engine.errors import InvalidAck
-from replicator.engine.log_index import LogIndex
-from replicator.engine.position_set import PositionSet
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from snapshots.position import BEFORE_ALL, Position
 
 

@@ -11,7 +11,7 @@ from engine_support import PUBLISH_TIME_MS, TOPIC, batch, message, opened, subsc
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import InvalidSeek, StoreFull
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 

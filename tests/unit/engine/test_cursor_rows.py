@@ -12,11 +12,11 @@ from cursor_support import TOPIC_ID, CursorTables
 from engine_support import make_log
 from pyroaring import BitMap
 
-from replicator.engine.cursor import Cursor, CursorState
-from replicator.engine.cursor_rows import CURSOR_ROWS, CURSORS, CursorRows
 from replicator.engine.errors import StoreUnusable
-from replicator.engine.log_index import LogIndex
-from replicator.engine.position_set import PositionSet
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CURSORS, CursorRows
 from snapshots.position import BEFORE_ALL, Position
 
 

@@ -9,8 +9,14 @@ import lmdb
 import pytest
 from engine_support import TOPIC, entries_of, make_block, marker, opened
 
-from replicator.engine import commit_group
-from replicator.engine.deduplication import (
+from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import EntryCorrupt, NotAllowedError, StoreFull
+from replicator.engine.log import commit_group
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.deduplication import (
     INACTIVE_MS_MAX,
     SEQUENCE_ID_MAX,
     Numbered,
@@ -18,13 +24,7 @@ from replicator.engine.deduplication import (
     decode_row,
     encode_row,
 )
-from replicator.engine.engine import EngineSettings
-from replicator.engine.entry import append_to_batch, encode_entry
-from replicator.engine.errors import EntryCorrupt, NotAllowedError, StoreFull
-from replicator.engine.metadata_pb2 import MessageMetadata, SingleMessageMetadata
-from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import DUPLICATE, ProducerOptions
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 ON = EngineSettings(policies=TopicPolicies(deduplication=True))

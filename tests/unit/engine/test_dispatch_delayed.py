@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.dispatch import delayed as delayed_module
-from replicator.engine.dispatch import redeliveries
-from replicator.engine.dispatch.delayed import TICK_MS, DelayedEntries
-from replicator.engine.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.subscriptions.dispatch import delayed as delayed_module
+from replicator.engine.subscriptions.dispatch import redeliveries
+from replicator.engine.subscriptions.dispatch.delayed import TICK_MS, DelayedEntries
+from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from snapshots.position import Position
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.dispatch.key_shared import KeySharedDispatcher
-from replicator.engine.dispatch.plan import Assignment, Candidate, ReadAgain, ReadTail, UnackedLimits
 from replicator.engine.errors import ConsumerBusy, InvalidHashRanges
 from replicator.engine.policies import KeyAssignment, KeyOrdering
+from replicator.engine.subscriptions.dispatch.key_shared import KeySharedDispatcher
+from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadAgain, ReadTail, UnackedLimits
 from replicator.engine.types import HashRange, KeySharedPolicy, SubscribeOptions, SubscriptionType
 from snapshots.position import Position
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from replicator.engine.dispatch.plan import Assignment, Candidate, ReadAgain, ReadTail, UnackedLimits
-from replicator.engine.dispatch.shared import TURN_MESSAGES_MAX, SharedDispatcher
+from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadAgain, ReadTail, UnackedLimits
+from replicator.engine.subscriptions.dispatch.shared import TURN_MESSAGES_MAX, SharedDispatcher
 from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.dispatch.plan import ActiveChange, Assignment, Candidate, ReadAgain, ReadTail
-from replicator.engine.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.errors import ConsumerBusy
+from replicator.engine.subscriptions.dispatch.plan import ActiveChange, Assignment, Candidate, ReadAgain, ReadTail
+from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 

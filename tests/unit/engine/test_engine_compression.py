@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.compression import compress, decompress
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
-from replicator.engine.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
+from replicator.engine.log.compression import compress, decompress
+from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
 
 CODECS = [NONE, LZ4, ZLIB, ZSTD, SNAPPY]
 COMPRESSING = CODECS[1:]

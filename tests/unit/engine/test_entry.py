@@ -8,9 +8,9 @@ from engine_support import batch, message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.entry import BATCH_MESSAGES_MAX, ENTRY_BYTES_MAX, decode_entry, encode_entry, split_batch
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, ENTRY_BYTES_MAX, decode_entry, encode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import MessageMetadata
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**63))

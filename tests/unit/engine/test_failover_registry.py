@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicator.engine.failover import FailoverRegistry
+from replicator.engine.subscriptions.failover import FailoverRegistry
 
 
 class Member:

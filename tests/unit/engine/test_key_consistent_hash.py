@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from replicator.engine.errors import InvalidHashRanges
-from replicator.engine.key_shared.consistent_hash import ConsistentHashSelector
-from replicator.engine.key_shared.hashing import HASH_SPACE, key_hash
+from replicator.engine.subscriptions.key_shared.consistent_hash import ConsistentHashSelector
+from replicator.engine.subscriptions.key_shared.hashing import HASH_SPACE, key_hash
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 AUTO = KeySharedPolicy()

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from replicator.engine.errors import InvalidHashRanges
-from replicator.engine.key_shared.hash_range import HashRangeSelector
-from replicator.engine.key_shared.hashing import SLOTS, key_hash
+from replicator.engine.subscriptions.key_shared.hash_range import HashRangeSelector
+from replicator.engine.subscriptions.key_shared.hashing import SLOTS, key_hash
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 AUTO = KeySharedPolicy()

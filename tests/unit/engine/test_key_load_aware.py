@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from replicator.engine.errors import InvalidHashRanges
-from replicator.engine.key_shared.hashing import SLOTS
-from replicator.engine.key_shared.load_aware import BUCKET_SECONDS, WINDOW_SECONDS, LoadAwareSelector
+from replicator.engine.subscriptions.key_shared.hashing import SLOTS
+from replicator.engine.subscriptions.key_shared.load_aware import BUCKET_SECONDS, WINDOW_SECONDS, LoadAwareSelector
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 AUTO = KeySharedPolicy()

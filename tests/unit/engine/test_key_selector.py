@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.key_shared.consistent_hash import ConsistentHashSelector
-from replicator.engine.key_shared.hash_range import HashRangeSelector
-from replicator.engine.key_shared.load_aware import LoadAwareSelector
-from replicator.engine.key_shared.selector import make_selector
-from replicator.engine.key_shared.sticky import StickySelector
 from replicator.engine.policies import KeyAssignment
+from replicator.engine.subscriptions.key_shared.consistent_hash import ConsistentHashSelector
+from replicator.engine.subscriptions.key_shared.hash_range import HashRangeSelector
+from replicator.engine.subscriptions.key_shared.load_aware import LoadAwareSelector
+from replicator.engine.subscriptions.key_shared.selector import make_selector
+from replicator.engine.subscriptions.key_shared.sticky import StickySelector
 
 
 @pytest.mark.parametrize(

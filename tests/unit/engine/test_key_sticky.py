@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from replicator.engine.errors import InvalidHashRanges
-from replicator.engine.key_shared.hashing import key_hash
-from replicator.engine.key_shared.sticky import StickySelector
+from replicator.engine.subscriptions.key_shared.hashing import key_hash
+from replicator.engine.subscriptions.key_shared.sticky import StickySelector
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.last_message import last_message
-from replicator.engine.log_index import LogIndex
+from replicator.engine.log.last_message import last_message
+from replicator.engine.log.log_index import LogIndex
 from snapshots.position import BEFORE_ALL, Position
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.log_index import LogIndex
+from replicator.engine.log.log_index import LogIndex
 from snapshots.position import BEFORE_ALL, Position
 
 runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.booleans(), st.booleans()), max_size=12)

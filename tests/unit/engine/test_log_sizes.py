@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.block import BlockSpan
-from replicator.engine.log_sizes import SAMPLE_BLOCKS, LogSizes
+from replicator.engine.log.block import BlockSpan
+from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
 from snapshots.position import BEFORE_ALL, Position
 
 

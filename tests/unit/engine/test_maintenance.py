@@ -11,13 +11,13 @@ import pytest
 from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, marker, message, opened, subscribed
 
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import encode_entry
 from replicator.engine.errors import BacklogQuotaExceeded, StoreFull
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, SubscriptionType
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 EVICTION = QuotaPolicy.CONSUMER_BACKLOG_EVICTION
@@ -323,7 +323,7 @@ def test_invariant_2_what_was_trimmed_is_not_copied_again_and_its_mapping_is_gon
 def test_more_blocks_than_one_transaction_takes_are_trimmed_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.engine.trim.TRIM_BLOCKS_MAX", 3)
+    monkeypatch.setattr("replicator.engine.log.trim.TRIM_BLOCKS_MAX", 3)
 
     async def scenario(bench: Bench) -> None:
         positions = await bench.publish(11)

@@ -9,7 +9,7 @@ import pytest
 from engine_support import TOPIC, message, opened
 
 from replicator.engine.errors import InvalidPartitions, InvalidTopicName, NotAllowedError
-from replicator.engine.partitions import PARTITIONS_MAX
+from replicator.engine.topics.partitions import PARTITIONS_MAX
 
 
 def test_a_partitioned_topic_has_its_partitions_also_after_a_restart(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.position_set import PositionSet
+from replicator.engine.log.position_set import PositionSet
 from snapshots.position import BEFORE_ALL, Position
 
 positions = st.builds(Position, st.integers(1, 4), st.integers(0, 40))

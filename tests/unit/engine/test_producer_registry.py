@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from replicator.engine.errors import NotAllowedError, ProducerBusy, ProducerFenced
-from replicator.engine.producer_registry import EPOCH_MAX, PRODUCER_NAME_BYTES_MAX, Admitted, Fenced, ProducerRegistry
+from replicator.engine.producing.producer_registry import (
+    EPOCH_MAX,
+    PRODUCER_NAME_BYTES_MAX,
+    Admitted,
+    Fenced,
+    ProducerRegistry,
+)
 from replicator.engine.types import AccessMode, ProducerOptions
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode

@@ -11,7 +11,7 @@ from engine_support import TOPIC, entries_of, eventually, message, opened
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import NotAllowedError, ProducerBusy, ProducerFenced, StoreFailed
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producers import CLOSED
+from replicator.engine.producing.producers import CLOSED
 from replicator.engine.types import AccessMode, ProducerOptions
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode

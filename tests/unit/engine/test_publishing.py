@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from engine_support import TOPIC, batch, entries_of, eventually, message, opened
 
-from replicator.engine.compression import compress
 from replicator.engine.engine import EngineSettings
-from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.errors import (
     BacklogQuotaExceeded,
     EntryCorrupt,
@@ -19,9 +17,11 @@ from replicator.engine.errors import (
     ProducerFenced,
     StoreFailed,
 )
-from replicator.engine.metadata_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.compression import compress
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
-from replicator.engine.publishing import HELD_BYTES_MAX, PublishGate, check_entries
+from replicator.engine.producing.publishing import HELD_BYTES_MAX, PublishGate, check_entries
 from replicator.engine.types import AccessMode, ProducerOptions
 from snapshots.position import Position
 

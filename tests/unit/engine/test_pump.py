@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, message, opened, subscribed
 
-from replicator.engine import pump
-from replicator.engine.entry import ENTRY_BYTES_MAX, encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import ENTRY_BYTES_MAX, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.subscriptions import pump
 from replicator.engine.types import Delivery, SubscribeOptions, SubscriptionType
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 NEVER_MS = 4_000_000_000_000
@@ -72,7 +72,7 @@ def test_everything_that_is_sent_again_comes_in_however_small_parts(
 def test_delayed_messages_that_are_skipped_do_not_hold_up_what_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
 ) -> None:
-    monkeypatch.setattr("replicator.engine.dispatch.delayed.DELAYED_MAX", 10)
+    monkeypatch.setattr("replicator.engine.subscriptions.dispatch.delayed.DELAYED_MAX", 10)
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

@@ -14,20 +14,20 @@ from engine_support import TOPIC, Inbox, eventually, marker, opened, subscribed
 from pyroaring import BitMap
 
 from replicator.client.message import messages_of
-from replicator.engine.compacted_view import STATE_TABLE, CompactedView
-from replicator.engine.compactor import Retained
-from replicator.engine.consumer import EngineConsumer
-from replicator.engine.cursor import Cursor, CursorState
-from replicator.engine.cursor_rows import CursorRows, load_cursors
+from replicator.engine.compaction.compacted_view import STATE_TABLE, CompactedView
+from replicator.engine.compaction.compactor import Retained
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import encode_entry
 from replicator.engine.errors import InvalidAck, InvalidSeek, NotAllowedError
-from replicator.engine.log_index import LogIndex, ViewIndex
-from replicator.engine.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.log_index import LogIndex, ViewIndex
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.log.store import TOPIC_KEY
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
-from replicator.engine.position_set import PositionSet
-from replicator.engine.store import TOPIC_KEY
-from replicator.engine.subscription import Subscription
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor_rows import CursorRows, load_cursors
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, LoggedEntry, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position

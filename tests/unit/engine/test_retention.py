@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.engine.block import BlockSpan
+from replicator.engine.log.block import BlockSpan
 from replicator.engine.policies import Retention
-from replicator.engine.retention import RetentionPass, Trimming, done_through
+from replicator.engine.upkeep.retention import RetentionPass, Trimming, done_through
 from snapshots.position import BEFORE_ALL, Position
 
 NOW_MS = 1_000_000

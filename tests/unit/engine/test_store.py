@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from engine_support import TOPIC, batch, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
 
-from replicator.engine.block import BlockKind
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreUnusable
-from replicator.engine.store import BLOCK_KEY, LOCAL_PREFIX, Store
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.store import BLOCK_KEY, LOCAL_PREFIX, Store
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -263,7 +263,7 @@ def test_a_subscription_stands_still_at_a_rotten_block_and_says_why(tmp_path: Pa
 def test_a_long_stretch_of_others_blocks_is_passed_over_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.engine.store.PASS_OVER_BLOCKS_MAX", 3)
+    monkeypatch.setattr("replicator.engine.log.store.PASS_OVER_BLOCKS_MAX", 3)
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
@@ -315,7 +315,7 @@ def test_invariant_10_a_store_put_back_together_with_its_clock_reuses_no_positio
 ) -> None:
     """As when a virtual machine is set back to a snapshot: only chance tells the two lives apart."""
     salts = iter([5, 5, 17, 17])
-    monkeypatch.setattr("replicator.engine.writer.secrets.randbelow", lambda _: next(salts))
+    monkeypatch.setattr("replicator.engine.log.writer.secrets.randbelow", lambda _: next(salts))
     settings = EngineSettings(wall_clock_ms=lambda: 1_800_000_000_000)
 
     async def life() -> Position:

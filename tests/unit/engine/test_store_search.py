@@ -11,12 +11,12 @@ from engine_support import PUBLISH_TIME_MS, TOPIC, batch, make_block, marker, me
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.engine.block import BlockKind, build_block
 from replicator.engine.engine import EngineSettings
-from replicator.engine.entry import encode_entry
-from replicator.engine.metadata_pb2 import MessageMetadata
-from replicator.engine.position_set import PositionSet
-from replicator.engine.writer import CopiedBlock
+from replicator.engine.log.block import BlockKind, build_block
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.log.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 moments = st.integers(0, 20)

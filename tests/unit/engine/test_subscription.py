@@ -10,7 +10,6 @@ from engine_support import TOPIC, Inbox, Listener, batch, eventually, make_block
 from pyroaring import BitMap
 
 from replicator.engine import topic as topic_module
-from replicator.engine.consumer import PERMITS_MAX, EngineConsumer
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import (
     ConsumerBusy,
@@ -21,9 +20,10 @@ from replicator.engine.errors import (
     StoreFull,
     SubscriptionNotFound,
 )
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.subscriptions.consumer import PERMITS_MAX, EngineConsumer
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED

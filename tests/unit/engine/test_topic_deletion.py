@@ -9,18 +9,18 @@ import pytest
 from catalog_support import Follower, rows_of_nobody
 from engine_support import TOPIC, Listener, batch, eventually, make_block, message, opened, subscribed
 
-from replicator.engine import topic_deletion
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import encode_entry
 from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
-from replicator.engine.metadata_pb2 import MessageMetadata
-from replicator.engine.namespace_policies import NamespacePolicies
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.store import TABLES
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.store import TABLES
 from replicator.engine.topic import Topic
-from replicator.engine.topic_deletion import SWEPT_TABLES
+from replicator.engine.topics import topic_deletion
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.engine.topics.topic_deletion import SWEPT_TABLES
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
-from replicator.engine.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 

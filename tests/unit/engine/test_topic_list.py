@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.topic_list import TopicListChange, topic_list_change, topic_list_hash
+from replicator.engine.topics.topic_list import TopicListChange, topic_list_change, topic_list_hash
 
 NAMES = st.sets(st.sampled_from([f"persistent://t/n/{name}" for name in "abcdefgh"]))
 

@@ -4,11 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine import topic_watch
 from replicator.engine.errors import InvalidPattern, TooManyWatchers
-from replicator.engine.topic_list import topic_list_hash
-from replicator.engine.topic_patterns import parse_pattern
-from replicator.engine.topic_watch import TopicListing, TopicsChanged, TopicWatch, TopicWatchRegistry, WatchedPattern
+from replicator.engine.topics import topic_watch
+from replicator.engine.topics.topic_list import topic_list_hash
+from replicator.engine.topics.topic_patterns import parse_pattern
+from replicator.engine.topics.topic_watch import (
+    TopicListing,
+    TopicsChanged,
+    TopicWatch,
+    TopicWatchRegistry,
+    WatchedPattern,
+)
 
 NAMESPACE = "public/default"
 

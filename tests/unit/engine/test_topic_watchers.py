@@ -10,9 +10,9 @@ import pytest
 from engine_support import eventually
 
 from replicator.engine.errors import EngineError, InvalidPattern
-from replicator.engine.topic_list import topic_list_hash
-from replicator.engine.topic_watch import TopicListing, TopicWatch
-from replicator.engine.topic_watchers import NOTIFY_PAUSE_SECONDS, TopicWatchers
+from replicator.engine.topics.topic_list import topic_list_hash
+from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
+from replicator.engine.topics.topic_watchers import NOTIFY_PAUSE_SECONDS, TopicWatchers
 
 NAMESPACE = "public/default"
 

@@ -12,11 +12,7 @@ import lmdb
 import pytest
 from engine_support import TOPIC, Listener, entries_of, eventually, logged, make_block, marker, message, opened
 
-from replicator.engine import commit_group
-from replicator.engine import writer as writers
-from replicator.engine.block import BLOCK_BYTES_MAX, BlockKind
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.entry import encode_entry
 from replicator.engine.errors import (
     BlockCorrupt,
     CopyGap,
@@ -27,9 +23,13 @@ from replicator.engine.errors import (
     StoreFailed,
     StoreFull,
 )
-from replicator.engine.metadata_pb2 import LZ4, MessageMetadata
+from replicator.engine.log import commit_group
+from replicator.engine.log import writer as writers
+from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.metadata_pb2 import LZ4, MessageMetadata
+from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.topic import Topic
-from replicator.engine.writer import CopiedBlock, Extent
 from snapshots.position import BEFORE_ALL, Position
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from wire_worker import ScriptedTopic, batch_entry, marker_entry, single_entry
 
-from replicator.engine.block import BlockKind
-from replicator.engine.entry import append_to_batch, encode_entry
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt
-from replicator.engine.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline import decode
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable

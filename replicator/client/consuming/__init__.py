@@ -1,0 +1,1 @@
+"""Consumers: the receiver queue, the trackers, dead letters, several topics, readers."""

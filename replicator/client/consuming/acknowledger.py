@@ -1,0 +1,164 @@
+"""The asyncio shell around the acknowledgement grouping tracker of one consumer.
+
+Owns the group's timer, those who wait for receipts, and what the cluster refused until someone asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pyroaring import BitMap
+
+from replicator.client.consuming.ack_grouping import (
+    AckGrouping,
+    Action,
+    Refused,
+    SendAcks,
+    SendCumulative,
+    Settled,
+    StartTimer,
+)
+from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder
+from replicator.client.errors import InvalidAck, PulsarException
+from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.channel import ConsumerChannel
+from snapshots.position import Position
+
+_log = logging.getLogger(__name__)
+
+REFUSALS_MAX: Final = 1_000
+"""Kept for the next :meth:`Acknowledger.confirm_all`, which raises the first; a consumer may never call it."""
+
+
+class Acknowledger:
+    """The acknowledgements of one consumer on their way to the cluster."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        channel: Callable[[], ConsumerChannel | None],
+        stats: ConsumerStatsRecorder,
+    ) -> None:
+        self._topic = settings.topic
+        self._channel = channel
+        self._stats = stats
+        self._loop = asyncio.get_running_loop()
+        self._grouping = AckGrouping(
+            settings.acknowledgement_group_time_ms,
+            settings.acknowledgement_group_size_max,
+            batch_index_acks=settings.batch_index_ack_enabled,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: deque[tuple[int, Position | None, asyncio.Future[None]]] = deque()
+        self._refused: dict[Position, PulsarException] = {}
+
+    def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> None:
+        """One message; index -1 means the whole entry."""
+        self._stats.acks_sent += 1
+        self._run(self._grouping.acknowledge(position, batch_index, batch_size))
+
+    def acknowledge_cumulative(self, position: Position, batch_index: int, batch_size: int) -> None:
+        """Everything up to and with this message."""
+        self._stats.acks_sent += 1
+        self._run(self._grouping.acknowledge_cumulative(position, batch_index, batch_size))
+
+    def acknowledged(self, position: Position) -> BitMap | bool:
+        """See :meth:`AckGrouping.acknowledged`."""
+        return self._grouping.acknowledged(position)
+
+    def delivered(self, position: Position) -> None:
+        """The entry came, perhaps again."""
+        self._grouping.delivered(position)
+
+    def flush(self) -> None:
+        """Send what is gathered now."""
+        self._run(self._grouping.flush())
+
+    async def receipt(self, position: Position) -> None:
+        """Wait until every acknowledgement so far is answered; raises if the one of ``position`` was refused."""
+        await self._answered(position)
+
+    async def confirm_all(self) -> None:
+        """Send what is gathered, and wait until all is answered; raises the first refusal since the last call."""
+        self.flush()
+        if self._grouping.settled < self._grouping.ticket:
+            await self._answered(None)
+        if self._refused:
+            error = next(iter(self._refused.values()))
+            self._refused.clear()
+            raise error
+
+    def confirmed(self, request_id: int) -> None:
+        """A request is durable."""
+        self._run(self._grouping.confirmed(request_id))
+
+    def refused(self, request_id: int, error: PulsarException) -> None:
+        """A request was refused."""
+        self._run(self._grouping.refused(request_id, error, split=isinstance(error, InvalidAck)))
+
+    def reconnected(self) -> None:
+        """There is a new channel: it gets all that is unconfirmed."""
+        self._run(self._grouping.unconfirmed())
+        self.flush()
+
+    def restarted(self) -> None:
+        """The subscription was put elsewhere: what is unconfirmed is void, and who waits for its receipt is told."""
+        error = InvalidAck(f"{self._topic}: the subscription was put elsewhere before the acknowledgement was durable")
+        for _, position, waiter in self._waiters:
+            if position is not None and not waiter.done():
+                waiter.set_exception(error)
+        self._refused.clear()
+        self._run(self._grouping.restart())
+
+    def fail(self, error: PulsarException) -> None:
+        """Nothing more is sent: everyone who waits gets the error."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiters.clear()
+
+    async def _answered(self, position: Position | None) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((self._grouping.ticket, position, waiter))
+        await waiter
+
+    def _run(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            channel = self._channel()
+            match action:
+                case SendAcks(request_id, acks):
+                    if channel is not None:
+                        channel.acknowledge(request_id, acks)
+                case SendCumulative(request_id, position, batch_index):
+                    if channel is not None:
+                        channel.acknowledge_cumulative(request_id, position, batch_index)
+                case StartTimer(delay_ms):
+                    self._timer = self._loop.call_later(delay_ms / 1000, self._timer_fired)
+                case Refused(position, error):
+                    _log.warning("%s: acknowledgement of %s refused: %s", self._topic, position, error)
+                    self._stats.ack_failed += 1
+                    if len(self._refused) < REFUSALS_MAX or self._waiters:
+                        self._refused[position] = error
+                case Settled(through):
+                    self._settle(through)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._run(self._grouping.timer_fired())
+
+    def _settle(self, through: int) -> None:
+        while self._waiters and self._waiters[0][0] <= through:
+            _, position, waiter = self._waiters.popleft()
+            error = self._refused.pop(position, None) if position is not None else None
+            if waiter.done():
+                continue
+            if error is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(None)

@@ -1,0 +1,492 @@
+"""The consumer of one subscription to one topic.
+
+Owns the connection and what the application calls. After a loss of the connection the consumer subscribes again,
+sends what is unconfirmed again, and drops what it had prefetched, because the cluster delivers it anew. With
+``reconnect=False`` the loss surfaces at once: :meth:`Consumer.receive` raises.
+
+The calls that receive are those of :class:`Receiver`; what was delivered is the :class:`Inbox`'s, and acknowledgements
+on their way are the :class:`Acknowledger`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from replicator.client.consuming.acknowledger import Acknowledger
+from replicator.client.consuming.consumer_stats import ConsumerStats, ConsumerStatsRecorder, stats_line
+from replicator.client.consuming.inbox import Inbox
+from replicator.client.consuming.letters import LetterSender, LetterTopics
+from replicator.client.consuming.listening import Listening, MessageListener
+from replicator.client.consuming.receiving import Arrivals, Receiver
+from replicator.client.consuming.seeking import SkippedPart, seek_target
+from replicator.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidAck,
+    InvalidConfiguration,
+    InvalidMessage,
+    NotAllowedError,
+    PulsarException,
+)
+from replicator.client.message import NO_BATCH, Message, MessageId, Opening
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, check_properties, check_range
+from replicator.client.wire.channel import ConsumerChannel
+from replicator.client.wire.reopening import open_with_retries
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.types import Delivery
+from snapshots.position import Position
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumerEventListener(Protocol):
+    """Hears in a Failover subscription whether its consumer is the active one."""
+
+    def became_active(self, consumer: Receiver, partition: int) -> None: ...
+
+    def became_inactive(self, consumer: Receiver, partition: int) -> None: ...
+
+
+class Consumer(Receiver):
+    """Receives the messages of one subscription to one topic. Made by :meth:`Client.subscribe`."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        open_channel: Callable[[], Awaitable[ConsumerChannel]],
+        *,
+        reconnect: bool,
+        operation_timeout_seconds: float,
+        on_close: Callable[[Consumer], None],
+        opening: Opening | None = None,
+        letter_topics: LetterTopics | None = None,
+        letter_policy: ConsumerDeadLetterPolicy | None = None,
+        message_listener: MessageListener | None = None,
+        event_listener: ConsumerEventListener | None = None,
+        seen_as: Receiver | None = None,
+        skipped: SkippedPart | None = None,
+        arrivals: Arrivals | None = None,
+        stats_interval_seconds: float = 0,
+        on_over: Callable[[Consumer, PulsarException], None] | None = None,
+    ) -> None:
+        super().__init__(
+            settings.topic,
+            settings.batch_receive_policy,
+            Arrivals() if arrivals is None else arrivals,
+            prefetches=settings.receiver_queue_size > 0,
+        )
+        self._settings = settings
+        self._open_channel = open_channel
+        self._reconnect = reconnect
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._on_close = on_close
+        self._on_over = on_over
+        """Who wants to know that nothing more can be received, and that it was not closed."""
+        self._event_listener = event_listener
+        self._seen_as: Receiver = self if seen_as is None else seen_as
+        """The consumer that the application knows."""
+        self._loop = asyncio.get_running_loop()
+        self._partition = parse_topic(settings.topic).partition
+        self._stats = ConsumerStatsRecorder(self._loop.time())
+        self._acks = Acknowledger(settings, lambda: self._channel, self._stats)
+        self._inbox = Inbox(
+            settings,
+            self._partition,
+            acks=self._acks,
+            arrivals=self._arrivals,
+            channel=lambda: self._channel,
+            fail=self._refuse,
+            opening=Opening() if opening is None else opening,
+            stats=self._stats,
+        )
+        self._inbox.skipped = skipped
+        self._skipped_after_restart: SkippedPart | None = None
+        self._letters: LetterSender | None = None
+        if letter_topics is not None and letter_policy is not None:
+            self._letters = LetterSender(letter_policy, settings.subscription, letter_topics)
+            self._inbox.give_up_with(letter_policy, self._letters)
+        self._places = 0
+        """How often the subscription was put elsewhere."""
+        self._channel: ConsumerChannel | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._letting_go: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._active: bool | None = None
+        self._error: PulsarException | None = None
+        """Why nothing more can be received; None while open."""
+        self._listening: Listening | None = None
+        if message_listener is not None:
+            self._has_listener = True
+            self._listening = Listening(message_listener, self, self._receive, self.negative_acknowledge)
+        self._stats_interval_seconds = stats_interval_seconds
+        self._stats_timer: asyncio.TimerHandle | None = None
+
+    async def connect(self) -> None:
+        """Subscribe; called once by the client."""
+        if self._reconnect:
+            channel = await open_with_retries(
+                self._open_channel, self._operation_timeout_seconds, what=f"consumer of {self._settings.topic}"
+            )
+        else:
+            channel = await self._open_channel()
+        self._start(channel)
+        if self._listening is not None:
+            self._listening.resume()
+        if self._stats_interval_seconds > 0:
+            self._stats_timer = self._loop.call_later(self._stats_interval_seconds, self._log_stats)
+
+    # Acknowledging.
+
+    async def acknowledge(self, message: Message | MessageId) -> None:
+        """Acknowledge one message. The request goes out with others, see ``acknowledgement_group_time_ms``.
+
+        Returns at once, or with ``ack_receipt_enabled`` when it is durable. Raises :class:`InvalidAck` (with receipts),
+        :class:`AlreadyClosed`, :class:`ConnectError`.
+        """
+        self._check_open()
+        message_id = self._own_id(message)
+        self._inbox.acknowledge(message_id)
+        if self._settings.ack_receipt_enabled:
+            await self._acks.receipt(message_id.position())
+
+    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        """:meth:`acknowledge` for several messages, without receipts."""
+        self._check_open()
+        for message in messages:
+            self._inbox.acknowledge(self._own_id(message))
+
+    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge everything up to and with this message; also raises
+        :class:`CumulativeAcknowledgementNotAllowedError`."""
+        self._check_open()
+        if not self._settings.consumer_type.one_active:
+            raise CumulativeAcknowledgementNotAllowedError(
+                f"subscription {self._settings.subscription!r} is {self._settings.consumer_type.value}; "
+                "acknowledge each message by itself"
+            )
+        message_id = self._own_id(message)
+        self._inbox.acknowledge_cumulative(message_id)
+        if self._settings.ack_receipt_enabled:
+            await self._acks.receipt(message_id.position())
+
+    async def flush_acknowledgements(self) -> None:
+        """Send what is gathered and wait until every acknowledgement so far is durable.
+
+        Raises the first error of any that the cluster refused since the last call.
+        """
+        self._check_open()
+        await self._acks.confirm_all()
+
+    async def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Ask for the message again after ``negative_ack_redelivery_delay_ms``, or as the back-off says.
+
+        Its whole batch comes with it, but what is acknowledged of it. On an Exclusive or Failover subscription
+        everything unacknowledged comes again: single messages cannot.
+        """
+        self._check_open()
+        self._inbox.reject(self._own_id(message), message.redelivery_count() if isinstance(message, Message) else 0)
+
+    async def reconsume_later(
+        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Send the message to the retry topic, from which it comes again after ``delay_ms``, with ``properties`` added;
+        after its last retry to the dead letter topic. It is acknowledged when it is durable there.
+
+        Raises :class:`NotAllowedError` without ``enable_retry``, and what :meth:`Producer.send` raises: then the
+        message stays unacknowledged, and is asked for again.
+        """
+        self._check_open()
+        if self._letters is None or not self._settings.retry_enabled:
+            raise NotAllowedError(f"{self._settings.topic}: subscribe with enable_retry=True to consume messages later")
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"{message!r:.80} is not a Message; an id alone cannot be sent")
+        check_range("delay_ms", delay_ms, 0, 2**31)
+        check_properties(properties or {})
+        message_id = self._own_id(message)
+        places = self._places
+        try:
+            dead = await self._letters.send_for_later(message, delay_ms, properties)
+        except PulsarException:
+            self._inbox.retry(message_id, message.redelivery_count())
+            raise
+        if dead:
+            self._stats.dead_letters += 1
+        else:
+            self._stats.retry_letters += 1
+        if places == self._places and self._error is None:
+            self._inbox.acknowledge(message_id)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Ask for everything again that was delivered to this consumer and is not acknowledged."""
+        self._check_open()
+        self._inbox.redeliver_all()
+
+    # The subscription.
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Put the subscription elsewhere, for all its consumers: what follows the message comes next, or, with
+        ``start_message_id_inclusive``, the message itself; with a number of milliseconds since the epoch, the first
+        message that was published then or later.
+
+        Acknowledgements that are not confirmed are void. Raises :class:`InvalidSeek`, :class:`ConnectError`,
+        :class:`Timeout`.
+        """
+        channel = self._connected()
+        target: Position | int
+        if isinstance(messageid, MessageId):
+            target, skipped = seek_target(messageid, inclusive=self._settings.start_message_id_inclusive)
+        else:
+            check_range("a timestamp to seek to", messageid, 0, 2**63 - 1)
+            target, skipped = messageid, None
+        self._skipped_after_restart = skipped
+        try:
+            await channel.seek(target)
+        finally:
+            self._skipped_after_restart = None
+
+    async def get_last_message_id(self) -> MessageId:
+        """The id of the topic's last message, without an index in its batch; :attr:`MessageId.earliest` if it has
+        none. Raises :class:`ConnectError`, :class:`Timeout`."""
+        position = await self._connected().last_position()
+        return MessageId.at(position, self._partition, NO_BATCH, 1)
+
+    async def unsubscribe(self, force: bool = False) -> None:
+        """Delete the subscription, and close.
+
+        Raises :class:`NotAllowedError` while it has other consumers; with ``force`` those end with
+        :class:`SubscriptionNotFound`, and do not make the subscription anew.
+        """
+        channel = self._connected()
+        self._acks.flush()
+        await channel.unsubscribe(force=force)
+        await self._end(AlreadyClosed(f"subscription {self._settings.subscription!r} is deleted"))
+
+    async def close(self) -> None:
+        """Send the last acknowledgements, wait until they are durable, and let go of the subscription. Idempotent.
+
+        Who cancels it does not wait for the acknowledgements; the subscription is let go all the same.
+        """
+        closed = AlreadyClosed(f"consumer of {self._settings.topic} is closed")
+        if self._listening is not None:
+            self._listening.stop()
+        try:
+            if self._error is None and self._channel is not None:
+                async with asyncio.timeout(self._operation_timeout_seconds):
+                    await self._inbox.finish()
+                    await self._acks.confirm_all()
+        except (PulsarException, TimeoutError) as error:
+            _log.warning("%s: last acknowledgements were not confirmed: %s", self._settings.topic, error)
+        finally:
+            ending = self._end(closed)
+        await ending
+
+    def pause_message_listener(self) -> None:
+        """Hand the listener nothing more, until :meth:`resume_message_listener`."""
+        self._own_listening().pause()
+
+    def resume_message_listener(self) -> None:
+        """Go on handing messages to the listener."""
+        self._check_open()
+        self._own_listening().resume()
+
+    def topic(self) -> str:
+        return self._settings.topic
+
+    def partition(self) -> int:
+        """The index of the partition that the topic is, or -1."""
+        return self._partition
+
+    def subscription_name(self) -> str:
+        return self._settings.subscription
+
+    def consumer_name(self) -> str:
+        return self._settings.consumer_name
+
+    def is_connected(self) -> bool:
+        return self._channel is not None
+
+    @property
+    def over(self) -> PulsarException | None:
+        """Why nothing more can be received; None while there can."""
+        return self._error
+
+    def stats(self) -> ConsumerStats:
+        """What this consumer did so far, and how it stands."""
+        return self._stats.stats(self._loop.time(), prefetched=len(self._inbox), unacked=self._inbox.unacked_messages)
+
+    def begin_with(self, skipped: SkippedPart | None) -> None:
+        """What is not wanted of the next connection's first entry; for the reader, which chooses where it begins."""
+        self._inbox.skipped = skipped
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Receive these again, as the next ones, on this side alone."""
+        self._inbox.put_back(messages)
+
+    # What the channel reports.
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Entries arrived."""
+        self._inbox.deliver(deliveries)
+
+    def on_redelivery_started(self) -> None:
+        """What comes from here on belongs to the redelivery."""
+        self._inbox.redelivery_started()
+
+    def on_restarted(self) -> None:
+        """The subscription was put elsewhere."""
+        self._places += 1
+        skipped, self._skipped_after_restart = self._skipped_after_restart, None
+        self._acks.restarted()
+        self._inbox.restarted(skipped)
+
+    def on_active_change(self, active: bool) -> None:
+        """Failover: whether this consumer gets the messages."""
+        if self._event_listener is None or active is self._active:
+            return
+        self._active = active
+        try:
+            if active:
+                self._event_listener.became_active(self._seen_as, self._partition)
+            else:
+                self._event_listener.became_inactive(self._seen_as, self._partition)
+        except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
+            _log.exception("%s: the consumer event listener failed", self._settings.topic)
+
+    def on_ack_confirmed(self, request_id: int) -> None:
+        """A request is durable."""
+        self._acks.confirmed(request_id)
+
+    def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
+        """A request was refused."""
+        self._acks.refused(request_id, error)
+
+    def on_lost(self, error: PulsarException) -> None:
+        """The connection is gone."""
+        self._channel = None
+        self._inbox.lost()
+        if self._error is not None:
+            return
+        if self._reconnect and isinstance(error, ConnectError):
+            _log.info("%s: connection lost, subscribing again: %s", self._settings.topic, error)
+            self._reopening = asyncio.create_task(self._reopen())
+        else:
+            self._fail(error)
+
+    # What a receiver asks for.
+
+    def _pop(self) -> Message | None:
+        self._check_open()
+        return self._inbox.pop()
+
+    def _pop_many(self, count_max: int) -> list[Message]:
+        self._check_open()
+        return self._inbox.pop_many(count_max)
+
+    def _put_back(self, messages: Sequence[Message]) -> None:
+        self.put_back(messages)
+
+    def _show(self, messages: Sequence[Message]) -> None:
+        self._inbox.show(messages)
+
+    def _round(self, topic: str) -> int:
+        return self._inbox.rounds
+
+    def _grant(self) -> None:
+        self._inbox.grant()
+
+    # Inside.
+
+    def _start(self, channel: ConsumerChannel) -> None:
+        self._channel = channel
+        channel.start(self)
+        # Before the permits: so that the cluster knows of these acknowledgements when it chooses what to deliver.
+        self._acks.reconnected()
+        self._inbox.connected()
+
+    async def _reopen(self) -> None:
+        try:
+            channel = await open_with_retries(
+                self._open_channel,
+                self._operation_timeout_seconds,
+                again=True,
+                what=f"consumer of {self._settings.topic}",
+            )
+        except PulsarException as error:
+            self._fail(error)
+            return
+        finally:
+            self._reopening = None
+        self._stats.reconnects += 1
+        self._start(channel)
+
+    def _own_id(self, message: Message | MessageId) -> MessageId:
+        if isinstance(message, MessageId):
+            return message
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
+        if message.topic_name() != self._settings.topic:
+            raise InvalidAck(f"{message!r} is not of {self._settings.topic}")
+        return message.message_id()
+
+    def _own_listening(self) -> Listening:
+        if self._listening is None:
+            raise InvalidConfiguration(f"{self._settings.topic}: the consumer has no message_listener")
+        return self._listening
+
+    def _connected(self) -> ConsumerChannel:
+        self._check_open()
+        if self._channel is None:
+            raise ConnectError(f"{self._settings.topic}: not connected at the moment")
+        return self._channel
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    def _log_stats(self) -> None:
+        _log.info("%s, %s: %s", self._settings.topic, self._settings.subscription, stats_line(self.stats()))
+        self._stats.next_interval(self._loop.time())
+        self._stats_timer = self._loop.call_later(self._stats_interval_seconds, self._log_stats)
+
+    def _fail(self, error: PulsarException) -> None:
+        """Nothing more comes: everyone who waits gets the error."""
+        self._error = error
+        self._inbox.lost()
+        self._acks.fail(error)
+        if self._stats_timer is not None:
+            self._stats_timer.cancel()
+        if self._reopening is not None and self._reopening is not asyncio.current_task():
+            self._reopening.cancel()
+        if self._on_over is not None and not isinstance(error, AlreadyClosed):
+            self._on_over(self, error)
+        self._arrivals.wake_all()
+
+    def _refuse(self, error: PulsarException) -> None:
+        """What the cluster delivers cannot be taken: let go of the subscription, so that it goes to others."""
+        self._fail(error)
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._letting_go = asyncio.create_task(channel.close())
+
+    def _end(self, error: AlreadyClosed) -> asyncio.Future[None]:
+        """Let go of everything, to the end also if the caller gives up waiting: what stays connected would keep
+        messages from others."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._shut(error))
+        return asyncio.shield(self._closing)
+
+    async def _shut(self, error: AlreadyClosed) -> None:
+        channel, self._channel = self._channel, None
+        self._fail(error)
+        self._on_close(self)
+        if self._letting_go is not None:
+            await self._letting_go
+        await self._inbox.close()
+        if self._letters is not None:
+            await self._letters.close()
+        if channel is not None:
+            await channel.close()

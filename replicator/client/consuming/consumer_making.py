@@ -1,0 +1,259 @@
+"""Making consumers: from settings to a connected consumer, of one topic or of many.
+
+Owns the question whether a topic is partitioned, the split of the receiver queue over topics, and the retry topic that
+a consumer with retries reads beside its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
+from replicator.client.consuming.dead_letter import full_policy
+from replicator.client.consuming.letters import LetterTopics
+from replicator.client.consuming.listening import MessageListener
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.consuming.pattern_consumer import PatternConsumer, PatternPorts
+from replicator.client.consuming.reader import Reader
+from replicator.client.consuming.receiving import Receiver
+from replicator.client.errors import InvalidConfiguration, OperationNotSupported, PulsarException
+from replicator.client.message import MessageId, Opening
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, full_topic_name
+from replicator.client.wire.channel import Connector, ConsumerChannel, TopicWatchChannel
+from replicator.client.wire.reopening import open_with_retries
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.types import InitialPosition as EngineInitialPosition
+
+T = TypeVar("T")
+
+TOPICS_MAX: Final = 10_000
+"""Topics and partitions of one consumer; each has a connection of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """What an application wants to be called."""
+
+    message: MessageListener | None = None
+    event: ConsumerEventListener | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerExtras:
+    """What a consumer is made with beside its settings."""
+
+    opening: Opening = field(default_factory=Opening)
+    listeners: Listeners = field(default_factory=Listeners)
+    receiver_queue_size_total: int = 50_000
+    stats_interval_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMaker:
+    """What all consumers of one client have in common."""
+
+    connector: Connector
+    reconnect: bool
+    operation_timeout_seconds: float
+    letter_topics: LetterTopics
+
+    async def make(
+        self,
+        topics: Sequence[str],
+        settings: ConsumerSettings,
+        extras: ConsumerExtras,
+        on_close: Callable[[Receiver], None],
+    ) -> Consumer | MultiTopicsConsumer:
+        """A connected consumer of these topics; ``settings.topic`` is not looked at.
+
+        Raises :class:`ConnectError`, :class:`ConsumerBusy` and what the cluster answers; then nothing is subscribed.
+        """
+        if settings.receiver_queue_size == 0 and (len(topics) > 1 or settings.retry_enabled):
+            raise _without_queue()
+        policies: dict[str, ConsumerDeadLetterPolicy | None] = {}
+        for topic in dict.fromkeys(topics):
+            policy: ConsumerDeadLetterPolicy | None = None
+            if settings.retry_enabled or settings.dead_letter_policy is not None:
+                policy = full_policy(settings.dead_letter_policy, topic, settings.subscription)
+            partitions = await self._partitions(topic)
+            for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
+                policies[name] = policy
+            if settings.retry_enabled and policy is not None and policy.retry_letter_topic is not None:
+                policies[full_topic_name(policy.retry_letter_topic)] = policy
+        if len(policies) > TOPICS_MAX:
+            raise InvalidConfiguration(f"{len(policies)} topics and partitions are more than {TOPICS_MAX}")
+        if len(policies) == 1 and list(policies) == list(topics):
+            return await self._connected(
+                replace(settings, topic=topics[0]),
+                policies[topics[0]],
+                extras,
+                extras.listeners.message,
+                None,
+                on_close,
+            )
+        return await self._many(topics, policies, settings, extras, on_close)
+
+    async def make_for_pattern(
+        self,
+        pattern: str,
+        settings: ConsumerSettings,
+        extras: ConsumerExtras,
+        period_seconds: float,
+        on_close: Callable[[Receiver], None],
+    ) -> PatternConsumer:
+        """A connected consumer of the topics of a pattern; raises as :meth:`make`."""
+        if settings.receiver_queue_size == 0:
+            raise _without_queue()
+        if settings.retry_enabled:
+            raise OperationNotSupported("enable_retry is for topics that are named: retry topics of a pattern are not")
+
+        async def open_watch(known_hash: str) -> TopicWatchChannel:
+            return await self._patiently(lambda: self.connector.open_topic_watch(pattern, known_hash), pattern)
+
+        async def partitions(topic: str) -> int:
+            return await self._partitions(topic, create=False)
+
+        async def open_part(topic: str, from_start: bool, queue_size: int, face: PatternConsumer) -> Consumer:
+            own = replace(
+                settings,
+                topic=topic,
+                create_topic=False,
+                receiver_queue_size=queue_size,
+                initial_position=EngineInitialPosition.EARLIEST if from_start else settings.initial_position,
+            )
+            policy = settings.dead_letter_policy
+            if policy is not None:
+                whole = topic if parse_topic(topic).partition < 0 else topic.rpartition("-partition-")[0]
+                policy = full_policy(policy, whole, settings.subscription)
+            return await self._connected(own, policy, extras, None, face, lambda _: None, face.part_failed)
+
+        consumer = PatternConsumer(
+            pattern,
+            settings,
+            PatternPorts(open_watch, partitions, open_part, _own_letters(settings), TOPICS_MAX, self.reconnect),
+            queue_size_total=extras.receiver_queue_size_total,
+            period_seconds=period_seconds,
+            on_close=on_close,
+            message_listener=extras.listeners.message,
+        )
+        await consumer.connect()
+        return consumer
+
+    async def make_reader(
+        self,
+        settings: ConsumerSettings,
+        start_message_id: MessageId,
+        opening: Opening,
+        listener: MessageListener | None,
+        on_close: Callable[[Reader], None],
+    ) -> Reader:
+        """A connected reader of a topic; raises :class:`OperationNotSupported` if it is partitioned."""
+        if await self._partitions(settings.topic):
+            raise OperationNotSupported(f"{settings.topic} is partitioned; read its partitions, one reader each")
+        reader = Reader(
+            settings,
+            start_message_id,
+            self.connector.open_consumer,
+            reconnect=self.reconnect,
+            operation_timeout_seconds=self.operation_timeout_seconds,
+            on_close=on_close,
+            opening=opening,
+            reader_listener=listener,
+        )
+        await reader.connect()
+        return reader
+
+    async def _many(
+        self,
+        topics: Sequence[str],
+        policies: dict[str, ConsumerDeadLetterPolicy | None],
+        settings: ConsumerSettings,
+        extras: ConsumerExtras,
+        on_close: Callable[[Receiver], None],
+    ) -> MultiTopicsConsumer:
+        if settings.receiver_queue_size == 0:
+            raise _without_queue()
+        share = max(1, extras.receiver_queue_size_total // len(policies))
+        size = min(settings.receiver_queue_size, share)
+
+        async def open_consumer(own: ConsumerSettings, face: MultiTopicsConsumer) -> Consumer:
+            return await self._connected(own, policies[own.topic], extras, None, face, lambda _: None)
+
+        consumer = MultiTopicsConsumer(
+            ",".join(topics),
+            [replace(settings, topic=name, receiver_queue_size=size) for name in policies],
+            open_consumer,
+            on_close=on_close,
+            message_listener=extras.listeners.message,
+        )
+        await consumer.connect()
+        return consumer
+
+    async def _connected(
+        self,
+        settings: ConsumerSettings,
+        policy: ConsumerDeadLetterPolicy | None,
+        extras: ConsumerExtras,
+        message_listener: MessageListener | None,
+        face: MultiTopicsConsumer | None,
+        on_close: Callable[[Receiver], None],
+        on_over: Callable[[Consumer, PulsarException], None] | None = None,
+    ) -> Consumer:
+        channels = 0
+
+        async def open_channel() -> ConsumerChannel:
+            nonlocal channels
+            own = settings
+            if channels and not own.create_topic:
+                # It was subscribed to: if there is no subscription now, the topic was made anew, and all of it is new.
+                own = replace(own, initial_position=EngineInitialPosition.EARLIEST)
+            channel = await self.connector.open_consumer(own)
+            channels += 1
+            return channel
+
+        consumer = Consumer(
+            settings,
+            open_channel,
+            reconnect=self.reconnect,
+            operation_timeout_seconds=self.operation_timeout_seconds,
+            on_close=on_close,
+            opening=extras.opening,
+            letter_topics=self.letter_topics,
+            letter_policy=policy,
+            message_listener=message_listener,
+            event_listener=extras.listeners.event,
+            seen_as=face,
+            arrivals=None if face is None else face.arrivals,
+            stats_interval_seconds=extras.stats_interval_seconds,
+            on_over=on_over,
+        )
+        await consumer.connect()
+        return consumer
+
+    async def _partitions(self, topic: str, *, create: bool = True) -> int:
+        if parse_topic(topic).partition >= 0:
+            return 0
+        return await self._patiently(lambda: self.connector.partitions(topic, create=create), topic)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], topic: str) -> T:
+        """Ask again what fails for a reason that time can heal, if the client reconnects."""
+        if not self.reconnect:
+            return await ask()
+        return await open_with_retries(ask, self.operation_timeout_seconds, what=f"consumer of {topic}")
+
+
+def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
+    """Whether a topic is where this consumer sends what it gives up: it would give that up again, without end."""
+    policy = settings.dead_letter_policy
+    if policy is None:
+        return lambda topic: False
+    if policy.dead_letter_topic is not None:
+        dead_letters = full_topic_name(policy.dead_letter_topic)
+        return lambda topic: topic == dead_letters
+    return lambda topic: topic.endswith(f"-{settings.subscription}-DLQ")
+
+
+def _without_queue() -> InvalidConfiguration:
+    return InvalidConfiguration("receiver_queue_size=0 is for a consumer of one topic, without partitions and retries")

@@ -1,0 +1,121 @@
+"""Opening delivered entries into messages, at the moment when the application takes the first of them.
+
+Owns the incomplete chunked messages of a consumer, and what becomes of chunks and entries that never become a message:
+they are acknowledged where that is what the user asked for or nothing else can come of them, and otherwise asked
+for again after the negative acknowledgement delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pyroaring import BitMap
+
+from replicator.client.chunking import Abandoned, Assembled, Chunk, ChunkAction, ChunkAssembler
+from replicator.client.errors import DecryptionFailed, InvalidMessage
+from replicator.client.message import Message, Opening, messages_of
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction
+from replicator.client.settings import ConsumerSettings
+from replicator.engine.types import Delivery
+from snapshots.position import Position
+
+_log = logging.getLogger(__name__)
+
+LetGo = Callable[[Sequence[Position]], None]
+
+
+class EntryOpener:
+    """Makes messages of the entries of one consumer."""
+
+    def __init__(
+        self, settings: ConsumerSettings, partition: int, opening: Opening, *, acknowledge: LetGo, reject: LetGo
+    ) -> None:
+        self._topic = settings.topic
+        self._partition = partition
+        self._opening = replace(opening, on_chunk=self._on_chunk)
+        self._acknowledge = acknowledge
+        self._reject = reject
+        self._loop = asyncio.get_running_loop()
+        self._chunks = ChunkAssembler(
+            pending_max=settings.max_pending_chunked_message,
+            expire_after_ms=settings.expire_time_of_incomplete_chunked_message_ms,
+            acknowledge_oldest=settings.auto_ack_oldest_chunked_message_on_queue_full,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._chunked: dict[Position, tuple[Position, ...]] = {}
+        """Of complete chunked messages that are not acknowledged: all their positions, by the last."""
+
+    def open(self, delivery: Delivery, skip: BitMap | None) -> Iterator[Message]:
+        """The messages of an entry, without the indexes ``skip``; raises :class:`InvalidMessage`."""
+        try:
+            yield from messages_of(delivery, self._topic, self._partition, skip, self._opening)
+        except DecryptionFailed as error:
+            if self._opening.crypto_failure_action is not ConsumerCryptoFailureAction.DISCARD:
+                raise
+            _log.warning("acknowledged without being shown: %s", error)
+            self._acknowledge((delivery.position,))
+
+    def entries_of(self, position: Position) -> tuple[Position, ...]:
+        """The entries that hold the message whose id has this position."""
+        return self._chunked.get(position, (position,))
+
+    def forget(self, position: Position) -> None:
+        """The message whose id has this position is acknowledged, or comes again."""
+        self._chunked.pop(position, None)
+
+    def forget_through(self, position: Position) -> None:
+        """All messages up to this position are acknowledged."""
+        for last in [last for last in self._chunked if last <= position]:
+            del self._chunked[last]
+
+    def clear(self) -> None:
+        """Forget everything: all that is unacknowledged comes again, or nothing does."""
+        self._chunked.clear()
+        self._chunks.clear()
+        self._set_timer()
+
+    def _on_chunk(self, chunk: Chunk) -> Assembled | None:
+        assembled, missing = self._run(self._chunks.add(chunk, _now_ms()))
+        self._set_timer()
+        if assembled is not None:
+            self._chunked[assembled.positions[-1]] = assembled.positions
+        elif missing is not None:
+            raise missing
+        return assembled
+
+    def _run(self, actions: Iterable[ChunkAction]) -> tuple[Assembled | None, InvalidMessage | None]:
+        assembled: Assembled | None = None
+        missing: InvalidMessage | None = None
+        for action in actions:
+            match action:
+                case Assembled():
+                    assembled = action
+                case Abandoned(positions, error, acknowledge=True):
+                    _log.warning("%s: acknowledged without being shown: %s", self._topic, error)
+                    self._acknowledge(positions)
+                case Abandoned(positions, error):
+                    _log.warning("%s: asked for again: %s", self._topic, error)
+                    self._reject(positions)
+                    missing = error
+        return assembled, missing
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = self._chunks.deadline_ms
+        if deadline_ms is not None:
+            self._timer = self._loop.call_later(max(0, deadline_ms - _now_ms()) / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._run(self._chunks.expire(_now_ms()))
+        self._set_timer()
+
+
+def _now_ms() -> int:
+    """Of a clock that nobody sets: how long chunks wait for each other is not to change with the wall clock."""
+    return time.monotonic_ns() // 1_000_000

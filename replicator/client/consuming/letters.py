@@ -1,0 +1,221 @@
+"""The asyncio shell around dead letters and retries of one consumer.
+
+:class:`DeadLetters` owns the messages that are being given up; :class:`LetterSender` owns the producers of the dead
+letter and the retry topic, which are made with their first message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder
+from replicator.client.consuming.dead_letter import DeadLetterTracker, letter_properties, retry_properties
+from replicator.client.errors import AlreadyClosed, ConnectError, ProducerFenced, PulsarException
+from replicator.client.message import Message
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.client.settings import ConsumerDeadLetterPolicy
+from snapshots.position import Position
+
+_log = logging.getLogger(__name__)
+
+BURIED_AT_ONCE_MAX: Final = 100
+"""Sends on their way to the dead letter topic: enough that they share syncs of its store."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterTopics:
+    """What the client does for its consumers' letters."""
+
+    open_producer: Callable[[str], Awaitable[Producer | PartitionedProducer]]
+    create_subscription: Callable[[str, str], Awaitable[None]]
+    """Makes a subscription of a topic, from its first message on, unless it exists."""
+
+
+class LetterSender:
+    """Sends copies of messages to the topics of a policy that has all its topics."""
+
+    def __init__(self, policy: ConsumerDeadLetterPolicy, subscription: str, topics: LetterTopics) -> None:
+        self._policy = policy
+        self._subscription = subscription
+        self._topics = topics
+        self._producers: dict[str, Producer | PartitionedProducer] = {}
+        self._opening = asyncio.Lock()
+
+    async def bury(self, message: Message) -> None:
+        """Return when the message is durable in the dead letter topic; raises what a send raises."""
+        await self._send_dead(message, letter_properties(message, self._subscription))
+
+    async def send_for_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> bool:
+        """Return when the message is durable in the retry topic, or, after its last retry, in the dead letter topic;
+        whether it was the latter."""
+        copied, retries = retry_properties(message, self._subscription, delay_ms, properties)
+        if retries > self._policy.max_redeliver_count:
+            await self._send_dead(message, copied)
+            return True
+        assert self._policy.retry_letter_topic is not None
+        await self._send(self._policy.retry_letter_topic, None, message, copied, delay_ms)
+        return False
+
+    async def close(self) -> None:
+        """Close the producers."""
+        producers, self._producers = self._producers, {}
+        for producer in producers.values():
+            await producer.close()
+
+    async def _send_dead(self, message: Message, properties: dict[str, str]) -> None:
+        assert self._policy.dead_letter_topic is not None
+        topic, subscription = self._policy.dead_letter_topic, self._policy.initial_subscription_name
+        await self._send(topic, subscription, message, properties, 0)
+
+    async def _send(
+        self,
+        topic: str,
+        initial_subscription: str | None,
+        message: Message,
+        properties: dict[str, str],
+        delay_ms: int,
+    ) -> None:
+        producer = await self._producer(topic, initial_subscription)
+        try:
+            await _send(producer, message, properties, delay_ms)
+        except (ProducerFenced, ConnectError, AlreadyClosed):
+            if self._producers.get(topic) is producer:  # it can send nothing more: the next letter makes another
+                del self._producers[topic]
+                await producer.close()
+            raise
+
+    async def _producer(self, topic: str, initial_subscription: str | None) -> Producer | PartitionedProducer:
+        async with self._opening:
+            producer = self._producers.get(topic)
+            if producer is None:
+                if initial_subscription is not None:
+                    await self._topics.create_subscription(topic, initial_subscription)
+                producer = self._producers[topic] = await self._topics.open_producer(topic)
+            return producer
+
+
+async def _send(
+    producer: Producer | PartitionedProducer, message: Message, properties: dict[str, str], delay_ms: int
+) -> None:
+    await producer.send(
+        message.data(),
+        properties,
+        partition_key=message.partition_key() or None,
+        ordering_key=message.ordering_key() or None,
+        event_timestamp=message.event_timestamp() or None,
+        deliver_after=timedelta(milliseconds=delay_ms) if delay_ms > 0 else None,
+    )
+
+
+class DeadLetters:
+    """The messages that one consumer gives up."""
+
+    def __init__(
+        self,
+        policy: ConsumerDeadLetterPolicy,
+        sender: LetterSender,
+        stats: ConsumerStatsRecorder,
+        *,
+        acknowledge: Callable[[Message], None],
+        retry: Callable[[Sequence[Position]], None],
+    ) -> None:
+        self._tracker: DeadLetterTracker[Message] = DeadLetterTracker(policy.max_redeliver_count)
+        self._sender = sender
+        self._stats = stats
+        self._acknowledge = acknowledge
+        self._retry = retry
+        self._given_up: deque[Message] = deque()
+        self._burying: asyncio.Task[None] | None = None
+        self._places = 0
+        """How often the subscription was put elsewhere: what was given up before is not acknowledged after."""
+
+    def is_over(self, redelivery_count: int) -> bool:
+        """Whether an entry that comes with this count is to be given up without being shown."""
+        return self._tracker.is_over(redelivery_count)
+
+    def show(self, messages: Iterable[Message]) -> None:
+        """The application gets these."""
+        for message in messages:
+            message_id = message.message_id()
+            self._tracker.show(message_id.position(), message_id.batch_index(), message.redelivery_count(), message)
+
+    def answered(self, position: Position, batch_index: int) -> None:
+        """The application acknowledged this message."""
+        self._tracker.remove(position, batch_index)
+
+    def reject(self, position: Position, batch_index: int) -> None:
+        """The application does not want this message, or took too long."""
+        self._tracker.reject(position, batch_index)
+
+    def give_up(self, positions: Iterable[Position]) -> list[Position]:
+        """Of entries whose time has come: give up what is on its last chance; returns those to be redelivered."""
+        others: list[Position] = []
+        for position in positions:
+            messages = self._tracker.take_rejected(position)
+            if messages is None:
+                others.append(position)
+            else:
+                self.bury(messages)
+        return others
+
+    def bury(self, messages: Iterable[Message]) -> None:
+        """Send these to the dead letter topic, and acknowledge each when it is durable there."""
+        self._given_up.extend(messages)
+        if self._burying is None and self._given_up:
+            self._burying = asyncio.create_task(self._bury_all())
+
+    def clear(self) -> None:
+        """All that is unacknowledged comes again."""
+        self._tracker.clear()
+
+    def restarted(self) -> None:
+        """The subscription was put elsewhere: nothing is given up of what was delivered before."""
+        self._places += 1
+        self._tracker.clear()
+        self._given_up.clear()
+
+    async def finish(self) -> None:
+        """Wait until all that is given up is buried and acknowledged, or asked for again."""
+        if self._burying is not None:
+            await asyncio.wait((self._burying,))
+
+    async def close(self) -> None:
+        """Stop; what is not acknowledged yet comes again, to this subscription's next consumer."""
+        self._given_up.clear()
+        if self._burying is not None:
+            self._burying.cancel()
+            await asyncio.gather(self._burying, return_exceptions=True)
+
+    async def _bury_all(self) -> None:
+        try:
+            while self._given_up:
+                places = self._places
+                group = [self._given_up.popleft() for _ in range(min(BURIED_AT_ONCE_MAX, len(self._given_up)))]
+                results = await asyncio.gather(*map(self._sender.bury, group), return_exceptions=True)
+                if places == self._places:
+                    self._buried(group, results)
+        finally:
+            self._burying = None
+
+    def _buried(self, group: Sequence[Message], results: Sequence[BaseException | None]) -> None:
+        failed: dict[Position, None] = {}
+        for message, error in zip(group, results, strict=True):
+            if error is None:
+                self._stats.dead_letters += 1
+                self._acknowledge(message)
+            elif isinstance(error, PulsarException):
+                _log.warning(
+                    "%r could not be sent to the dead letter topic, and is asked for again: %s", message, error
+                )
+                failed[message.message_id().position()] = None
+            else:
+                raise error
+        if failed:
+            self._retry(list(failed))

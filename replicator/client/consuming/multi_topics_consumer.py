@@ -1,0 +1,270 @@
+"""One consumer of many topics: a list of them, or the partitions of one.
+
+Owns a :class:`Consumer` for each topic, and takes their messages in turn, so that a busy topic does not keep a quiet
+one waiting. Each has a queue of its own, and they share the room of
+``max_total_receiver_queue_size_across_partitions``. An acknowledgement goes to the consumer of its message's topic.
+If one of the consumers can go on no more, this one says so at the next receive: a subscription that quietly lacks a
+topic would look like one that is up to date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.consumer_stats import ConsumerStats
+from replicator.client.consuming.listening import Listening, MessageListener
+from replicator.client.consuming.receiving import Arrivals, Receiver
+from replicator.client.errors import (
+    AlreadyClosed,
+    InvalidAck,
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+    PulsarException,
+)
+from replicator.client.message import Message, MessageId
+from replicator.client.settings import ConsumerSettings
+
+OpenConsumer = Callable[[ConsumerSettings, "MultiTopicsConsumer"], Coroutine[Any, Any, Consumer]]
+"""Makes the connected consumer of one topic; its arrivals are to be those of the consumer of many."""
+
+
+class MultiTopicsConsumer(Receiver):
+    """Receives the messages of one subscription name on several topics. Made by :meth:`Client.subscribe`."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: Sequence[ConsumerSettings],
+        open_consumer: OpenConsumer,
+        *,
+        on_close: Callable[[MultiTopicsConsumer], None],
+        message_listener: MessageListener | None = None,
+    ) -> None:
+        assert settings
+        super().__init__(topic, settings[0].batch_receive_policy, Arrivals(), prefetches=True)
+        self._settings = settings
+        self._open_consumer = open_consumer
+        self._on_close = on_close
+        self._consumers: dict[str, Consumer] = {}
+        self._turns: list[Consumer] = []
+        self._next_turn = 0
+        self._deferred: PulsarException | None = None
+        self._error: AlreadyClosed | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._listening: Listening | None = None
+        if message_listener is not None:
+            self._has_listener = True
+            self._listening = Listening(message_listener, self, self._receive, self.negative_acknowledge)
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """Whom the consumers of the topics wake."""
+        return self._arrivals
+
+    async def connect(self) -> None:
+        """Subscribe to every topic, or to none; called once by the client."""
+        opening = [asyncio.create_task(self._open_consumer(settings, self)) for settings in self._settings]
+        try:
+            consumers = await asyncio.gather(*opening)
+        except BaseException:  # cancelled, too: none may stay connected
+            for task in opening:
+                task.cancel()
+            results = await asyncio.gather(*opening, return_exceptions=True)
+            await asyncio.gather(*(result.close() for result in results if isinstance(result, Consumer)))
+            raise
+        self._consumers = {consumer.topic(): consumer for consumer in consumers}
+        self._turns = consumers
+        if self._listening is not None:
+            self._listening.resume()
+
+    # Acknowledging: each goes to the consumer of its topic. See :class:`Consumer` for what they do.
+
+    async def acknowledge(self, message: Message | MessageId) -> None:
+        """Acknowledge one message; an id alone must say by its partition which topic it is of."""
+        await self._consumer_of(message).acknowledge(message)
+
+    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        """:meth:`acknowledge` for several messages, without receipts."""
+        for message in messages:
+            self._consumer_of(message).acknowledge_many((message,))
+
+    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge everything up to and with this message in its own topic."""
+        await self._consumer_of(message).acknowledge_cumulative(message)
+
+    async def flush_acknowledgements(self) -> None:
+        """Wait until every acknowledgement so far is durable."""
+        await self._on_all(lambda consumer: consumer.flush_acknowledgements())
+
+    async def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Ask for the message again after its delay."""
+        await self._consumer_of(message).negative_acknowledge(message)
+
+    async def reconsume_later(
+        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Send the message to the retry topic; see :meth:`Consumer.reconsume_later`."""
+        await self._consumer_of(message).reconsume_later(message, delay_ms, properties)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Ask for everything again, in every topic."""
+        self._check_open()
+        for consumer in self._turns:
+            consumer.redeliver_unacknowledged_messages()
+
+    # The subscriptions.
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Put the subscription elsewhere in every topic: to the beginning, to the end, or to a publish time.
+
+        Raises :class:`OperationNotSupported` for another message id: it is of one topic only.
+        """
+        self._check_open()
+        if isinstance(messageid, MessageId) and messageid not in (MessageId.earliest, MessageId.latest):
+            raise OperationNotSupported(f"{self._name}: seek by time, to MessageId.earliest or to MessageId.latest")
+        await self._on_all(lambda consumer: consumer.seek(messageid))
+
+    async def get_last_message_ids(self) -> dict[str, MessageId]:
+        """The id of the last message of each topic."""
+        self._check_open()
+        return {topic: await consumer.get_last_message_id() for topic, consumer in self._consumers.items()}
+
+    async def unsubscribe(self, force: bool = False) -> None:
+        """Delete the subscription of every topic, and close. Raises the first error; the others are deleted."""
+        self._check_open()
+        await self._on_all(lambda consumer: consumer.unsubscribe(force))
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the consumer of every topic. Idempotent."""
+        if self._closing is None:
+            self._error = AlreadyClosed(f"consumer of {self._name} is closed")
+            if self._listening is not None:
+                self._listening.stop()
+            self._on_close(self)
+            self._arrivals.wake_all()
+            self._closing = asyncio.create_task(self._shut())
+        await asyncio.shield(self._closing)
+
+    def pause_message_listener(self) -> None:
+        """Hand the listener nothing more, until :meth:`resume_message_listener`."""
+        self._own_listening().pause()
+
+    def resume_message_listener(self) -> None:
+        """Go on handing messages to the listener."""
+        self._check_open()
+        self._own_listening().resume()
+
+    def topic(self) -> str:
+        """The partitioned topic, or the names of the list with commas between them."""
+        return self._name
+
+    def topics(self) -> list[str]:
+        """The topics and partitions that are consumed."""
+        return list(self._consumers)
+
+    def subscription_name(self) -> str:
+        return self._settings[0].subscription
+
+    def consumer_name(self) -> str:
+        return self._settings[0].consumer_name
+
+    def is_connected(self) -> bool:
+        """Whether every topic is."""
+        return bool(self._turns) and all(consumer.is_connected() for consumer in self._turns)
+
+    def stats(self) -> ConsumerStats:
+        """The sums over all topics."""
+        return sum((consumer.stats() for consumer in self._turns), ConsumerStats())
+
+    def stats_by_topic(self) -> dict[str, ConsumerStats]:
+        """The stats of each topic."""
+        return {topic: consumer.stats() for topic, consumer in self._consumers.items()}
+
+    # What a receiver asks for.
+
+    def _pop(self) -> Message | None:
+        self._check_open()
+        if self._deferred is not None:
+            error, self._deferred = self._deferred, None
+            raise error
+        for offset in range(len(self._turns)):
+            turn = (self._next_turn + offset) % len(self._turns)
+            message = self._turns[turn]._pop()
+            if message is not None:
+                self._next_turn = turn + 1
+                return message
+        return None
+
+    def _pop_many(self, count_max: int) -> list[Message]:
+        messages: list[Message] = []
+        while len(messages) < count_max:
+            try:
+                message = self._pop()
+            except PulsarException as error:
+                if not messages:
+                    raise
+                self._deferred = error
+                break
+            if message is None:
+                break
+            messages.append(message)
+        return messages
+
+    def _put_back(self, messages: Sequence[Message]) -> None:
+        for message in reversed(messages):
+            if (consumer := self._consumers.get(message.topic_name())) is not None:
+                consumer._put_back((message,))
+
+    def _show(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if (consumer := self._consumers.get(message.topic_name())) is not None:
+                consumer._show((message,))
+
+    def _round(self, topic: str) -> int:
+        consumer = self._consumers.get(topic)
+        return -1 if consumer is None else consumer._round(topic)  # of a topic that has left, everything is void
+
+    def _grant(self) -> None:
+        """Each consumer asks for itself when something was taken from it."""
+
+    # Inside.
+
+    async def _shut(self) -> None:
+        """Let go of everything."""
+        await self._on_all(lambda consumer: consumer.close())
+
+    async def _on_all(self, call: Callable[[Consumer], Coroutine[Any, Any, None]]) -> None:
+        """Do it for every topic, whatever happens to the others; raises the first error."""
+        results = await asyncio.gather(*(call(consumer) for consumer in self._turns), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _consumer_of(self, message: Message | MessageId) -> Consumer:
+        self._check_open()
+        if isinstance(message, Message):
+            consumer = self._consumers.get(message.topic_name())
+            if consumer is None:
+                raise InvalidAck(f"{message!r} is not of {self._name}")
+            return consumer
+        if not isinstance(message, MessageId):
+            raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
+        partition = message.partition()
+        fitting = [consumer for consumer in self._turns if consumer.partition() == partition]
+        if len(fitting) != 1:
+            raise InvalidAck(f"id {message} does not say of which topic of {self._name} it is; give the message itself")
+        return fitting[0]
+
+    def _own_listening(self) -> Listening:
+        if self._listening is None:
+            raise InvalidConfiguration(f"{self._name}: the consumer has no message_listener")
+        return self._listening
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(None)

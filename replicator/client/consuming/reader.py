@@ -1,0 +1,174 @@
+"""The reader: reads a topic from a place of its own choice, and leaves no trace in it.
+
+It is a consumer of a subscription that is not durable, with two differences. It acknowledges for the application, all
+up to the message that it has just handed out, so that the cluster can forget what was read. And after a loss of the
+connection it says itself where to go on, since its subscription went with the connection.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.listening import MessageListener
+from replicator.client.consuming.seeking import SkippedPart, following, seek_target, start_position
+from replicator.client.errors import AlreadyClosed, Timeout
+from replicator.client.message import Message, MessageId, Opening
+from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.channel import ConsumerChannel
+from replicator.engine.types import InitialPosition
+from snapshots.position import BEFORE_ALL, Position
+
+ARRIVAL_MS_MAX: Final = 1_000
+"""How long :meth:`Reader.has_message_available` waits for the first message after a seek, where it cannot be known from
+the end of the log whether there is one: after a seek by time, and after one into the last batch."""
+
+
+class Reader:
+    """Reads the messages of one topic. Made by :meth:`Client.create_reader`."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        start_message_id: MessageId,
+        open_channel: Callable[[ConsumerSettings], Awaitable[ConsumerChannel]],
+        *,
+        reconnect: bool,
+        operation_timeout_seconds: float,
+        on_close: Callable[[Reader], None],
+        opening: Opening,
+        reader_listener: MessageListener | None = None,
+    ) -> None:
+        self._settings = settings
+        self._open_channel = open_channel
+        self._next: Position
+        self._skipped: SkippedPart | None
+        self._next, self._skipped = seek_target(start_message_id, inclusive=settings.start_message_id_inclusive)
+        """The entry that is to come next, and what of it was read."""
+        self._at_latest = start_message_id == MessageId.latest
+        """Not connected yet, to read what is published from then on."""
+        self._next_is_known = self._skipped is None
+        """Whether there is a message as soon as the log goes as far as :attr:`_next`."""
+        self._sought_ms: int | None = None
+        """Nothing was read since a seek to this publish time."""
+        self._consumer = Consumer(
+            settings,
+            self._open,
+            reconnect=reconnect,
+            operation_timeout_seconds=operation_timeout_seconds,
+            on_close=lambda _: on_close(self),
+            opening=opening,
+            message_listener=None if reader_listener is None else self._listener(reader_listener),
+        )
+
+    async def connect(self) -> None:
+        """Begin; called once by the client."""
+        await self._consumer.connect()
+        if self._at_latest:
+            try:
+                await self._settle_at_end()
+            except BaseException:
+                await self._consumer.close()
+                raise
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it, at most ``timeout_millis``. Raises as :meth:`Consumer.receive` does."""
+        while True:
+            message = await self._consumer.receive(timeout_millis)
+            unwanted = self._sought_ms is not None and message.publish_timestamp() < self._sought_ms
+            await self._read(message)
+            if not unwanted:  # a connection that was lost after a seek by time begins before it
+                self._sought_ms = None
+                return message
+
+    async def has_message_available(self) -> bool:
+        """Whether :meth:`read_next` would return without waiting for a publish. Raises :class:`ConnectError`."""
+        last = (await self._consumer.get_last_message_id()).position()
+        if last == BEFORE_ALL or last < self._next:
+            return False
+        if not self._next_is_known:
+            try:
+                message = await self._consumer.receive(ARRIVAL_MS_MAX)
+            except Timeout:
+                return False
+            self._consumer.put_back((message,))
+        return True
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Read on elsewhere: after the message (or with it, as the reader was made), or from a publish time on in
+        milliseconds since the epoch. Raises :class:`InvalidSeek`, :class:`ConnectError`."""
+        await self._consumer.seek(messageid)
+        if isinstance(messageid, MessageId):
+            self._sought_ms = None
+            self._next, self._skipped = seek_target(messageid, inclusive=self._settings.start_message_id_inclusive)
+            if messageid == MessageId.latest:
+                await self._settle_at_end()
+        else:
+            self._sought_ms = messageid
+            self._next, self._skipped = Position(0, 0), None
+        self._next_is_known = self._sought_ms is None and self._skipped is None
+
+    async def get_last_message_id(self) -> MessageId:
+        """As :meth:`Consumer.get_last_message_id`."""
+        return await self._consumer.get_last_message_id()
+
+    async def close(self) -> None:
+        """Stop reading. Idempotent."""
+        await self._consumer.close()
+
+    def topic(self) -> str:
+        return self._settings.topic
+
+    def is_connected(self) -> bool:
+        return self._consumer.is_connected()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.read_next()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _open(self) -> ConsumerChannel:
+        """Connect, to go on where the application is."""
+        settings = replace(self._settings, start=start_position(self._next))
+        if self._at_latest:
+            settings = replace(self._settings, start=None, initial_position=InitialPosition.LATEST)
+        channel = await self._open_channel(settings)
+        self._consumer.begin_with(self._skipped)
+        return channel
+
+    async def _read(self, message: Message) -> None:
+        message_id = message.message_id()
+        self._next, self._skipped = following(message_id)
+        self._next_is_known = True
+        await self._consumer.acknowledge_cumulative(message_id)
+
+    async def _settle_at_end(self) -> None:
+        """Know the end by its position: a later connection goes on from there, not from its own end."""
+        last = (await self._consumer.get_last_message_id()).position()
+        self._at_latest = False
+        self._next = max(Position(last.ledger, last.entry + 1), Position(0, 0))
+
+    def _listener(self, reader_listener: MessageListener) -> MessageListener:
+        async def listen(_: object, message: Message) -> None:
+            await self._read(message)
+            result = reader_listener(self, message)
+            if inspect.isawaitable(result):
+                await result
+
+        return listen

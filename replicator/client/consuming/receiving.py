@@ -1,0 +1,214 @@
+"""Receiving: what consumers of one topic and of many have in common.
+
+Owns how an application waits for messages: :class:`Arrivals` is the line of those who wait, and :class:`Receiver` has
+the calls that take messages. No call that is cancelled takes a message with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from replicator.client.consuming.batch_receive import BatchCollector
+from replicator.client.errors import AlreadyClosed, InvalidConfiguration, NotAllowedError, Timeout
+from replicator.client.message import Message
+from replicator.client.settings import ConsumerBatchReceivePolicy, check_range
+
+
+class Arrivals:
+    """Those who wait for a message, first come first served."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self, begun: Callable[[], None]) -> None:
+        """Return when woken; ``begun`` is called when the caller stands in the line."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            begun()
+            await waiter
+        except BaseException:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter.cancelled():
+                self.wake(1)  # woken and cancelled at once: the message is for the next in the line
+            raise
+
+    def wake(self, count: int) -> None:
+        """Let the first ``count`` look for a message."""
+        while self._waiting and count > 0:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    def wake_all(self) -> None:
+        """Let everyone look: nothing more comes."""
+        self.wake(len(self._waiting))
+
+
+class Receiver(ABC):
+    """The calls of an application that wants messages."""
+
+    def __init__(self, name: str, policy: ConsumerBatchReceivePolicy, arrivals: Arrivals, *, prefetches: bool) -> None:
+        self._name = name
+        self._batch_receive_policy = policy
+        self._arrivals = arrivals
+        self._prefetches = prefetches
+        self._has_listener = False
+
+    async def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it, at most ``timeout_millis``.
+
+        Raises :class:`Timeout`, :class:`AlreadyClosed`, :class:`ConnectError`, :class:`SubscriptionNotFound` once
+        somebody has deleted the subscription, :class:`InvalidConfiguration` for a consumer with a listener, and
+        :class:`InvalidMessage` (once) for an entry that cannot be read, which stays unacknowledged.
+        """
+        self._check_no_listener()
+        return await self._receive(timeout_millis)
+
+    async def receive_many(self, max_messages: int = 1000, timeout_millis: int | None = None) -> list[Message]:
+        """All messages that are here, up to ``max_messages``; waits for the first, at most ``timeout_millis``.
+
+        Returns [] when the time is over. Raises as :meth:`receive` does.
+        """
+        self._check_no_listener()
+        check_range("max_messages", max_messages, 1, 2**31)
+        messages = self._pop_many(max_messages)
+        if messages:
+            self._show(messages)
+            return messages
+        try:
+            messages = [await self._receive(timeout_millis)]
+        except Timeout:
+            return []
+        more = self._pop_many(max_messages - 1)
+        self._show(more)
+        return messages + more
+
+    async def batch_receive(self) -> list[Message]:
+        """The messages of one batch, as ``batch_receive_policy`` says; [] if its time is over and none came.
+
+        Raises :class:`NotAllowedError` with ``receiver_queue_size=0``, and what :meth:`receive` raises.
+        """
+        self._check_no_listener()
+        if not self._prefetches:
+            raise NotAllowedError(f"{self._name}: a batch receive needs a receiver_queue_size over 0")
+        policy = self._batch_receive_policy
+        batch: BatchCollector[Message] = BatchCollector(policy)
+        rounds: dict[str, int] = {}
+        """Of the topics whose messages are in the batch."""
+        try:
+            async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
+                while not batch.full:
+                    message = self._pop()
+                    if message is None:
+                        await self._arrivals.wait(self._grant)
+                        self._drop_void(batch, rounds)
+                    elif batch.add(message, len(message.data())):
+                        rounds.setdefault(message.topic_name(), self._round(message.topic_name()))
+                    else:
+                        self._put_back([message])
+                        break
+        except TimeoutError:
+            self._drop_void(batch, rounds)
+        except BaseException:
+            self._drop_void(batch, rounds)
+            self._put_back(batch.messages)
+            raise
+        self._show(batch.messages)
+        return batch.messages
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything. Idempotent."""
+
+    # What a consumer does for these calls.
+
+    @abstractmethod
+    def _pop(self) -> Message | None:
+        """The next message, or None if none is here; raises when nothing can come any more."""
+
+    @abstractmethod
+    def _pop_many(self, count_max: int) -> list[Message]:
+        """As :meth:`_pop`, several at once."""
+
+    @abstractmethod
+    def _put_back(self, messages: Sequence[Message]) -> None:
+        """Take back, as the next ones, what was popped and is not shown to the application."""
+
+    @abstractmethod
+    def _show(self, messages: Sequence[Message]) -> None:
+        """What was popped goes to the application now: from here on it may acknowledge it."""
+
+    @abstractmethod
+    def _round(self, topic: str) -> int:
+        """How often what was popped of a topic, and not shown, became void: it comes again, or is not wanted."""
+
+    @abstractmethod
+    def _grant(self) -> None:
+        """Ask the cluster for as many messages as there is room for."""
+
+    def _drop_void(self, batch: BatchCollector[Message], rounds: dict[str, int]) -> None:
+        """After a wait: a seek, a redelivery or the loss of a connection may have come in between."""
+        over = [topic for topic, begun in rounds.items() if self._round(topic) != begun]
+        if over:
+            batch.drop(lambda message: message.topic_name() in over)
+            for topic in over:
+                del rounds[topic]
+
+    async def _receive(self, timeout_millis: int | None = None) -> Message:
+        message = self._next()
+        if message is not None:
+            return message
+        if timeout_millis is None:
+            return await self._wait_for_message()
+        if not isinstance(timeout_millis, int | float):
+            raise InvalidConfiguration(f"timeout_millis is {timeout_millis!r:.80}; it must be a number")
+        try:
+            async with asyncio.timeout(timeout_millis / 1000):
+                return await self._wait_for_message()
+        except TimeoutError:
+            raise Timeout(f"{self._name}: no message within {timeout_millis} ms") from None
+
+    def _next(self) -> Message | None:
+        message = self._pop()
+        if message is not None:
+            self._show((message,))
+        return message
+
+    async def _wait_for_message(self) -> Message:
+        while True:
+            await self._arrivals.wait(self._grant)
+            message = self._next()
+            if message is not None:
+                return message
+
+    def _check_no_listener(self) -> None:
+        if self._has_listener:
+            raise InvalidConfiguration(f"{self._name}: its messages go to its message_listener; none can be received")

@@ -1,0 +1,1 @@
+"""Producers: batches, chunks, compression, encryption, routing."""

@@ -1,0 +1,101 @@
+"""Making producers: from the arguments of ``create_producer`` to a connected producer.
+
+Owns the question whether a topic is partitioned, the split of limits over its partitions, and the start of encryption.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from replicator.client.errors import InvalidConfiguration
+from replicator.client.producing.encryption import CryptoKeyReader, EntryEncryptor
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.client.producing.routing import RoutingSettings, make_router
+from replicator.client.producing.sending import wall_time_ms
+from replicator.client.schema import Schema
+from replicator.client.settings import ProducerSettings
+from replicator.client.wire.channel import Connector
+from replicator.client.wire.reopening import open_with_retries
+from replicator.engine.topic_name import parse_topic
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMaker:
+    """What all producers of one client have in common."""
+
+    connector: Connector
+    reconnect: bool
+    operation_timeout_seconds: float
+
+    async def make(
+        self,
+        settings: ProducerSettings,
+        routing: RoutingSettings,
+        schema: Schema | None,
+        encryptor: EntryEncryptor | None,
+        on_close: Callable[[Producer | PartitionedProducer], None],
+    ) -> Producer | PartitionedProducer:
+        """A connected producer, for all partitions if the topic has any.
+
+        Raises :class:`ConnectError`, :class:`ProducerBusy`, :class:`ProducerFenced` and what the cluster answers.
+        """
+        partitions = await self._partitions(settings.topic)
+        if not partitions:
+            return await self._connected(settings, schema, encryptor, on_close)
+        share = max(1, routing.max_pending_messages_across_partitions // partitions)
+        settings = replace(settings, max_pending_messages=min(settings.max_pending_messages, share))
+
+        async def start_partition(partition: int, name: str | None) -> Producer:
+            own = replace(settings, topic=f"{settings.topic}-partition-{partition}", producer_name=name)
+            return await self._connected(own, schema, encryptor, lambda _: None)
+
+        first = 0 if routing.message_router is not None else random.randrange(partitions)
+        router = make_router(routing, settings.batching, first)
+        producer = PartitionedProducer(settings, partitions, router, start_partition, on_close=on_close, schema=schema)
+        await producer.connect(first, lazy=routing.lazy)
+        return producer
+
+    async def _partitions(self, topic: str) -> int:
+        if parse_topic(topic).partition >= 0:
+            return 0
+
+        async def ask() -> int:
+            return await self.connector.partitions(topic)
+
+        return await (open_with_retries(ask, self.operation_timeout_seconds) if self.reconnect else ask())
+
+    async def _connected(
+        self,
+        settings: ProducerSettings,
+        schema: Schema | None,
+        encryptor: EntryEncryptor | None,
+        on_close: Callable[[Producer | PartitionedProducer], None],
+    ) -> Producer:
+        producer = Producer(
+            settings,
+            self.connector.open_producer,
+            reconnect=self.reconnect,
+            operation_timeout_seconds=self.operation_timeout_seconds,
+            on_close=on_close,
+            schema=schema,
+            encryptor=encryptor,
+        )
+        await producer.connect()
+        return producer
+
+
+def make_encryptor(
+    encryption_key: str | None, encryption_keys: Sequence[str], crypto_key_reader: CryptoKeyReader | None
+) -> EntryEncryptor | None:
+    """What encrypts a producer's entries, or None; raises :class:`InvalidConfiguration`, :class:`CryptoError`."""
+    names = ([encryption_key] if encryption_key else []) + [name for name in encryption_keys if name != encryption_key]
+    if not names:
+        return None
+    if not isinstance(crypto_key_reader, CryptoKeyReader):
+        raise InvalidConfiguration("encryption_key needs a crypto_key_reader, a CryptoKeyReader")
+    if not all(isinstance(name, str) and name for name in names):
+        raise InvalidConfiguration(f"encryption keys are {names!r:.200}; they must be names")
+    return EntryEncryptor(names, crypto_key_reader, wall_time_ms())

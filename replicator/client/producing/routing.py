@@ -1,0 +1,194 @@
+"""Routing: which partition of a topic a message goes to. Sans-IO; clock and first partition are passed in.
+
+Rules, for every router but a custom one:
+1. A message with a partition key goes where its key's hash says, so that a key's messages are in one partition, in
+   order, whichever producer sent them.
+2. Without a key: always the same partition, or round robin. With batching, round robin stays with one partition for
+   as long as a batch could be open there (its count, its size, its delay), or every batch would hold one message.
+
+Source: the publicly documented routing of Pulsar's clients; the hashes are those of ``java.lang.String`` and of
+Murmur3 (x86, 32 bits, seed 0), without the sign bit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import mmh3
+
+from replicator.client.errors import InvalidConfiguration, OperationNotSupported
+from replicator.client.message import OutgoingMessage
+from replicator.client.producing.framing import message_bytes
+from replicator.client.settings import (
+    PENDING_MESSAGES_MAX,
+    BatchLimits,
+    HashingScheme,
+    PartitionsRoutingMode,
+    check_enum,
+    check_range,
+)
+
+KeyHash = Callable[[str], int]
+
+
+class RoutableMessage:
+    """What a custom ``message_router`` is shown of a message; named as in :class:`Message`."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: OutgoingMessage) -> None:
+        self._message = message
+
+    def data(self) -> bytes:
+        """The payload, as the schema encoded it."""
+        return self._message.content
+
+    def properties(self) -> dict[str, str]:
+        return dict(self._message.properties or {})
+
+    def partition_key(self) -> str:
+        """The key, or "" if it has none."""
+        return self._message.partition_key or ""
+
+    def ordering_key(self) -> str:
+        """The ordering key, or "" if it has none."""
+        return self._message.ordering_key or ""
+
+    def event_timestamp(self) -> int:
+        """Milliseconds since the epoch as the application gave them, or 0."""
+        return self._message.event_timestamp or 0
+
+
+CustomRouter = Callable[[RoutableMessage, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingSettings:
+    """What a producer of a partitioned topic is to do beside what each partition's producer does."""
+
+    mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
+    hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
+    message_router: CustomRouter | None = None
+    """Wins over ``mode``, as upstream."""
+    lazy: bool = False
+    max_pending_messages_across_partitions: int = 50_000
+
+    def __post_init__(self) -> None:
+        check_enum("message_routing_mode", self.mode, PartitionsRoutingMode)
+        check_enum("hashing_scheme", self.hashing_scheme, HashingScheme)
+        name = "max_pending_messages_across_partitions"
+        check_range(name, self.max_pending_messages_across_partitions, 1, PENDING_MESSAGES_MAX)
+        if self.message_router is not None:
+            if not callable(self.message_router):
+                raise InvalidConfiguration("message_router must be callable: (message, partitions) -> partition")
+        elif self.mode is PartitionsRoutingMode.CustomPartition:
+            raise InvalidConfiguration("message_routing_mode CustomPartition needs a message_router")
+        elif self.hashing_scheme not in _KEY_HASHES:
+            raise OperationNotSupported(
+                f"hashing_scheme {self.hashing_scheme.name} differs from one build of Pulsar's C++ client to the next; "
+                "use Murmur3_32Hash or JavaStringHash in all producers of the topic"
+            )
+
+
+class Router(Protocol):
+    """Chooses a partition of ``0 … partitions - 1``."""
+
+    def partition_of(self, message: OutgoingMessage, partitions: int, now_seconds: float) -> int:
+        """The partition of one message; ``now_seconds`` is a clock that does not jump."""
+
+
+class SinglePartitionRouter:
+    """Everything without a key goes to one partition."""
+
+    def __init__(self, key_hash: KeyHash, first: int) -> None:
+        self._key_hash = key_hash
+        self._partition = first
+
+    def partition_of(self, message: OutgoingMessage, partitions: int, now_seconds: float) -> int:
+        if message.partition_key is not None:
+            return self._key_hash(message.partition_key) % partitions
+        return self._partition % partitions
+
+
+class RoundRobinRouter:
+    """Messages without a key take turns, by batches if there are batches."""
+
+    def __init__(self, key_hash: KeyHash, first: int, batching: BatchLimits | None) -> None:
+        self._key_hash = key_hash
+        self._batching = batching
+        self._current = first
+        self._messages = 0
+        self._bytes = 0
+        self._since_seconds: float | None = None
+
+    def partition_of(self, message: OutgoingMessage, partitions: int, now_seconds: float) -> int:
+        if message.partition_key is not None:
+            return self._key_hash(message.partition_key) % partitions
+        limits = self._batching
+        if limits is None:
+            partition = self._current % partitions
+            self._current += 1
+            return partition
+        size = message_bytes(message)
+        if self._since_seconds is None:
+            self._since_seconds = now_seconds
+        elif (
+            self._messages >= limits.messages_max
+            or self._bytes + size > limits.payload_bytes_max
+            or now_seconds - self._since_seconds >= limits.publish_delay_ms / 1000
+        ):
+            self._current += 1
+            self._messages = self._bytes = 0
+            self._since_seconds = now_seconds
+        self._messages += 1
+        self._bytes += size
+        return self._current % partitions
+
+
+class CustomPartitionRouter:
+    """The application's ``message_router`` chooses; raises :class:`InvalidConfiguration` for what is no partition."""
+
+    def __init__(self, message_router: CustomRouter) -> None:
+        self._message_router = message_router
+
+    def partition_of(self, message: OutgoingMessage, partitions: int, now_seconds: float) -> int:
+        partition = self._message_router(RoutableMessage(message), partitions)
+        if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < partitions:
+            raise InvalidConfiguration(f"message_router returned {partition!r}; partitions are 0 to {partitions - 1}")
+        return partition
+
+
+def make_router(settings: RoutingSettings, batching: BatchLimits | None, first: int) -> Router:
+    """The router of one producer.
+
+    ``first`` is where messages without a key begin: random, so that producers spread.
+    """
+    if settings.message_router is not None:
+        return CustomPartitionRouter(settings.message_router)
+    key_hash = _KEY_HASHES[settings.hashing_scheme]
+    if settings.mode is PartitionsRoutingMode.UseSinglePartition:
+        return SinglePartitionRouter(key_hash, first)
+    return RoundRobinRouter(key_hash, first, batching)
+
+
+def java_string_hash(key: str) -> int:
+    """``String.hashCode()`` of the key's UTF-16 units, without the sign bit."""
+    encoded = key.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+def murmur3_32_hash(key: str) -> int:
+    """Murmur3 of the key's UTF-8 bytes, without the sign bit."""
+    return mmh3.hash(key.encode(), 0, signed=False) & 0x7FFFFFFF
+
+
+_KEY_HASHES: Mapping[HashingScheme, KeyHash] = {
+    HashingScheme.JavaStringHash: java_string_hash,
+    HashingScheme.Murmur3_32Hash: murmur3_32_hash,
+}

@@ -1,0 +1,193 @@
+"""Sending: what producers of one topic and of a partitioned topic have in common.
+
+Owns how the arguments of ``send`` become a message, and the checks that happen before anything is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from replicator.client.errors import InvalidMessage, MessageTooBig, OperationNotSupported, SchemaError
+from replicator.client.message import MessageId, OutgoingMessage
+from replicator.client.producing.framing import MESSAGE_BYTES_MAX, message_bytes, ordering_key_bytes
+from replicator.client.producing.pending import Confirmation
+from replicator.client.schema import Schema
+from replicator.client.settings import check_properties
+
+
+class MessageSender(ABC):
+    """Makes messages of what the application gives and hands them to :meth:`enqueue_message`."""
+
+    def __init__(self, topic: str, schema: Schema | None, *, block_if_queue_full: bool) -> None:
+        self._topic = topic
+        self._schema = schema
+        self._block_if_queue_full = block_if_queue_full
+
+    async def send(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Send one message and wait until it is durable. ``content`` is what the schema encodes, or bytes.
+
+        ``event_timestamp`` and ``deliver_at`` are milliseconds since the epoch. Raises :class:`ProducerQueueIsFull`,
+        :class:`MessageTooBig`, :class:`SchemaError`, :class:`Timeout`, :class:`ConnectError`, :class:`ProducerFenced`,
+        :class:`AlreadyClosed` and what the cluster answers.
+        """
+        for name, value in (
+            ("replication_clusters", replication_clusters),
+            ("disable_replication", disable_replication),
+        ):
+            if value:
+                raise OperationNotSupported(f"send: {name} is not supported: links copy every message of a topic")
+        message = self._message(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at, deliver_after
+        )
+        if self._block_if_queue_full:
+            await self.wait_for_room()
+        return await self.enqueue_message(message)
+
+    def enqueue(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> Confirmation:
+        """Take one message without waiting; the future has its id once it is durable.
+
+        Raises what :meth:`send` raises before it waits. :meth:`wait_for_room` gives back-pressure.
+        """
+        return self.enqueue_message(
+            self._message(
+                content,
+                properties,
+                partition_key,
+                ordering_key,
+                sequence_id,
+                event_timestamp,
+                deliver_at,
+                deliver_after,
+            )
+        )
+
+    async def send_many(self, messages: Iterable[OutgoingMessage | Any]) -> list[MessageId]:
+        """Send messages one behind the other without waiting for each, and wait until all are durable.
+
+        Holds back when ``max_pending_messages`` is reached. Raises the first error; others may have been stored.
+        """
+        confirmations: list[Confirmation] = []
+        for message in messages:
+            if self.is_full():
+                await self.wait_for_room()
+            outgoing = message if isinstance(message, OutgoingMessage) else OutgoingMessage(self._encoded(message))
+            confirmations.append(self.enqueue_message(outgoing))
+        self.seal_batches()
+        return await asyncio.gather(*confirmations)
+
+    @abstractmethod
+    def enqueue_message(self, message: OutgoingMessage) -> Confirmation:
+        """:meth:`enqueue` for a message that exists, such as one of another producer's ``pending()``."""
+
+    @abstractmethod
+    async def wait_for_room(self) -> None:
+        """Wait until one more message can be taken; raises the error of a producer that is closed or lost."""
+
+    @abstractmethod
+    def is_full(self) -> bool:
+        """Whether a message could be refused now because too many wait for confirmation."""
+
+    @abstractmethod
+    def seal_batches(self) -> None:
+        """Send what is open without waiting for its delay."""
+
+    def _message(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        event_timestamp: int | None,
+        deliver_at: int | None,
+        deliver_after: timedelta | None,
+    ) -> OutgoingMessage:
+        if deliver_after is not None:
+            deliver_at = _deliver_at(deliver_at, deliver_after)
+        if self._schema is not None:
+            content = self._encoded(content)
+        return OutgoingMessage(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at
+        )
+
+    def _encoded(self, content: Any) -> bytes:
+        if self._schema is None:
+            return content  # type: ignore[no-any-return]  # check_message says so if it is not bytes
+        try:
+            return self._schema.encode(content)
+        except SchemaError as error:
+            raise SchemaError(f"{self._topic}: {error}") from None
+
+
+def check_message(message: OutgoingMessage, content_bytes_max: int) -> None:
+    """Raise :class:`InvalidMessage` or :class:`MessageTooBig` unless the message can be sent."""
+    content = message.content
+    if not isinstance(content, bytes):
+        raise InvalidMessage(f"content is {type(content).__name__}; it must be bytes")
+    if len(content) > content_bytes_max:
+        raise MessageTooBig(f"message of {len(content)} bytes is over the limit of {content_bytes_max}")
+    if message.properties or message.partition_key is not None or message.ordering_key is not None:
+        _check_texts(message)
+    for name, number in (
+        ("sequence_id", message.sequence_id),
+        ("event_timestamp", message.event_timestamp),
+        ("deliver_at", message.deliver_at),
+    ):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63):
+            raise InvalidMessage(f"{name} is {number!r}; it must be a whole number from 0 to 2**63-1")
+
+
+def wall_time_ms() -> int:
+    """Milliseconds since the epoch, as entries bear them."""
+    return time.time_ns() // 1_000_000
+
+
+def _check_texts(message: OutgoingMessage) -> None:
+    if message.properties:
+        check_properties(message.properties)
+    try:
+        rest = message_bytes(message) - len(message.content)
+        for text in (message.partition_key, *(message.properties or {}), *(message.properties or {}).values()):
+            if text is not None:
+                text.encode()
+        if message.ordering_key is not None:
+            ordering_key_bytes(message.ordering_key)
+    except (UnicodeEncodeError, TypeError, AttributeError):
+        raise InvalidMessage("keys and properties must be text that UTF-8 can hold") from None
+    if rest > MESSAGE_BYTES_MAX:
+        raise MessageTooBig(f"about {rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
+
+
+def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:
+    if deliver_at is not None:
+        raise InvalidMessage("give deliver_at or deliver_after, not both")
+    if not isinstance(deliver_after, timedelta) or deliver_after < timedelta():
+        raise InvalidMessage(f"deliver_after is {deliver_after!r}; it must be a timedelta that is not negative")
+    return wall_time_ms() + deliver_after // timedelta(milliseconds=1)

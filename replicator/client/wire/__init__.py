@@ -1,0 +1,1 @@
+"""Channels to a cluster: over the engine in this process, and over WebSockets."""

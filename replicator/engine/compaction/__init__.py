@@ -1,0 +1,1 @@
+"""Topic compaction: the newest message of each key."""

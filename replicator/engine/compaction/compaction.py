@@ -1,0 +1,271 @@
+"""Compacting a topic: runs the passes, and reads the compacted view and the log as one.
+
+Invariants: the view changes in one step, at the end of a pass; a pass that is cut off leaves the old view, and what it
+wrote is deleted by the next one; the log above the horizon is held back from trimming while the topic is compacted, so
+that no key is lost between the log and the view.
+
+What is the newest message of its key is decided in :mod:`replicator.engine.compaction.compactor`. Reading and deciding
+are done on threads, in steps of a bounded size; rows are written in the writer's turn, in steps of the same size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from replicator.engine.compaction.compacted_view import VIEW_TABLE, CompactedView, ViewState
+from replicator.engine.compaction.compactor import Compactor, publish_time_ms
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.log_index import LogIndex, ViewIndex
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.log.store import Store
+from replicator.engine.log.writer import Writer
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.types import LoggedEntry
+from snapshots.position import BEFORE_ALL, Position
+
+STEP_BYTES: Final = 4 * 1024 * 1024
+"""Read, and written, at once."""
+STEP_ENTRIES: Final = 5_000
+DELETE_KEYS: Final = 2_000
+COUNT_BLOCKS: Final = 1_000
+SEARCH_ENTRIES: Final = 500
+"""Looked at on the event loop in one go: a millisecond or two."""
+HOLDER: Final = "compaction"
+"""Under which the topic notes what compaction holds back from trimming."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+log = structlog.get_logger(__name__)
+
+
+class CompactedTopic(Protocol):
+    """What compaction asks of its topic."""
+
+    name: str
+    topic_id: int
+    log: LogIndex
+    writer: Writer
+    policies: TopicPolicies
+    held_back: dict[str, Position]
+
+    def read_entries(
+        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
+    ) -> list[LoggedEntry]: ...
+
+    def compacted(self) -> None: ...
+
+    @property
+    def compaction(self) -> Compaction: ...
+
+
+def is_due(topic: CompactedTopic) -> bool:
+    """Whether the topic's policy asks for a pass now; costs a look at each block once."""
+    return topic.compaction.is_due()
+
+
+class Compaction:
+    """The compaction of one topic. Lives on the event loop."""
+
+    def __init__(self, topic: CompactedTopic, store: Store) -> None:
+        self._topic = topic
+        self._store = store
+        self._view = CompactedView(store, topic.topic_id)
+        self._pass: asyncio.Task[ViewState] | None = None
+        self.error: str | None = None
+        """Why the last pass of this process failed; None if it did not, or there was none."""
+        self._counted = self._view.state.horizon
+        self._uncompacted_bytes = 0
+        topic.log.view = ViewIndex(self.state.horizon, self._view.positions())
+        self.hold_back()
+
+    @property
+    def state(self) -> ViewState:
+        """The view that counts: its horizon and its size."""
+        return self._view.state
+
+    @property
+    def running(self) -> bool:
+        return self._pass is not None
+
+    def hold_back(self) -> None:
+        """Keep the log above the horizon from being trimmed, if the topic is or is to be compacted."""
+        wanted = self._topic.policies.compaction_threshold_bytes is not None
+        if wanted or self.running or self.state.generation:
+            self._topic.held_back[HOLDER] = self.state.horizon
+        else:
+            self._topic.held_back.pop(HOLDER, None)
+
+    def is_due(self) -> bool:
+        """Whether the log above the horizon is over the policy's threshold, and no pass is running."""
+        threshold = self._topic.policies.compaction_threshold_bytes
+        if threshold is None or self.running:
+            return False
+        while self._uncompacted_bytes < max(threshold, 1) and self._counted < self._topic.log.last:
+            spans = self._store.block_spans(self._topic.topic_id, self._counted, blocks_max=COUNT_BLOCKS)
+            if not spans:
+                return False
+            self._uncompacted_bytes += sum(span.size_bytes for span in spans)
+            self._counted = spans[-1].last
+        return self._uncompacted_bytes >= max(threshold, 1)
+
+    async def run(self) -> ViewState:
+        """Compact up to the LAC; joins the pass that is running, if there is one. Returns the view that counts then.
+
+        Raises :class:`NotAllowedError` for a topic with too many keys, :class:`BlockCorrupt`, and the store's errors;
+        the old view stays.
+        """
+        return await asyncio.shield(self.start())
+
+    def start(self) -> asyncio.Task[ViewState]:
+        """The pass that is running, started if there is none."""
+        if self._pass is None:
+            self._pass = asyncio.create_task(self._run(), name=f"compaction of {self._topic.name}")
+            self._pass.add_done_callback(self._passed)
+            self.hold_back()
+        return self._pass
+
+    async def stop(self) -> None:
+        """Cut the running pass off; returns when it does not touch the store any more."""
+        running = self._pass
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+
+    def read(self, after: Position, upto: Position | None, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
+        """The view's entries in (``after``, ``upto``], then the log's; at least one if there is one."""
+        found = self._view.read(after, entries_max, bytes_max)
+        if upto is not None:
+            found = [entry for entry in found if entry.position <= upto]
+        room = bytes_max - sum(len(entry.entry) for entry in found)
+        reached = max(after, self.state.horizon)
+        if len(found) >= entries_max or room <= 0 or (upto is not None and upto <= reached):
+            return found
+        return found + self._topic.read_entries(reached, upto, entries_max - len(found), room)
+
+    def find(self, position: Position) -> LoggedEntry | None:
+        """The view's entry at ``position``, also when the log has trimmed it."""
+        return self._view.find(position)
+
+    async def position_at_time(self, published_ms: int) -> Position:
+        """The last position before the first message, of the view and then the log, that was published at
+        ``published_ms`` or later. Reads the view, in pages between which others have their turn."""
+        reached = BEFORE_ALL
+        while page := self._view.read(reached, SEARCH_ENTRIES, STEP_BYTES):
+            for entry in page:
+                if publish_time_ms(entry) >= published_ms:
+                    return reached
+                reached = entry.position
+            await asyncio.sleep(0)
+        return self._store.position_at_time(self._topic.topic_id, published_ms, after=self.state.horizon)
+
+    # A pass.
+
+    def _passed(self, done: asyncio.Task[ViewState]) -> None:
+        self._pass = None
+        self.error = None
+        self.hold_back()
+        if not done.cancelled() and (error := done.exception()) is not None:  # nobody has to wait for it
+            self.error = str(error)
+            log.warning("compaction failed", topic=self._topic.name, error=str(error))
+            # Not due again before as much was published once more: what failed would fail again at once.
+            self._counted, self._uncompacted_bytes = self._topic.log.last, 0
+
+    async def _run(self) -> ViewState:
+        end = self._topic.log.last
+        before = self.state
+        await self._delete_other_generations()
+        if end <= before.horizon:
+            return before
+        compactor = Compactor()
+        async for entries in self._steps(before.horizon, end):
+            await _on_thread(_note_all, compactor, entries)
+        horizon = max(compactor.horizon(end, self._topic.writer.wall_clock_ms()), before.horizon)
+        state = replace(before, generation=before.generation + 1, horizon=horizon, entries=0, size_bytes=0, messages=0)
+        positions = PositionSet()
+        async for entries in self._steps(before.horizon, horizon):
+            rows, messages = await _on_thread(self._retained_rows, compactor, entries, state.generation, positions)
+            if rows:
+                await self._topic.writer.put_many(rows)
+            state = replace(
+                state,
+                entries=state.entries + len(rows),
+                size_bytes=state.size_bytes + sum(len(value) for _, _, value in rows),
+                messages=state.messages + messages,
+            )
+        await self._topic.writer.put_many(
+            [self._view.state_row(state), self._view.positions_row(state.generation, positions)]
+        )
+        self._view.state = state
+        self._topic.log.view = ViewIndex(horizon, positions)
+        self._topic.compacted()
+        self._counted, self._uncompacted_bytes = horizon, 0
+        await self._delete_other_generations()
+        return state
+
+    async def _steps(self, horizon: Position, end: Position) -> AsyncIterator[list[LoggedEntry]]:
+        """The entries of the view, then those of the log in (``horizon``, ``end``]."""
+        at = BEFORE_ALL
+        while entries := await _on_thread(self._view.read, at, STEP_ENTRIES, STEP_BYTES):
+            yield entries
+            at = entries[-1].position
+        at = horizon
+        while at < end:
+            entries, at = await _on_thread(self._read_log, at, end)
+            if entries:
+                yield entries
+
+    def _read_log(self, after: Position, end: Position) -> tuple[list[LoggedEntry], Position]:
+        """The next messages of the log, and how far they reach. On a thread, so not through the loop's cache."""
+        blocks, reached = self._store.read_blocks(self._topic.topic_id, after, end, bytes_max=STEP_BYTES)
+        found: list[LoggedEntry] = []
+        for stored in blocks:
+            header = stored.header
+            if header.kind is not BlockKind.MESSAGES:
+                continue
+            view = BlockView(stored.block, header)
+            for index, (entry, size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
+                position = Position(stored.position.ledger, stored.position.entry + index)
+                if after < position <= end:
+                    origin_position = Position(header.origin_first.ledger, header.origin_first.entry + index)
+                    found.append(LoggedEntry(position, size, False, entry, header.origin, origin_position))
+        return found, reached if blocks else end
+
+    def _retained_rows(
+        self, compactor: Compactor, entries: Sequence[LoggedEntry], generation: int, positions: PositionSet
+    ) -> tuple[list[tuple[str, bytes, bytes]], int]:
+        """The rows to write, and how many messages they have; their positions are added to ``positions``."""
+        rows: list[tuple[str, bytes, bytes]] = []
+        messages = 0
+        for entry in entries:
+            kept = compactor.retained(entry)
+            if kept is not None:
+                rows.append(self._view.row(generation, entry, kept))
+                positions.add(entry.position)
+                messages += entry.batch_size - len(kept.compacted_out or ())
+        return rows, messages
+
+    async def _delete_other_generations(self) -> None:
+        while keys := await _on_thread(self._view.other_keys, DELETE_KEYS):
+            await self._topic.writer.put_many([(VIEW_TABLE, key, None) for key in keys])
+
+
+def _note_all(compactor: Compactor, entries: Sequence[LoggedEntry]) -> None:
+    for entry in entries:
+        compactor.note(entry)
+
+
+async def _on_thread(work: Callable[_P, _R], *arguments: _P.args, **named: _P.kwargs) -> _R:
+    """Run ``work`` on a thread; when cancelled, return only when it has ended, for it reads from the store."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

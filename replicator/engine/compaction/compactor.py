@@ -1,0 +1,222 @@
+"""Which messages of a topic are the newest of their key, and entries with only those in them. Sans-IO.
+
+Invariant: after a compacted view comes the log from the view's horizon on; whoever reads both finds, for each key, the
+newest message, unless that is a tombstone.
+
+A pass reads the same entries (the present view, then the log after its horizon) twice:
+
+1. :meth:`Compactor.note` each: remember for each key which message is its newest. A tombstone (no payload, or
+   ``null_value``) takes the key away. A chunked message counts when its last chunk is there.
+2. :meth:`Compactor.retained` each: an entry without newest messages is left out; a batch with some of them is written
+   anew, in the same size and order, with the others marked ``compacted_out``: every message keeps its batch index.
+
+What has no key is left out (so does upstream since 3.2, by PIP-318). What cannot be looked into is kept: an entry that
+cannot be read, and an encrypted batch whose key is not on the outside.
+
+A message whose chunks are still coming must not be cut in two by the horizon: :meth:`Compactor.horizon` stays before
+it, for a time.
+
+Source: the publicly documented behaviour of Pulsar's two-phase compactor.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, NamedTuple
+
+from pyroaring import BitMap
+
+from replicator.engine.errors import EntryCorrupt, MessageTooLarge, NotAllowedError
+from replicator.engine.log.compression import compress, decompress
+from replicator.engine.log.entry import BatchedMessage, append_to_batch, decode_entry, encode_entry, split_batch
+from replicator.engine.log.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
+from replicator.engine.types import LoggedEntry
+from snapshots.position import Position
+
+KEYS_MAX: Final = 5_000_000
+"""A key takes about 200 bytes of memory during a pass: past a gigabyte it is refused."""
+OPEN_MESSAGES_MAX: Final = 1_000
+"""Chunked messages that are on their way at one time; the oldest is given up first."""
+OPEN_MS_MAX: Final = 10 * 60 * 1000
+"""A chunked message of which nothing came for so long is given up, and holds the horizon no more."""
+
+_PLACE = Struct(">QQI")
+
+
+class Retained(NamedTuple):
+    """What of an entry goes into the view, and the batch indexes that do not, where that is not none of them."""
+
+    content: bytes | memoryview
+    compacted_out: BitMap | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One message of an entry, as far as compaction is concerned. ``key`` is None for what has none."""
+
+    key: bytes | None
+    tombstone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An entry that can be looked into. ``batch`` is None for a message that is an entry of its own."""
+
+    metadata: MessageMetadata
+    parts: list[_Part]
+    batch: list[BatchedMessage] | None
+
+
+@dataclass(slots=True)
+class _OpenMessage:
+    """A chunked message whose last chunk has not come."""
+
+    first: Position
+    following_chunk: int
+    published_at_ms: int
+
+
+class Compactor:
+    """One pass over one topic; see the module for the order of calls."""
+
+    def __init__(self, *, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._newest: dict[bytes, bytes] = {}
+        """Digest of a key → which message is its newest."""
+        self._open: OrderedDict[str, _OpenMessage] = OrderedDict()
+
+    @property
+    def keys(self) -> int:
+        return len(self._newest)
+
+    def note(self, entry: LoggedEntry) -> None:
+        """First time through. Raises :class:`NotAllowedError` when there are more keys than fit."""
+        opened = None if entry.marker else _open(entry)
+        if opened is None:
+            return
+        metadata = opened.metadata
+        if metadata.num_chunks_from_msg > 1 and not self._is_complete(metadata, entry.position):
+            return
+        for index, part in enumerate(opened.parts):
+            if part.key is None:
+                continue
+            digest = _digest(part.key)
+            if part.tombstone:
+                self._newest.pop(digest, None)
+            else:
+                self._newest[digest] = _identity(entry.position, index, metadata)
+        if len(self._newest) > self._keys_max:
+            raise NotAllowedError(f"the topic has more than {self._keys_max} keys: it is too large to be compacted")
+
+    def horizon(self, end: Position, now_ms: int) -> Position:
+        """How far the view may reach, when all up to ``end`` was noted."""
+        waiting = [message.first for message in self._open.values() if now_ms - message.published_at_ms <= OPEN_MS_MAX]
+        first = min(waiting, default=None)
+        return end if first is None else Position(first.ledger, first.entry - 1)
+
+    def retained(self, entry: LoggedEntry) -> Retained | None:
+        """Second time through: the entry as it goes into the view; None if nothing of it does."""
+        if entry.marker:
+            return None
+        opened = _open(entry)
+        if opened is None:
+            return Retained(entry.entry)
+        kept = [
+            part.key is not None
+            and self._newest.get(_digest(part.key)) == _identity(entry.position, index, opened.metadata)
+            for index, part in enumerate(opened.parts)
+        ]
+        if not any(kept):
+            return None
+        if opened.batch is None or all(kept):
+            return Retained(entry.entry)
+        compacted_out = BitMap(index for index, keep in enumerate(kept) if not keep)
+        return Retained(_rewrite(opened.metadata, opened.batch, kept), compacted_out)
+
+    def _is_complete(self, metadata: MessageMetadata, position: Position) -> bool:
+        """Take in a chunk; whether it is the last one of a message of which all are here."""
+        if metadata.chunk_id == 0:
+            self._open[metadata.uuid] = _OpenMessage(position, 1, metadata.publish_time)
+            self._open.move_to_end(metadata.uuid)
+            if len(self._open) > OPEN_MESSAGES_MAX:
+                self._open.popitem(last=False)
+            return False
+        message = self._open.get(metadata.uuid)
+        if message is None or metadata.chunk_id != message.following_chunk:
+            return False
+        message.following_chunk += 1
+        message.published_at_ms = metadata.publish_time
+        if metadata.chunk_id == metadata.num_chunks_from_msg - 1:
+            del self._open[metadata.uuid]
+            return True
+        return False
+
+
+def publish_time_ms(entry: LoggedEntry) -> int:
+    """When its producer says that it was published; -1 for an entry that cannot be read."""
+    try:
+        metadata, _ = decode_entry(entry.entry, check=False)
+    except EntryCorrupt:
+        return -1
+    return metadata.publish_time
+
+
+def _open(entry: LoggedEntry) -> _Opened | None:
+    """Look into an entry; None for one that cannot be looked into."""
+    try:
+        metadata, payload = decode_entry(entry.entry, check=False)
+        encrypted = bool(metadata.encryption_keys)
+        if not metadata.HasField("num_messages_in_batch"):
+            return _Opened(metadata, [_single_part(metadata, payload, encrypted=encrypted)], None)
+        if encrypted:
+            part = _single_part(metadata, payload, encrypted=True)
+            return None if part.key is None else _Opened(metadata, [part], None)
+        content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
+        batch = list(split_batch(metadata, content))
+    except (EntryCorrupt, MessageTooLarge):
+        return None
+    return _Opened(metadata, [_batched_part(message) for message in batch], batch)
+
+
+def _single_part(metadata: MessageMetadata, payload: memoryview, *, encrypted: bool) -> _Part:
+    key = None
+    if metadata.HasField("partition_key") and not metadata.null_partition_key:
+        key = metadata.partition_key.encode("utf-8", "surrogatepass")
+    size_bytes = len(payload) if metadata.compression == NONE else metadata.uncompressed_size
+    return _Part(key, metadata.null_value or (not size_bytes and not encrypted))
+
+
+def _batched_part(message: BatchedMessage) -> _Part:
+    single = message.metadata
+    key = None
+    if single.HasField("partition_key") and not single.null_partition_key:
+        key = single.partition_key.encode("utf-8", "surrogatepass")
+    return _Part(key, single.null_value or not len(message.payload))
+
+
+def _rewrite(metadata: MessageMetadata, batch: list[BatchedMessage], kept: list[bool]) -> bytes:
+    body = bytearray()
+    for message, keep in zip(batch, kept, strict=True):
+        if keep:
+            append_to_batch(body, message.metadata, bytes(message.payload))
+        else:
+            append_to_batch(body, SingleMessageMetadata(compacted_out=True, payload_size=0), b"")
+    written = MessageMetadata()
+    written.CopyFrom(metadata)
+    written.uncompressed_size = len(body)
+    return encode_entry(written, compress(body, metadata.compression))
+
+
+def _identity(position: Position, index: int, metadata: MessageMetadata) -> bytes:
+    """Which message this is: its place, or for a chunk the message that it belongs to."""
+    if metadata.num_chunks_from_msg > 1:
+        return _digest(metadata.uuid.encode("utf-8", "surrogatepass"))
+    return _PLACE.pack(position.ledger, position.entry, index)
+
+
+def _digest(key: bytes) -> bytes:
+    """Stands for a key of any length in 16 bytes; two keys with one digest do not happen."""
+    return blake2b(key, digest_size=16).digest()

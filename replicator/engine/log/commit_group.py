@@ -1,0 +1,533 @@
+"""A group of requests as one transaction in the making: gives positions, writes rows, and can take positions back.
+
+Invariants (DESIGN §3): 2, the destination's high-water mark is written in the same transaction as the block, and what
+is at or below it is dropped; 10, ledger ids and incarnations come from one counter that is never below the clock, so
+a store that was restored from an old backup does not hand out an id again.
+
+1. Requests are taken in order; neighbouring publishes of one topic become one block.
+2. A copied request is checked as a whole before any of it is written, so a refused one leaves nothing.
+3. If the transaction fails, the tails of its topics are put back as they were.
+
+It runs on the thread of :mod:`replicator.engine.log.writer`; of the event loop it knows only the futures that it
+passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, NotAllowedError, TopicNotFound
+from replicator.engine.log import store as tables
+from replicator.engine.log.block import (
+    BLOCK_ENTRIES_MAX,
+    BlockHeader,
+    BlockKind,
+    BlockView,
+    Buffer,
+    build_block,
+    verify_block,
+)
+from replicator.engine.log.store import HighWater, Store, TopicRecord
+from replicator.engine.log.trim import trim_log
+from replicator.engine.producing.deduplication import Numbered, SequenceTable
+from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.topic_deletion import sweep_topic
+from replicator.engine.types import DUPLICATE
+from snapshots.position import BEFORE_ALL, Position
+
+ID_SALTS: Final = 1024
+"""Ids are milliseconds times this, so they stay below 2**53 for any reader in JSON until the year 2248."""
+BLOCK_BYTES_TARGET: Final = 1024 * 1024
+"""Publishes are merged into blocks of about this size: large enough to copy fast, small enough to read one entry."""
+BLOCK_ENTRIES_TARGET: Final = 10_000
+"""And of about so many entries, so that their messages, however large the batches, fit the block's 32-bit count."""
+
+
+class PositionTaken(Exception):
+    """A position was about to be used twice (invariant 10). It fails the store; it is a bug or a damaged store."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBlock:
+    """A block that was committed: where it lies here, and what it says of itself."""
+
+    position: Position
+    header: BlockHeader
+
+    @property
+    def last(self) -> Position:
+        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBlock:
+    """A block from another cluster. ``previous`` is the origin position that the link sent before this block."""
+
+    previous: Position
+    block: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``entries`` entries from ``origin_first`` on at the origin lie here from ``local_first`` on."""
+
+    origin: str
+    origin_first: Position
+    local_first: Position
+    entries: int
+
+
+@dataclass(slots=True)
+class Tail:
+    """The end of one topic's log. Owned by the writer thread after the topic is loaded."""
+
+    topic_id: int
+    name: str
+    incarnation: int
+    entries: int
+    messages: int
+    high_water: dict[str, HighWater]
+    ledger: int | None = None
+    """None until this process appends: each process writes its own ledgers."""
+    next_entry: int = 0
+    open_extents: dict[str, Extent] = field(default_factory=dict)
+    numbered: bool = False
+    """Whether the store may have rows of deduplication for this topic."""
+    sequences: SequenceTable | None = None
+    """Those rows, once they were needed."""
+    connected: Container[str] = ()
+    """The names of the producers that are connected; the event loop's, only asked here."""
+    deleted: bool = False
+    """The topic was deleted: nothing is appended to it any more."""
+
+
+@dataclass(slots=True)
+class Request:
+    future: asyncio.Future[Any]
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class PublishRequest(Request):
+    tail: Tail = None  # type: ignore[assignment]
+    kind: BlockKind = BlockKind.MESSAGES
+    entries: Sequence[bytes] = ()
+    batch_sizes: Sequence[int] = ()
+    numbered: Sequence[Numbered] | None = None
+    """What deduplication looks at, one for each entry; None where it is off."""
+    stored: Sequence[bool] | None = None
+    """Which of the entries are no duplicates; None if all are stored."""
+
+
+@dataclass(slots=True)
+class OpenProducerRequest(Request):
+    """Saves the topic's epoch (unless None) and, with ``numbered``, asks for the producer's highest sequence id."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    name: str = ""
+    epoch: int | None = None
+    numbered: bool = False
+
+
+@dataclass(slots=True)
+class DropInactiveRequest(Request):
+    """Forgets the sequence ids of producers that were not seen for long."""
+
+    tail: Tail = None  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
+class CopyRequest(Request):
+    tail: Tail = None  # type: ignore[assignment]
+    blocks: Sequence[CopiedBlock] = ()
+
+
+@dataclass(slots=True)
+class PutRequest(Request):
+    table: str = ""
+    key: bytes = b""
+    value: bytes | None = None
+
+
+@dataclass(slots=True)
+class PutManyRequest(Request):
+    """Deletes every row under the ``cleared`` prefixes, then sets or (with None) deletes the rows of ``writes``."""
+
+    writes: Sequence[tuple[str, bytes, bytes | None]] = ()
+    cleared: Sequence[tuple[str, bytes]] = ()
+
+
+@dataclass(slots=True)
+class TrimRequest(Request):
+    """Deletes a topic's oldest blocks as far as they lie at or below ``upto``, but never its last block."""
+
+    topic_id: int = 0
+    upto: Position = BEFORE_ALL
+
+
+@dataclass(slots=True)
+class CreateTopicRequest(Request):
+    name: str = ""
+
+
+@dataclass(slots=True)
+class DeleteTopicsRequest(Request):
+    """Takes topics out of the catalog, with the partitioned topic that they are the partitions of, if they are."""
+
+    tails: Sequence[Tail] = ()
+    partitioned: str | None = None
+
+
+@dataclass(slots=True)
+class SweepRequest(Request):
+    """Deletes rows that a deleted topic left behind."""
+
+    topic_id: int = 0
+
+
+@dataclass(slots=True)
+class Committed:
+    """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
+
+    results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
+    appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
+    bytes: int = 0
+
+    def extend(self, later: Committed) -> None:
+        """Add what was committed after this."""
+        self.results += later.results
+        for topic_id, blocks in later.appended.items():
+            self.appended.setdefault(topic_id, []).extend(blocks)
+        self.bytes += later.bytes
+
+
+class CommitGroup:
+    """One transaction in the making: gives positions, writes rows, and can take the positions back."""
+
+    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int) -> None:
+        """``salt`` is random, 0 to :data:`ID_SALTS` - 1."""
+        self._store = store
+        self._dbs = store.tables
+        self._now_ms = now_ms
+        self._salt = salt
+        self._undo: dict[int, tuple[Tail, Tail]] = {}
+        self._sequences: dict[int, SequenceTable] = {}
+        self._run: list[PublishRequest] = []
+        self._run_bytes = 0
+        self._run_entries = 0
+        self.last_id = last_id
+        self._first_id = last_id
+        self.committed = Committed()
+
+    def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
+        for request in group:
+            if isinstance(request, PublishRequest):
+                self._join_run(txn, request)
+                continue
+            self._end_run(txn)
+            try:
+                result = self._write_one(txn, request)
+            except EngineError as error:
+                result = error
+            self.committed.results.append((request.future, result))
+        self._end_run(txn)
+        for topic_id, table in self._sequences.items():
+            write_sequences(txn, self._dbs["sequences"], topic_id, table)
+        if self.last_id != self._first_id:
+            txn.put(b"last_id", json.dumps(self.last_id).encode(), db=self._dbs["meta"])
+
+    def roll_back(self) -> None:
+        for tail, before in self._undo.values():
+            for name in Tail.__slots__:
+                setattr(tail, name, getattr(before, name))
+        for table in self._sequences.values():
+            table.roll_back()
+
+    def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
+        if isinstance(request, CopyRequest | OpenProducerRequest | DropInactiveRequest) and request.tail.deleted:
+            raise _deleted(request.tail)
+        if isinstance(request, CopyRequest):
+            return self._copy(txn, request)
+        if isinstance(request, CreateTopicRequest):
+            return self._create_topic(txn, request.name)
+        if isinstance(request, OpenProducerRequest):
+            return self._open_producer(txn, request)
+        if isinstance(request, DropInactiveRequest):
+            if request.tail.numbered:
+                self._table(txn, request.tail).drop_inactive(self._now_ms)
+            return None
+        if isinstance(request, DeleteTopicsRequest):
+            return self._delete_topics(txn, request)
+        if isinstance(request, SweepRequest):
+            return sweep_topic(txn, self._dbs, request.topic_id)
+        if isinstance(request, TrimRequest):
+            return trim_log(txn, self._dbs, request.topic_id, request.upto)
+        if isinstance(request, PutManyRequest):
+            for table, prefix in request.cleared:
+                self._clear(txn, table, prefix)
+            for table, key, value in request.writes:
+                self._put(txn, table, key, value)
+            return None
+        assert isinstance(request, PutRequest)
+        self._put(txn, request.table, request.key, request.value)
+        return None
+
+    def _put(self, txn: lmdb.Transaction, table: str, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            txn.delete(key, db=self._dbs[table])
+        else:
+            txn.put(key, value, db=self._dbs[table])
+
+    def _clear(self, txn: lmdb.Transaction, table: str, prefix: bytes) -> None:
+        cursor = txn.cursor(db=self._dbs[table])
+        more = cursor.set_range(prefix)
+        while more and bytes(cursor.key()).startswith(prefix):
+            cursor.delete()  # the cursor is now on the next row, with an empty key at the end
+            more = bool(cursor.key())
+
+    def _create_topic(self, txn: lmdb.Transaction, name: str) -> TopicRecord:
+        stored = txn.get(name.encode(), db=self._dbs["topics"])
+        if stored is not None:
+            record = json.loads(bytes(stored))
+            return TopicRecord(record["id"], name, record["incarnation"])
+        topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=self._dbs["meta"])))) + 1
+        if topic_id >= 2**32 - 1:
+            raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
+        record = {"id": topic_id, "incarnation": self._new_id()}
+        txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=self._dbs["meta"])
+        txn.put(name.encode(), json.dumps(record).encode(), db=self._dbs["topics"])
+        parsed = parse_topic(name)
+        txn.put(parsed.tenant.encode(), b"", overwrite=False, db=self._dbs["tenants"])
+        txn.put(parsed.full_namespace.encode(), b"{}", overwrite=False, db=self._dbs["namespaces"])
+        return TopicRecord(topic_id, name, record["incarnation"])
+
+    def _delete_topics(self, txn: lmdb.Transaction, request: DeleteTopicsRequest) -> None:
+        for tail in request.tails:
+            self._remember(tail)
+            tail.deleted = True
+            name = tail.name.encode()
+            txn.delete(name, db=self._dbs["topics"])
+            txn.put(tables.TOPIC_KEY.pack(tail.topic_id), name, db=self._dbs["deleted"])
+        if request.partitioned is not None:
+            txn.delete(request.partitioned.encode(), db=self._dbs["partitioned"])
+
+    def _new_id(self) -> int:
+        """Above every id of this store and, while the clock is right, above those of any newer state of it; the salt
+        tells apart two lives of a store that was put back together with its clock."""
+        self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt)
+        return self.last_id
+
+    # Publishing: a run of publishes to one topic becomes one block.
+
+    def _join_run(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        if request.tail.deleted:
+            self.committed.results.append((request.future, _deleted(request.tail)))
+            return
+        if request.kind is BlockKind.MESSAGES and (request.numbered is not None or request.tail.numbered):
+            try:
+                self._deduplicate(txn, request)
+            except NotAllowedError as error:
+                self.committed.results.append((request.future, error))
+                return
+        run = self._run
+        if run and (
+            run[0].tail is not request.tail
+            or run[0].kind is not request.kind
+            or self._run_bytes + request.bytes > BLOCK_BYTES_TARGET
+            or self._run_entries + len(request.entries) > BLOCK_ENTRIES_TARGET
+        ):
+            self._end_run(txn)
+        self._run.append(request)
+        self._run_bytes += request.bytes
+        self._run_entries += len(request.entries)
+
+    def _end_run(self, txn: lmdb.Transaction) -> None:
+        if not self._run:
+            return
+        run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
+        tail, kind = run[0].tail, run[0].kind
+        entries: list[bytes] = []
+        sizes: list[int] = []
+        for request in run:
+            if request.stored is None:
+                entries += request.entries
+                sizes += request.batch_sizes
+            else:
+                entries += compress(request.entries, request.stored)
+                sizes += compress(request.batch_sizes, request.stored)
+        assert len(entries) <= BLOCK_ENTRIES_MAX
+        if not entries:
+            self.committed.results += [(request.future, [DUPLICATE] * len(request.entries)) for request in run]
+            return
+        first = self._next_position(tail)
+        block = build_block(
+            kind=kind,
+            origin=self._store.cluster,
+            incarnation=tail.incarnation,
+            origin_first=first,
+            publish_time_ms=self._now_ms,
+            entries=entries,
+            batch_sizes=sizes,
+        )
+        last = Position(first.ledger, first.entry + len(entries) - 1)
+        header = BlockHeader(
+            kind, self._store.cluster, tail.incarnation, first, len(entries), sum(sizes), self._now_ms, 0
+        )
+        self._append(txn, tail, header, block)
+        if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
+            self._put_high_water(txn, tail, self._store.cluster, HighWater(tail.incarnation, last))
+        at = first.entry
+        for request in run:
+            if request.stored is None:
+                positions = [Position(first.ledger, at + index) for index in range(len(request.entries))]
+                at += len(positions)
+            else:
+                positions = []
+                for stored in request.stored:
+                    positions.append(Position(first.ledger, at) if stored else DUPLICATE)
+                    at += stored
+            self.committed.results.append((request.future, positions))
+
+    # Deduplication.
+
+    def _deduplicate(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        """Find out which entries are stored; raises :class:`NotAllowedError` if none of the request may be."""
+        tail = request.tail
+        if request.numbered is None:  # it is off: what it knew is no longer the whole truth, and must not come back
+            self._remember(tail)
+            self._table(txn, tail).clear()
+            tail.numbered = False
+            return
+        stored = self._table(txn, tail).admit(request.numbered, self._now_ms)
+        tail.numbered = True
+        request.stored = None if all(stored) else stored
+
+    def _open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
+        tail = request.tail
+        if request.epoch is not None:
+            txn.put(tables.TOPIC_KEY.pack(tail.topic_id), tables.EPOCH.pack(request.epoch), db=self._dbs["epochs"])
+        if not (request.numbered and tail.numbered):
+            return -1
+        table = self._table(txn, tail)
+        table.touch(request.name, self._now_ms)
+        return table.highest(request.name)
+
+    def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
+        """The topic's table, as a part of this transaction."""
+        if tail.sequences is None:
+            rows = load_sequences(txn, self._dbs["sequences"], tail.topic_id) if tail.numbered else ()
+            tail.sequences = SequenceTable(rows, connected=tail.connected)
+        if tail.topic_id not in self._sequences:
+            self._sequences[tail.topic_id] = tail.sequences
+            tail.sequences.begin()
+        return tail.sequences
+
+    # Copying.
+
+    def _copy(self, txn: lmdb.Transaction, request: CopyRequest) -> list[Extent]:
+        tail = request.tail
+        accepted = select_new(request.blocks, cluster=self._store.cluster, topic=tail.name, high_water=tail.high_water)
+        extents: list[Extent] = []
+        for header, block in accepted:
+            local_first = self._next_position(tail)
+            self._append(txn, tail, header, block)
+            self._put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
+            extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
+            self._put_extent(txn, tail, header, extents[-1])
+        return extents
+
+    def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
+        """Write the extent, or lengthen the one before it where both sides go on without a gap."""
+        before = tail.open_extents.get(extent.origin)
+        if (
+            before is not None
+            and before.origin_first.ledger == extent.origin_first.ledger
+            and before.local_first.ledger == extent.local_first.ledger
+            and before.origin_first.entry + before.entries == extent.origin_first.entry
+            and before.local_first.entry + before.entries == extent.local_first.entry
+        ):
+            extent = replace(before, entries=before.entries + extent.entries)
+        tail.open_extents[extent.origin] = extent
+        key = tables.extent_key_prefix(tail.topic_id, extent.origin) + tables.EXTENT_KEY_TAIL.pack(
+            header.incarnation, *extent.origin_first
+        )
+        txn.put(key, tables.EXTENT.pack(extent.entries, *extent.local_first), db=self._dbs["extents"])
+
+    # Both.
+
+    def _remember(self, tail: Tail) -> None:
+        """Keep the tail as it is for :meth:`roll_back`."""
+        if tail.topic_id not in self._undo:
+            before = replace(tail, high_water=dict(tail.high_water), open_extents=dict(tail.open_extents))
+            self._undo[tail.topic_id] = (tail, before)
+
+    def _next_position(self, tail: Tail) -> Position:
+        self._remember(tail)
+        if tail.ledger is None or tail.next_entry >= 2**31:
+            tail.ledger = self._new_id()
+            tail.next_entry = 0
+        return Position(tail.ledger, tail.next_entry)
+
+    def _append(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, block: Buffer) -> None:
+        first = self._next_position(tail)
+        key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
+        value = b"".join((tables.LOCAL_PREFIX.pack(tail.entries, tail.messages), block))
+        if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
+            raise PositionTaken(f"position {first} of topic {tail.name!r} is taken")
+        if header.kind is not BlockKind.MESSAGES:
+            txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
+        tail.next_entry += header.entries
+        tail.entries += header.entries
+        tail.messages += header.messages
+        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header))
+
+    def _put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
+        tail.high_water[origin] = high_water
+        key = tables.TOPIC_KEY.pack(tail.topic_id) + origin.encode("ascii")
+        value = tables.HIGH_WATER.pack(high_water.incarnation, *high_water.position)
+        txn.put(key, value, db=self._dbs["high_water"])
+
+
+def _deleted(tail: Tail) -> TopicNotFound:
+    return TopicNotFound(f"topic {tail.name!r} was deleted")
+
+
+def select_new(
+    blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
+) -> list[tuple[BlockHeader, Buffer]]:
+    """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
+
+    Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
+    of them cannot be taken.
+    """
+    selected: list[tuple[BlockHeader, Buffer]] = []
+    reached = dict(high_water)
+    for copied in blocks:
+        header, block = verify_block(copied.block), copied.block
+        if header.origin == cluster:
+            raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
+        if header.kind is BlockKind.LOCAL_MARKERS:
+            raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
+        have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
+        where = f"topic {topic!r}, origin {header.origin!r}"
+        if have.incarnation != header.incarnation:
+            raise IncarnationMismatch(f"{where}: incarnation {header.incarnation} was sent, {have.incarnation} is here")
+        if copied.previous > have.position:
+            raise CopyGap(f"{where}: {copied.previous} was sent before {header.origin_first}, here is {have.position}")
+        if header.origin_last <= have.position:
+            continue
+        if header.origin_first <= have.position:
+            keep_from = have.position.entry - header.origin_first.entry + 1
+            block = BlockView(block, header).slice(keep_from, header.entries)
+            header = verify_block(block)
+        reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+        selected.append((header, block))
+    return selected

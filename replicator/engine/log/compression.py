@@ -1,0 +1,87 @@
+"""Compression of entry payloads: the codecs that a ``MessageMetadata`` can name, in both directions.
+
+Owns the formats (LZ4 is the raw block, snappy the raw stream: the length is in the metadata) and the limit on what a
+payload may become. A length in the metadata is a producer's claim: no more is ever allocated than ``bytes_max``, and a
+payload that does not decompress to exactly its claim is corrupt (invariant 11).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import pyarrow as pa
+
+from replicator.engine.errors import EntryCorrupt, MessageTooLarge
+from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
+
+UNCOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What one payload may decompress to: well above an entry's limit, since what compresses well may be larger before."""
+
+_ARROW_CODECS: Final = {LZ4: "lz4_raw", SNAPPY: "snappy", ZSTD: "zstd"}
+
+Buffer = bytes | bytearray | memoryview
+
+
+def compress(payload: Buffer, codec: CompressionType) -> bytes:
+    """``payload`` in the codec's format; the caller notes its length in ``uncompressed_size``.
+
+    Raises :class:`EntryCorrupt` for a codec that is not known.
+    """
+    if codec == NONE:
+        return bytes(payload)
+    if codec == ZLIB:
+        return zlib.compress(payload)
+    return bytes(pa.compress(payload, codec=_arrow_codec(codec), asbytes=True))
+
+
+def decompress(
+    payload: Buffer, codec: CompressionType, uncompressed_bytes: int, *, bytes_max: int = UNCOMPRESSED_BYTES_MAX
+) -> bytes:
+    """What was compressed; it must have exactly ``uncompressed_bytes`` bytes.
+
+    Raises :class:`EntryCorrupt`, and :class:`MessageTooLarge` if more than ``bytes_max`` are claimed.
+    """
+    if codec == NONE:
+        return bytes(payload)
+    if uncompressed_bytes > bytes_max:
+        raise MessageTooLarge(
+            f"a payload says it has {uncompressed_bytes} bytes uncompressed, the limit is {bytes_max}"
+        )
+    if codec == ZLIB:
+        return _inflate(payload, uncompressed_bytes)
+    name = _arrow_codec(codec)
+    try:
+        whole = bytes(pa.decompress(payload, decompressed_size=uncompressed_bytes, codec=name, asbytes=True))
+    except (OSError, pa.ArrowInvalid):
+        raise EntryCorrupt(f"a payload of {len(payload)} bytes is not {uncompressed_bytes} bytes in {name}") from None
+    if codec in (LZ4, SNAPPY) and uncompressed_bytes and _fits(payload, name, uncompressed_bytes - 1):
+        # These two fill only what they have, and leave the rest of the buffer as it was: memory of this process.
+        raise EntryCorrupt(f"a payload in {name} has fewer than the {uncompressed_bytes} bytes that it says")
+    return whole
+
+
+def _fits(payload: Buffer, name: str, size_bytes: int) -> bool:
+    try:
+        pa.decompress(payload, decompressed_size=size_bytes, codec=name)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _inflate(payload: Buffer, uncompressed_bytes: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        whole = stream.decompress(payload, uncompressed_bytes + 1)
+    except zlib.error as error:
+        raise EntryCorrupt(f"a payload of {len(payload)} bytes is not in zlib's format: {error}") from None
+    if len(whole) != uncompressed_bytes or not stream.eof or stream.unused_data:
+        raise EntryCorrupt(f"a payload in zlib does not have the {uncompressed_bytes} bytes that it says")
+    return whole
+
+
+def _arrow_codec(codec: CompressionType) -> str:
+    name = _ARROW_CODECS.get(codec)
+    if name is None:
+        raise EntryCorrupt(f"compression {codec} is not known")
+    return name

@@ -1,0 +1,105 @@
+"""Entries: the frame that a producer sends, that is stored as it came, and that a consumer gets.
+
+An entry is the tail of a Pulsar send frame, big-endian::
+
+    magic 0x0e01 u16 | crc32c u32 | metadata size u32 | MessageMetadata | payload
+
+The checksum runs from the metadata size to the end, so it holds from the producer to the consumer. The payload of a
+batch is a run of ``size u32 | SingleMessageMetadata | payload``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import google_crc32c
+from google.protobuf.message import DecodeError
+
+from replicator.engine.errors import EntryCorrupt, MessageTooLarge
+from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+
+ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024 + 64 * 1024
+"""The largest message is 5 MiB, as upstream; the rest is room for its metadata."""
+BATCH_MESSAGES_MAX: Final = 100_000
+
+_MAGIC: Final = 0x0E01
+_FRAME = struct.Struct(">HII")
+_SIZE = struct.Struct(">I")
+
+
+class BatchedMessage(NamedTuple):
+    """One message of a batch: its own metadata and payload."""
+
+    metadata: SingleMessageMetadata
+    payload: memoryview
+
+
+def encode_entry(metadata: MessageMetadata, payload: bytes | bytearray | memoryview) -> bytes:
+    """Frame one entry; raises :class:`MessageTooLarge`."""
+    encoded = metadata.SerializeToString()
+    body = b"".join([_SIZE.pack(len(encoded)), encoded, payload])
+    if len(body) + 6 > ENTRY_BYTES_MAX:
+        raise MessageTooLarge(f"entry of {len(body) + 6} bytes is over the limit of {ENTRY_BYTES_MAX}")
+    return struct.pack(">HI", _MAGIC, google_crc32c.value(body)) + body
+
+
+def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[MessageMetadata, memoryview]:
+    """The metadata and payload of an entry; raises :class:`EntryCorrupt`, :class:`MessageTooLarge`.
+
+    ``check=False`` leaves the checksum out, for bytes that were checked on their way in.
+    """
+    if len(entry) > ENTRY_BYTES_MAX:
+        raise MessageTooLarge(f"entry of {len(entry)} bytes is over the limit of {ENTRY_BYTES_MAX}")
+    if len(entry) < _FRAME.size:
+        raise EntryCorrupt(f"entry of {len(entry)} bytes is shorter than its frame")
+    view = memoryview(entry)
+    magic, checksum, size = _FRAME.unpack_from(view)
+    if magic != _MAGIC:
+        raise EntryCorrupt(f"entry starts with {magic:#06x}, expected {_MAGIC:#06x}")
+    if _FRAME.size + size > len(view):
+        raise EntryCorrupt(f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all")
+    if check and google_crc32c.value(bytes(view[6:])) != checksum:
+        raise EntryCorrupt("entry's checksum is wrong")
+    metadata = MessageMetadata()
+    try:
+        metadata.ParseFromString(bytes(view[_FRAME.size : _FRAME.size + size]))
+    except DecodeError:
+        raise EntryCorrupt("entry's metadata is not a MessageMetadata") from None
+    if not metadata.IsInitialized():
+        raise EntryCorrupt("entry's metadata lacks producer name, sequence id or publish time")
+    if not 0 < metadata.num_messages_in_batch <= BATCH_MESSAGES_MAX:
+        raise EntryCorrupt(f"entry says it has {metadata.num_messages_in_batch} messages")
+    return metadata, view[_FRAME.size + size :]
+
+
+def split_batch(metadata: MessageMetadata, payload: memoryview) -> Iterator[BatchedMessage]:
+    """The messages of an uncompressed batch, in order; raises :class:`EntryCorrupt` where it is cut short."""
+    at = 0
+    for index in range(metadata.num_messages_in_batch):
+        if at + 4 > len(payload):
+            raise EntryCorrupt(f"batch ends before message {index} of {metadata.num_messages_in_batch}")
+        (size,) = _SIZE.unpack_from(payload, at)
+        at += 4
+        if at + size > len(payload):
+            raise EntryCorrupt(f"batch ends inside message {index} of {metadata.num_messages_in_batch}")
+        single = SingleMessageMetadata()
+        try:
+            single.ParseFromString(bytes(payload[at : at + size]))
+        except DecodeError:
+            raise EntryCorrupt(f"metadata of message {index} of the batch cannot be read") from None
+        at += size
+        if single.payload_size < 0 or at + single.payload_size > len(payload):
+            raise EntryCorrupt(f"batch ends inside message {index} of {metadata.num_messages_in_batch}")
+        yield BatchedMessage(single, payload[at : at + single.payload_size])
+        at += single.payload_size
+
+
+def append_to_batch(batch: bytearray, metadata: SingleMessageMetadata, payload: bytes) -> None:
+    """Add one message to the payload of a batch that is being made; sets its ``payload_size``."""
+    metadata.payload_size = len(payload)
+    encoded = metadata.SerializeToString()
+    batch += _SIZE.pack(len(encoded))
+    batch += encoded
+    batch += payload

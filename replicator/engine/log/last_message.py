@@ -1,0 +1,40 @@
+"""Where the last message of a log is: its last entry that is not a marker (invariant 7). Pure.
+
+A log that is read and not written to ends with the markers of its subscriptions, up to tens of thousands an hour. So
+the place is found by halving, not by walking back:
+
+1. Ledger by ledger from the end, those that hold nothing but markers are passed over by counting.
+2. In the first other one, the highest entry above which all are markers is found by halving.
+"""
+
+from __future__ import annotations
+
+from replicator.engine.log.log_index import LogIndex
+from snapshots.position import BEFORE_ALL, Position
+
+
+def last_message(log: LogIndex) -> Position:
+    """The position of the log's last message, or BEFORE_ALL if it has none."""
+    end = log.last
+    while end != BEFORE_ALL:
+        ledger_before = log.clamp(Position(end.ledger, -1))
+        if not _only_markers(log, ledger_before, end):
+            return _last_message_of_ledger(log, end)
+        end = ledger_before
+    return BEFORE_ALL
+
+
+def _last_message_of_ledger(log: LogIndex, end: Position) -> Position:
+    some, none = -1, end.entry
+    # (some, end] holds a message, (none, end] does not.
+    while none - some > 1:
+        middle = (some + none) // 2
+        if _only_markers(log, Position(end.ledger, middle), end):
+            none = middle
+        else:
+            some = middle
+    return Position(end.ledger, none)
+
+
+def _only_markers(log: LogIndex, after: Position, upto: Position) -> bool:
+    return log.entries_between(after, upto) == log.markers.count_between(after, upto)

@@ -1,0 +1,144 @@
+"""The shape of one topic's log: which positions exist, and which of them are markers.
+
+Pure bookkeeping, held in memory for each loaded topic: a few numbers a ledger and one compressed bitmap of
+markers. Cursors and dispatchers ask it; the topic tells it what was committed.
+
+Trimming takes positions away at the front, never all of them: the last one stays, and with it what was ever counted.
+What is trimmed is remembered as one position, so that a cursor, a late acknowledgement or a link that stands
+below it can be told from one that is wrong.
+
+A topic that is compacted has a second shape beside this one: up to a horizon the positions of its compacted view, which
+stay when the log is trimmed. It is for the subscriptions that read compacted.
+
+Invariant 7 rests here: the markers of a topic are kept once, for all its cursors, and a cursor steps over
+them without acknowledging anything. They never become individually deleted ranges.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+
+from replicator.engine.log.position_set import PositionSet
+from snapshots.position import BEFORE_ALL, Position
+
+
+@dataclass(frozen=True, slots=True)
+class ViewIndex:
+    """The positions of a topic's compacted view, which stands for the log up to ``horizon``. Not to be changed."""
+
+    horizon: Position = BEFORE_ALL
+    positions: PositionSet = field(default_factory=PositionSet)
+
+    def lacks(self, position: Position) -> bool:
+        """Whether ``position`` lies where the view stands for the log, and the view does not have it."""
+        return position <= self.horizon and position not in self.positions
+
+    def clamp(self, position: Position) -> Position:
+        """The highest position of the view at or below ``position``, or BEFORE_ALL."""
+        return self.positions.highest_through(position) or BEFORE_ALL
+
+
+class LogIndex:
+    """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
+
+    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "view")
+
+    def __init__(self, trimmed: Position = BEFORE_ALL) -> None:
+        self.trimmed = trimmed
+        """All up to here is gone."""
+        self._ledgers: list[int] = []
+        self._first: list[int] = []
+        self._last: list[int] = []
+        self.markers = PositionSet()
+        self.view = ViewIndex()
+        """The compacted view; replaced as a whole when the topic was compacted anew."""
+
+    @property
+    def last(self) -> Position:
+        """The highest position that is durable (the LAC), or BEFORE_ALL."""
+        return Position(self._ledgers[-1], self._last[-1]) if self._ledgers else BEFORE_ALL
+
+    @property
+    def first(self) -> Position | None:
+        return Position(self._ledgers[0], self._first[0]) if self._ledgers else None
+
+    @property
+    def entries(self) -> int:
+        return sum(self._last) - sum(self._first) + len(self._ledgers)
+
+    def ledgers(self) -> list[tuple[int, int]]:
+        """The ledgers in order, each with how many entries of it are here."""
+        firsts_and_lasts = zip(self._first, self._last, strict=True)
+        return [
+            (ledger, last - first + 1) for ledger, (first, last) in zip(self._ledgers, firsts_and_lasts, strict=True)
+        ]
+
+    def append(self, first: Position, entries: int, *, marker: bool) -> None:
+        """Entries were committed at ``first`` and on; they must follow what is there."""
+        ledger, entry = first
+        assert entries > 0
+        if self._ledgers and ledger == self._ledgers[-1]:
+            assert entry == self._last[-1] + 1, f"{first} does not follow {self.last}"
+            self._last[-1] += entries
+        else:
+            assert not self._ledgers or ledger > self._ledgers[-1], f"ledger {ledger} is not new"
+            self._ledgers.append(ledger)
+            self._first.append(entry)
+            self._last.append(entry + entries - 1)
+        if marker:
+            self.markers.add_range(ledger, entry, entry + entries - 1)
+
+    def trim(self, upto: Position) -> None:
+        """Everything up to ``upto`` is gone: an entry of this log, and not its last."""
+        assert upto in self, f"{upto} is not in the log"
+        assert upto < self.last, "the last entry stays: it says which positions were used"
+        at = bisect_left(self._ledgers, upto[0])
+        whole = self._last[at] == upto[1]
+        if not whole:
+            self._first[at] = upto[1] + 1
+        for column in (self._ledgers, self._first, self._last):
+            del column[: at + whole]
+        self.markers.discard_through(upto)
+        self.trimmed = upto
+
+    def __contains__(self, position: Position) -> bool:
+        at = bisect_left(self._ledgers, position[0])
+        return (
+            at < len(self._ledgers)
+            and self._ledgers[at] == position[0]
+            and self._first[at] <= position[1] <= self._last[at]
+        )
+
+    def next_after(self, position: Position) -> Position | None:
+        """The lowest position above ``position``; it need not exist itself."""
+        at = bisect_left(self._ledgers, position[0])
+        if at < len(self._ledgers) and self._ledgers[at] == position[0]:
+            if position[1] < self._last[at]:
+                return Position(position[0], max(position[1] + 1, self._first[at]))
+            at += 1
+        return Position(self._ledgers[at], self._first[at]) if at < len(self._ledgers) else None
+
+    def clamp(self, position: Position) -> Position:
+        """The highest existing position at or below ``position``; if there is none, where the log was trimmed."""
+        at = bisect_right(self._ledgers, position[0]) - 1
+        if at < 0:
+            return self.trimmed
+        if self._ledgers[at] < position[0]:
+            return Position(self._ledgers[at], self._last[at])
+        if position[1] >= self._first[at]:
+            return Position(self._ledgers[at], min(position[1], self._last[at]))
+        return Position(self._ledgers[at - 1], self._last[at - 1]) if at else self.trimmed
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many entries p, markers included, have ``after < p <= upto``."""
+        total = 0
+        start = bisect_left(self._ledgers, after[0])
+        for at in range(start, len(self._ledgers)):
+            ledger = self._ledgers[at]
+            if ledger > upto[0]:
+                break
+            low = max(self._first[at], after[1] + 1) if ledger == after[0] else self._first[at]
+            high = min(self._last[at], upto[1]) if ledger == upto[0] else self._last[at]
+            total += max(0, high - low + 1)
+        return total

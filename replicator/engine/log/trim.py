@@ -1,0 +1,85 @@
+"""Deleting the oldest blocks of a log, and the rows that speak of them, inside a transaction.
+
+Invariants (DESIGN §3): 2, high-water marks stay, so what was trimmed is not copied again; 10, the last block stays, and
+with it what was ever counted and which positions were used; 11, one transaction deletes a bounded number of blocks.
+
+1. Take the oldest block. Stop if it reaches above the limit, or if it is the topic's last one.
+2. Delete it and its row of markers. Note the newest message of its origin: nobody can look it up any more.
+3. Delete the extents (the exact mapping of copied entries) that lie wholly in what was deleted.
+4. Note up to where the log is trimmed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine.log.block import BlockKind, read_header
+from replicator.engine.log.store import (
+    BLOCK_KEY,
+    EXTENT,
+    LOCAL_PREFIX,
+    TOPIC_KEY,
+    Trim,
+    decode_trim,
+    encode_trim,
+    extent_key_prefix,
+)
+from snapshots.position import Position
+
+TRIM_BLOCKS_MAX: Final = 1_000
+"""Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
+
+
+def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto: Position) -> bool:
+    """Delete blocks that lie at or below ``upto``; returns whether more are left to delete."""
+    stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["trims"])
+    trimmed = Trim() if stored is None else decode_trim(bytes(stored))
+    through, vector, origins = trimmed.through, dict(trimmed.vector), set[str]()
+    last_first = _first_of_last_block(txn, tables, topic_id)
+    cursor = txn.cursor(db=tables["blocks"])
+    count = 0
+    more = False
+    while last_first is not None and cursor.set_range(BLOCK_KEY.pack(topic_id, 0, 0)):
+        _, ledger, first = BLOCK_KEY.unpack(cursor.key())
+        header = read_header(cursor.value()[LOCAL_PREFIX.size :])
+        last = Position(ledger, first + header.entries - 1)
+        if last > upto or Position(ledger, first) == last_first:
+            break
+        if count == TRIM_BLOCKS_MAX:
+            more = True
+            break
+        txn.delete(bytes(cursor.key()), db=tables["markers"])
+        cursor.delete()
+        through, count = last, count + 1
+        origins.add(header.origin)
+        if header.kind is BlockKind.MESSAGES:
+            vector[header.origin] = header.origin_last
+    if not count:
+        return False
+    for origin in origins:
+        _trim_extents(txn, tables, topic_id, origin, through)
+    txn.put(TOPIC_KEY.pack(topic_id), encode_trim(Trim(through, vector)), db=tables["trims"])
+    return more
+
+
+def _first_of_last_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int) -> Position | None:
+    cursor = txn.cursor(db=tables["blocks"])
+    if not (cursor.prev() if cursor.set_range(TOPIC_KEY.pack(topic_id + 1)) else cursor.last()):
+        return None
+    found_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
+    return Position(ledger, first) if found_topic == topic_id else None
+
+
+def _trim_extents(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, through: Position) -> None:
+    """Extents of one origin have the same order here as there, so the first that reaches above ends it."""
+    prefix = extent_key_prefix(topic_id, origin)
+    cursor = txn.cursor(db=tables["extents"])
+    more = cursor.set_range(prefix)
+    while more and bytes(cursor.key()).startswith(prefix):
+        entries, ledger, first = EXTENT.unpack(cursor.value())
+        if Position(ledger, first + entries - 1) > through:
+            return
+        cursor.delete()
+        more = bool(cursor.key())

@@ -1,0 +1,267 @@
+"""The one writer of a store: a thread that commits many topics' appends in one synced transaction.
+
+Invariants (DESIGN §3): 1, nothing is confirmed before the transaction that holds it is committed and synced; 11, the
+queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine.log.commit_group`.
+
+1. Take what is queued, up to a limit.
+2. Write it as one group and commit. If that fails nothing of the group was written: each request gets the error. If the
+   store is full the group is tried in halves, so that only what does not fit is refused. After a failed sync the
+   writer confirms nothing more (what reached the disk is unknown).
+3. Tell the event loop, once a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine.errors import EngineError, StoreFailed, StoreFull
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.commit_group import (
+    ID_SALTS,
+    AppendedBlock,
+    CommitGroup,
+    Committed,
+    CopiedBlock,
+    CopyRequest,
+    CreateTopicRequest,
+    DeleteTopicsRequest,
+    DropInactiveRequest,
+    Extent,
+    OpenProducerRequest,
+    PublishRequest,
+    PutManyRequest,
+    PutRequest,
+    Request,
+    SweepRequest,
+    Tail,
+    TrimRequest,
+    select_new,
+)
+from replicator.engine.log.store import Store, TopicRecord
+from replicator.engine.producing.deduplication import Numbered
+from snapshots.position import Position
+
+__all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Writer", "select_new"]
+
+GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bounds the memory and the time of one transaction."""
+GROUP_REQUESTS_MAX: Final = 4096
+QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Past this, publishers wait."""
+
+
+class Writer:
+    """Queues requests from the event loop and commits them on a thread of its own.
+
+    ``on_committed`` is called on the event loop after each group, before the requests' futures are done.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        on_committed: Callable[[Committed], None],
+        *,
+        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store = store
+        self._on_committed = on_committed
+        self.wall_clock_ms = wall_clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._queued_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._entrance = asyncio.Lock()
+        self._last_id = int(store.meta("last_id") or 0)
+        self.failed: str | None = None
+        """Why no request is taken any more."""
+        self._broken = False
+        self.commits = 0
+        self._thread = threading.Thread(target=self._run, name=f"writer-{store.cluster}", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Commit what is queued, then end the thread."""
+        self._queue.put(None)
+        self.failed = self.failed or "the store is closed"
+        await asyncio.to_thread(self._thread.join)
+
+    async def publish(
+        self,
+        tail: Tail,
+        kind: BlockKind,
+        entries: Sequence[bytes],
+        batch_sizes: Sequence[int],
+        numbered: Sequence[Numbered] | None = None,
+    ) -> list[Position]:
+        """Append entries of this cluster's own; returns their positions once they are durable.
+
+        With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them.
+        """
+        size = sum(map(len, entries))
+        request = PublishRequest(
+            self._loop.create_future(),
+            size,
+            tail=tail,
+            kind=kind,
+            entries=entries,
+            batch_sizes=batch_sizes,
+            numbered=numbered,
+        )
+        positions: list[Position] = await self._submit(request)
+        return positions
+
+    async def copy(self, tail: Tail, blocks: Sequence[CopiedBlock]) -> list[Extent]:
+        """Append blocks of another origin, but for what is here already; returns the extents written."""
+        size = sum(len(copied.block) for copied in blocks)
+        extents: list[Extent] = await self._submit(
+            CopyRequest(self._loop.create_future(), size, tail=tail, blocks=blocks)
+        )
+        return extents
+
+    async def put(self, table: str, key: bytes, value: bytes | None) -> None:
+        """Set or (with None) delete one row."""
+        await self._submit(PutRequest(self._loop.create_future(), len(value or b""), table=table, key=key, value=value))
+
+    async def put_many(
+        self, writes: Sequence[tuple[str, bytes, bytes | None]], *, cleared: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        """In one transaction delete every row under the ``cleared`` prefixes, then set or (with None) delete rows."""
+        size = sum(len(value or b"") for _, _, value in writes)
+        await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
+
+    async def open_producer(self, tail: Tail, name: str, *, epoch: int | None, numbered: bool) -> int:
+        """Save the topic's epoch, unless it is None. Returns the highest sequence id of that producer name, after all
+        that was published before this call; -1 if there is none, or without ``numbered``."""
+        highest: int = await self._submit(
+            OpenProducerRequest(self._loop.create_future(), tail=tail, name=name, epoch=epoch, numbered=numbered)
+        )
+        return highest
+
+    async def drop_inactive_producers(self, tail: Tail) -> None:
+        """Forget the sequence ids of producers that are not connected and were not seen for long."""
+        await self._submit(DropInactiveRequest(self._loop.create_future(), tail=tail))
+
+    async def trim(self, topic_id: int, upto: Position) -> None:
+        """Delete a topic's oldest blocks as far as they lie at or below ``upto``, some in each transaction."""
+        more = True
+        while more:
+            more = await self._submit(TrimRequest(self._loop.create_future(), topic_id=topic_id, upto=upto))
+
+    async def create_topic(self, name: str) -> TopicRecord:
+        """The topic's record, made if there is none."""
+        record: TopicRecord = await self._submit(CreateTopicRequest(self._loop.create_future(), name=name))
+        return record
+
+    async def delete_topics(self, tails: Sequence[Tail], partitioned: str | None = None) -> None:
+        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before."""
+        await self._submit(DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned))
+
+    async def sweep(self, topic_id: int) -> None:
+        """Delete what a deleted topic left behind, some in each transaction."""
+        more = True
+        while more:
+            more = await self._submit(SweepRequest(self._loop.create_future(), topic_id=topic_id))
+
+    async def _submit(self, request: Request) -> Any:
+        async with self._entrance:  # first come, first served: a publish must not overtake one that waits for room
+            while self._queued_bytes > QUEUE_BYTES_MAX:
+                self._room.clear()
+                await self._room.wait()
+            if self.failed is not None:
+                raise StoreFailed(self.failed)
+            self._queued_bytes += request.bytes
+            self._queue.put(request)
+        return await request.future
+
+    # From here on: the writer thread.
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            group, last = self._take_group()
+            if not group:
+                continue
+            committed = self._commit(group)
+            self._loop.call_soon_threadsafe(self._finish, committed)
+
+    def _take_group(self) -> tuple[list[Request], bool]:
+        request = self._queue.get()
+        group: list[Request] = []
+        taken = 0
+        while request is not None:
+            group.append(request)
+            taken += request.bytes
+            if taken >= GROUP_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX:
+                return group, False
+            try:
+                request = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _commit(self, group: list[Request]) -> Committed:
+        if self._broken:
+            return self._refuse(group, StoreFailed(self.failed))
+        if (displaced := self._store.displaced()) is not None:
+            self._broken = True
+            self.failed = displaced
+            return self._refuse(group, StoreFailed(displaced))
+        append_bytes = sum(request.bytes for request in group if isinstance(request, PublishRequest | CopyRequest))
+        if append_bytes and not self._store.has_room(append_bytes):
+            return self._commit_in_halves(group)
+        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS))
+        try:
+            with self._store.env.begin(write=True) as txn:
+                batch.write(txn, group)
+        except lmdb.MapFullError:
+            batch.roll_back()
+            return self._commit_in_halves(group)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever or be confirmed
+            batch.roll_back()
+            self._broken = True
+            self.failed = f"the store failed and confirms nothing more until a restart: {error}"
+            return self._refuse(group, StoreFailed(self.failed))
+        self._last_id = batch.last_id
+        self.commits += 1
+        batch.committed.bytes = sum(request.bytes for request in group)
+        return batch.committed
+
+    def _commit_in_halves(self, group: list[Request]) -> Committed:
+        """The group does not fit: what of it does? Deleting, and what is small, has a reserve of its own."""
+        if len(group) == 1:
+            limit = self._store.size_max
+            return self._refuse(group, StoreFull(f"the store has reached its limit of {limit} bytes (store.size_max)"))
+        half = len(group) // 2
+        committed = self._commit(group[:half])
+        committed.extend(self._commit(group[half:]))
+        return committed
+
+    @staticmethod
+    def _refuse(group: list[Request], error: EngineError) -> Committed:
+        return Committed([(request.future, error) for request in group], bytes=sum(r.bytes for r in group))
+
+    # On the event loop again.
+
+    def _finish(self, committed: Committed) -> None:
+        self._queued_bytes -= committed.bytes
+        if self._queued_bytes <= QUEUE_BYTES_MAX:
+            self._room.set()
+        try:
+            self._on_committed(committed)
+        finally:  # a listener that fails is a bug; it must not leave those waiting whose writes are durable
+            for future, result in committed.results:
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)

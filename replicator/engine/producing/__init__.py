@@ -1,0 +1,1 @@
+"""What stands between a producer and the log: who may publish, what is refused, what is stored already."""

@@ -1,0 +1,180 @@
+"""The producers of a topic: what a channel holds, and the shell that acts on what the registry decides.
+
+Who may publish is decided in :mod:`replicator.engine.producing.producer_registry`. The shell writes the epoch and
+wakes those that wait. Since the epoch goes through the writer's queue, all that was published by those who were fenced
+lies before it in the log, and nothing after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final, Protocol
+
+from replicator.engine.errors import EngineError, NotAllowedError, ProducerFenced
+from replicator.engine.log.writer import Tail, Writer
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
+from replicator.engine.types import ProducerOptions
+from snapshots.position import Position
+
+FORGET_EVERY_MS: Final = 15 * 60 * 1000
+"""Looking for inactive producers reads the rows of a topic; they are kept for hours."""
+CLOSED: Final = "ProducerClosed"
+"""The code for a producer that the worker lets go of without fault of its own: it may connect again."""
+
+_sessions = count(1)
+
+
+class ProducedTopic(Protocol):
+    """What producers ask of the topic that they are on."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    writer: Writer
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def policies(self) -> TopicPolicies: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    async def publish(self, entries: Sequence[bytes], producer: EngineProducer | None = None) -> list[Position]: ...
+
+
+class EngineProducer:
+    """A producer that is connected to a topic. Made by :meth:`TopicProducers.create`."""
+
+    def __init__(self, producers: TopicProducers, name: str) -> None:
+        self.id = next(_sessions)
+        self.name = name
+        self.last_sequence_id = -1
+        """The highest sequence id that the topic has of this name; -1 if none, or without deduplication."""
+        self.topic_epoch: int | None = None
+        """For an exclusive producer: brings it back into its place when it connects again."""
+        self.on_closed: Callable[[str, str], None] | None = None
+        """Called with a code and a reason when the topic lets go of the producer, not for its own :meth:`close`."""
+        self.admission: asyncio.Future[Admitted] = producers.topic.loop.create_future()
+        self._producers = producers
+        self._out: EngineError | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._out is not None
+
+    async def publish(self, entries: Sequence[bytes]) -> list[Position]:
+        """Append entries; returns their positions when they are durable, ``DUPLICATE`` for those that are here already.
+
+        Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and what :meth:`Topic.publish` does.
+        """
+        self.check_open()
+        return await self._producers.topic.publish(entries, self)
+
+    def check_open(self) -> None:
+        """Raises why the producer may not publish any more."""
+        if self._out is not None:
+            raise self._out
+
+    def close(self) -> None:
+        """Leave; a producer that waits for the topic gets it. What was published before is not undone."""
+        if self._out is None:
+            self._out = NotAllowedError(f"producer {self.name!r} is closed")
+            self._producers.leave(self)
+
+    def put_out(self, error: EngineError, code: str) -> None:
+        """The topic lets go of the producer; whoever holds it hears of that on a later tick."""
+        if self._out is not None:
+            return
+        self._out = error
+        if not self.admission.done():
+            self.admission.set_exception(error)
+        else:
+            self._producers.topic.loop.call_soon(self._tell_closed, code, str(error))
+
+    def _tell_closed(self, code: str, reason: str) -> None:
+        if self.on_closed is not None:
+            self.on_closed(code, reason)
+
+
+class TopicProducers:
+    """The producers of one topic: acts on what the registry decides. Runs on the engine's event loop."""
+
+    def __init__(self, topic: ProducedTopic, epoch: int | None) -> None:
+        self.topic = topic
+        self.registry = ProducerRegistry(epoch)
+        self._members: dict[int, EngineProducer] = {}
+        self._forgot_at_ms = topic.writer.wall_clock_ms()
+        topic.tail.connected = self.registry.sessions
+
+    async def create(self, options: ProducerOptions) -> EngineProducer:
+        """Connect a producer; one that waits for the topic is connected when this returns, or cancelled.
+
+        Raises what :meth:`ProducerRegistry.connect` does, and the store's errors.
+        """
+        producer = EngineProducer(self, options.name if options.name is not None else self._new_name())
+        decisions = self.registry.connect(producer.id, producer.name, options, self.topic.policies.max_producers)
+        self._members[producer.id] = producer
+        self._act(decisions)
+        try:
+            admitted = await producer.admission
+            producer.topic_epoch = admitted.epoch
+            numbered = self.topic.policies.deduplication
+            if admitted.save_epoch or numbered:
+                producer.last_sequence_id = await self.topic.writer.open_producer(
+                    self.topic.tail,
+                    producer.name,
+                    epoch=admitted.epoch if admitted.save_epoch else None,
+                    numbered=numbered,
+                )
+            producer.check_open()  # it may have been fenced meanwhile
+        except BaseException:
+            producer.close()
+            raise
+        return producer
+
+    def publishers(self) -> list[EngineProducer]:
+        """Those that may publish now, without those that wait to."""
+        return [producer for producer in self._members.values() if producer.admission.done()]
+
+    def leave(self, producer: EngineProducer) -> None:
+        self._members.pop(producer.id, None)
+        self._act(self.registry.leave(producer.id))
+
+    async def forget_inactive(self) -> None:
+        """Now and then, drop what deduplication knows of producers that were not seen for long."""
+        now_ms = self.topic.writer.wall_clock_ms()
+        if self.topic.policies.deduplication and abs(now_ms - self._forgot_at_ms) >= FORGET_EVERY_MS:
+            self._forgot_at_ms = now_ms
+            await self.topic.writer.drop_inactive_producers(self.topic.tail)
+
+    @property
+    def connected(self) -> int:
+        """How many producers are connected or wait for the topic."""
+        return len(self._members)
+
+    def close(self, reason: str, code: str = CLOSED) -> None:
+        """Let go of everybody; with another ``code`` they are not to come back."""
+        members, self._members = self._members, {}
+        for session in members:  # whoever this admits leaves as well
+            self.registry.leave(session)
+        for producer in members.values():
+            producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), code)
+
+    def _act(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Admitted):
+                admission = self._members[decision.session].admission
+                if not admission.done():  # else it was cancelled, and leaves as soon as it runs
+                    admission.set_result(decision)
+            else:
+                fenced = self._members.pop(decision.session)
+                fenced.put_out(ProducerFenced(f"{self.topic.name}: {decision.reason}"), ProducerFenced.code)
+
+    def _new_name(self) -> str:
+        """One that nobody has or had: what deduplication knows of an older namesake would drop its messages."""
+        return f"{self.topic.cluster}-{secrets.token_hex(8)}"

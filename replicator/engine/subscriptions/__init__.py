@@ -1,0 +1,1 @@
+"""Subscriptions: what is consumed, who gets what, and saving it."""

@@ -1,0 +1,93 @@
+"""A consumer that is connected to a subscription: what its owner (a channel, a socket) can do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from replicator.engine.errors import NotAllowedError
+from replicator.engine.types import Ack, Delivery, SubscribeOptions
+from snapshots.position import Position
+
+if TYPE_CHECKING:
+    from replicator.engine.subscriptions.subscription import Subscription
+
+PERMITS_MAX: Final = 1_000_000
+CLOSED: Final = "ConsumerClosed"
+"""The code of a consumer that may connect again."""
+
+Deliver = Callable[[Sequence[Delivery]], None]
+
+_consumer_ids = count(1)
+
+
+class EngineConsumer:
+    """A consumer connected to a subscription. ``deliver`` is called on the event loop, within its permits.
+
+    The callbacks are to be set when the consumer is there; what they tell comes on a later turn of the event loop.
+    """
+
+    def __init__(self, subscription: Subscription, options: SubscribeOptions, deliver: Deliver) -> None:
+        self.id = next(_consumer_ids)
+        self.name = options.consumer_name
+        self.options = options
+        self.subscription = subscription
+        self.deliver = deliver
+        self.on_closed: Callable[[str, str], None] | None = None
+        """Called with a code and a reason when the subscription lets go of the consumer, not for its own close."""
+        self.on_restarted: Callable[[], None] | None = None
+        """The subscription was put elsewhere: what was delivered before is void."""
+        self.on_active_change: Callable[[bool], None] | None = None
+        """Failover: it became the active consumer, or is not any more."""
+        self.closed = False
+
+    def flow(self, permits: int) -> None:
+        """Allow ``permits`` more messages; raises :class:`NotAllowedError` for a number that makes no sense."""
+        if not 0 < permits <= PERMITS_MAX:
+            raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
+        self._check_open()
+        self.subscription.flow(self, permits)
+
+    async def acknowledge(self, acks: Sequence[Ack]) -> None:
+        """Returns when the acknowledgements are durable. Raises :class:`InvalidAck`: then none of them counts."""
+        self._check_open()
+        await self.subscription.acknowledge(acks)
+
+    async def acknowledge_cumulative(self, position: Position, batch_index: int | None = None) -> None:
+        """All up to ``position`` (in it up to ``batch_index``); raises :class:`NotAllowedError` on Shared types."""
+        self._check_open()
+        await self.subscription.acknowledge_cumulative(position, batch_index)
+
+    def redeliver(self, positions: Sequence[Position] | None = None) -> None:
+        """Send again what this consumer has not acknowledged: all of it, or ``positions``."""
+        self._check_open()
+        self.subscription.redeliver(self, positions)
+
+    def last_message(self) -> Position:
+        """See :meth:`Subscription.last_message`."""
+        return self.subscription.last_message()
+
+    async def seek(self, target: Position | int) -> None:
+        """See :meth:`Subscription.seek`."""
+        self._check_open()
+        await self.subscription.seek(target)
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription; raises :class:`NotAllowedError` while it has other consumers, unless ``force``."""
+        self._check_open()
+        await self.subscription.delete(by=self, force=force)
+
+    def close(self, reason: str | None = None, code: str = CLOSED) -> None:
+        """Disconnect; what is not acknowledged is sent to others. With a ``reason``, the owner is told that and the
+        ``code``."""
+        if self.closed:
+            return
+        self.closed = True
+        self.subscription.remove(self)
+        if reason is not None and self.on_closed is not None:
+            self.on_closed(code, reason)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise NotAllowedError(f"consumer {self.name!r} is closed")

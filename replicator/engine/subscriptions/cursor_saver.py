@@ -1,0 +1,93 @@
+"""Writing a cursor's changes to the store: concurrent ones share a write, and one that fails leaves them to be made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from replicator.engine.errors import EngineError
+from replicator.engine.log.writer import Writer
+from replicator.engine.subscriptions.cursor import CursorState
+from replicator.engine.subscriptions.cursor_rows import CursorRows
+
+
+class CursorSaver:
+    """Saves one durable subscription's state."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writer: Writer,
+        rows: CursorRows,
+        state: Callable[[], CursorState],
+        *,
+        stored: bool,
+    ) -> None:
+        self._loop = loop
+        self._writer = writer
+        self._rows = rows
+        self._state = state
+        self._waiting: list[asyncio.Future[None]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._deleting: EngineError | None = None
+        self.stored = stored
+        """Whether the store knows of the subscription. Not so for a moment after it was made."""
+
+    def saved(self) -> asyncio.Future[None]:
+        """A future that is done when the state as it is now is durable."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(future)
+        if self._running is None:
+            self._running = self._loop.create_task(self._run())
+        return future
+
+    async def delete(self, refusal: EngineError) -> None:
+        """Remove the state from the store; from here on saving raises ``refusal``: it would bring the state back."""
+        self._deleting = refusal
+        try:
+            deletion = self._rows.deletion()
+            await self._writer.put_many(deletion.writes, cleared=deletion.cleared)
+        except BaseException:
+            self._deleting = None
+            raise
+
+    def refuse(self, refusal: EngineError | None) -> None:
+        """From here on saving raises ``refusal``: the subscription was not made, or its topic is being deleted. With
+        None it is allowed again."""
+        self._deleting = refusal
+
+    async def _run(self) -> None:
+        try:
+            await self._save_all()
+        finally:  # a bug, or a loop that ends, must not leave those waiting who come after
+            self._running = None
+
+    async def _save_all(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            try:
+                await self._write()
+            except EngineError as error:
+                if not self.stored:  # it was not made, so what was asked of it meanwhile must not make it
+                    waiting += self._waiting
+                    self._waiting = []
+                for future in waiting:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            self.stored = True
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def _write(self) -> None:
+        if self._deleting is not None:
+            raise self._deleting.with_traceback(None)
+        changes = self._rows.changes(self._state())
+        try:
+            if changes:
+                await self._writer.put_many(changes.writes, cleared=changes.cleared)
+        except BaseException:
+            self._rows.failed()
+            raise
+        self._rows.saved()

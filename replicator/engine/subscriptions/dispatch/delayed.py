@@ -1,0 +1,94 @@
+"""Messages that are to be delivered later: positions by the time at which they are due. Pure; the time is passed in.
+
+Nothing of this is stored: after a restart the log is read again from the mark-delete position, and what is still
+not due comes here again. Times are rounded up to ticks of :data:`TICK_MS`, so that nothing comes early and a million
+messages for about the same time cost a few compressed bitmaps.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from replicator.engine.log.position_set import PositionSet
+from snapshots.position import BEFORE_ALL, Position
+
+TICK_MS: Final = 10
+TICKS_AT_ONCE: Final = 10_000
+"""Ticks that are taken in one go, some milliseconds: after a long sleep a million may be due."""
+DELAYED_MAX: Final = 1_000_000
+"""Entries of one subscription that may wait; past it nothing more is read until some are due (invariant 11)."""
+
+
+class DelayedEntries:
+    """The delayed entries of one subscription."""
+
+    __slots__ = ("_by_tick", "_kept", "_passed", "_ticks", "_waiting")
+
+    def __init__(self) -> None:
+        self._by_tick: dict[int, PositionSet] = {}
+        self._ticks: list[int] = []
+        self._waiting = PositionSet()
+        self._passed = BEFORE_ALL
+        """What lies at or below it does not wait any more, though it may still be among the ticks."""
+        self._kept = 0
+        """Entries among the ticks."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        return len(self._waiting) >= DELAYED_MAX
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first is due, by the wall clock; None if there is none."""
+        return self._ticks[0] * TICK_MS if self._ticks else None
+
+    def add(self, position: Position, deliver_at_ms: int) -> None:
+        tick = -(-deliver_at_ms // TICK_MS)
+        positions = self._by_tick.get(tick)
+        if positions is None:
+            positions = self._by_tick[tick] = PositionSet()
+            heapq.heappush(self._ticks, tick)
+        if position not in positions:
+            positions.add(position)
+            self._waiting.add(position)
+            self._kept += 1
+
+    def take_due(self, now_ms: int) -> PositionSet:
+        """Remove and return what is due, or its beginning if that is much: then :attr:`next_due_ms` is still past."""
+        due = PositionSet()
+        for _ in range(TICKS_AT_ONCE):
+            if not self._ticks or self._ticks[0] * TICK_MS > now_ms:
+                break
+            positions = self._by_tick.pop(heapq.heappop(self._ticks))
+            self._kept -= len(positions)
+            due.update(positions)
+        if due:
+            due.discard_through(self._passed)
+            self._waiting.difference_update(due)
+        return due
+
+    def discard_through(self, position: Position) -> None:
+        """All up to ``position`` is consumed: it does not count any more, whenever it was due."""
+        self._passed = max(self._passed, position)
+        self._waiting.discard_through(position)
+        # Ticks are looked through once they hold more that has gone than that waits: so each entry costs little.
+        if self._kept > 2 * len(self._waiting) + TICKS_AT_ONCE:
+            self._sweep()
+
+    def clear(self) -> None:
+        self._by_tick.clear()
+        self._ticks.clear()
+        self._waiting = PositionSet()
+        self._passed = BEFORE_ALL
+        self._kept = 0
+
+    def _sweep(self) -> None:
+        for positions in self._by_tick.values():
+            positions.discard_through(self._passed)
+        self._by_tick = {tick: positions for tick, positions in self._by_tick.items() if positions}
+        self._ticks = sorted(self._by_tick)
+        self._kept = len(self._waiting)

@@ -1,0 +1,174 @@
+"""What every dispatcher does: consumers, permits, and what is out and not acknowledged. Pure; the time is passed in.
+
+A dispatcher decides which consumer gets which entry; the shell around it reads, sends and saves. The shell asks what
+to read (:meth:`Dispatcher.next_read`), reads it, and hands it in (:meth:`Dispatcher.assign`). Each subscription type is
+one subclass: :mod:`single_active` (Exclusive, Failover), :mod:`shared`, :mod:`key_shared`.
+
+What holds for all of them:
+
+1. An entry is with at most one consumer. When that one leaves, its entries go to others.
+2. What is to be sent again goes before the tail of the log.
+3. Permits are messages, not entries; a batch is not split, so the last one may overdraw them (as upstream).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.subscriptions.dispatch.plan import ActiveChange, Assignment, Candidate, ReadAgain, ReadPlan
+from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.types import SubscribeOptions, SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+READ_AGAIN_MAX: Final = 1000
+"""Positions in one plan to read again: what is looked at in one go, so that nothing holds up the event loop."""
+
+
+@dataclass(slots=True)
+class ConsumerState:
+    """One connected consumer, as a dispatcher sees it."""
+
+    id: int
+    options: SubscribeOptions
+    permits: int = 0
+    pending: PositionSet = field(default_factory=PositionSet)
+    """Sent to it and not acknowledged."""
+    unacked_messages: int = 0
+    blocked: bool = False
+    """It has too many unacknowledged messages."""
+
+    @property
+    def ready(self) -> bool:
+        return self.permits > 0 and not self.blocked
+
+
+class Dispatcher(ABC):
+    """The dispatch state of one subscription whose consumers are all of one type."""
+
+    def __init__(
+        self,
+        subscription_type: SubscriptionType,
+        read_position: Position = BEFORE_ALL,
+        redeliveries: RedeliveryCounts | None = None,
+    ) -> None:
+        self.type = subscription_type
+        self.consumers: dict[int, ConsumerState] = {}
+        self.read_position = read_position
+        """How far the log was read."""
+        self.redeliveries = redeliveries if redeliveries is not None else RedeliveryCounts()
+        self._active_changes: list[ActiveChange] = []
+
+    # Consumers.
+
+    def add_consumer(self, consumer_id: int, options: SubscribeOptions) -> None:
+        """Raises :class:`ConsumerBusy` or :class:`InvalidHashRanges` if it is not admitted; nothing is changed then."""
+        assert options.type is self.type
+        self._admit(consumer_id, options)
+        self.consumers[consumer_id] = ConsumerState(consumer_id, options)
+        self._joined(consumer_id)
+
+    def remove_consumer(self, consumer_id: int) -> None:
+        """The consumer is gone; what it had not acknowledged is sent to others."""
+        self._left(self.consumers.pop(consumer_id))
+
+    def flow(self, consumer_id: int, permits: int) -> None:
+        assert permits > 0
+        self.consumers[consumer_id].permits += permits
+
+    def take_active_changes(self) -> list[ActiveChange]:
+        """What consumers are to be told since the last call."""
+        changes, self._active_changes = self._active_changes, []
+        return changes
+
+    # Sending.
+
+    @property
+    @abstractmethod
+    def permits(self) -> int:
+        """Messages that may be sent now, to all consumers together."""
+
+    @abstractmethod
+    def next_read(self, now_ms: int) -> ReadPlan | None:
+        """What to read next; None while nothing could be sent."""
+
+    @abstractmethod
+    def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
+        """Give out the candidates of a plan, in order, as far as permits go. The rest will be asked for again."""
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When to ask again although nothing has happened, by the wall clock."""
+        return None
+
+    # What becomes of what was sent.
+
+    @abstractmethod
+    def acknowledged(self, position: Position) -> None:
+        """The whole entry is consumed: nobody holds it any more."""
+
+    def partly_acknowledged(self, position: Position, unacked: int) -> None:  # noqa: B027 - not all types count
+        """Some messages of a batch are acknowledged, ``unacked`` are not."""
+
+    @abstractmethod
+    def acknowledged_through(self, position: Position) -> None:
+        """All up to ``position`` is consumed."""
+
+    @abstractmethod
+    def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
+        """Send again what the consumer holds: all of it (None), or those of ``positions`` that it holds.
+
+        A type with one active consumer always sends all of it again, so that order is kept.
+        """
+
+    @abstractmethod
+    def restart(self, position: Position) -> None:
+        """Read again from after ``position`` (seek, reset): nothing is pending any more."""
+
+    # Figures.
+
+    @abstractmethod
+    def held(self) -> dict[Position, int]:
+        """Who holds what, for tests and checks: positions sent and not acknowledged, and the consumer's id."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Figures beyond those of the consumers."""
+        return {}
+
+    def consumer_status(self, consumer_id: int) -> Mapping[str, Any]:
+        """The figures of one consumer."""
+        state = self.consumers[consumer_id]
+        return {
+            "permits": state.permits,
+            "unacked_entries": len(state.pending),
+            "unacked_messages": state.unacked_messages,
+            "blocked_on_unacked": state.blocked,
+        }
+
+    # What a type adds.
+
+    def _admit(self, consumer_id: int, options: SubscribeOptions) -> None:  # noqa: B027 - Shared takes everybody
+        """Refuse a consumer that the type does not take."""
+
+    def _joined(self, consumer_id: int) -> None:  # noqa: B027
+        """A consumer is here."""
+
+    @abstractmethod
+    def _left(self, state: ConsumerState) -> None:
+        """A consumer is gone."""
+
+
+def gone(plan: ReadAgain, candidates: Sequence[Candidate]) -> list[Position]:
+    """The positions of a plan that the log does not have any more.
+
+    Reading goes in order and may stop early, so only what lies before the last candidate is known to be missing; with
+    no candidate at all, none of them is there.
+    """
+    if not candidates:
+        return list(plan.positions)
+    found = {candidate.position for candidate in candidates}
+    last = candidates[-1].position
+    return [position for position in plan.positions if position < last and position not in found]

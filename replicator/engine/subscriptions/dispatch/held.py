@@ -1,0 +1,125 @@
+"""What the consumers of a Shared or Key_Shared subscription hold, and the limits on it. Pure.
+
+Invariant 11 (DESIGN §3): messages that are sent and not acknowledged are limited for each consumer and for the
+subscription. At a limit dispatch pauses (the consumer, or everything), until half of it is left: so that it does not
+stutter at the limit, one message at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import NamedTuple
+
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.subscriptions.dispatch.dispatcher import ConsumerState
+from replicator.engine.subscriptions.dispatch.plan import UnackedLimits
+from snapshots.position import Position
+
+
+class HeldEntry(NamedTuple):
+    """One entry that is out."""
+
+    consumer_id: int
+    unacked: int
+    """Its messages that are not acknowledged."""
+    key_hash: int
+
+
+class HeldEntries:
+    """Every entry that is with a consumer, by position, and the counts by consumer."""
+
+    __slots__ = ("_consumers", "_entries", "_limits", "_positions", "blocked", "unacked_messages")
+
+    def __init__(self, consumers: dict[int, ConsumerState], limits: UnackedLimits) -> None:
+        self._consumers = consumers
+        self._limits = limits
+        self._entries: dict[Position, HeldEntry] = {}
+        self._positions = PositionSet()
+        self.unacked_messages = 0
+        self.blocked = False
+        """The subscription has too many unacknowledged messages."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._entries
+
+    def items(self) -> Iterator[tuple[Position, HeldEntry]]:
+        return iter(self._entries.items())
+
+    def get(self, position: Position) -> HeldEntry | None:
+        return self._entries.get(position)
+
+    def add(self, position: Position, entry: HeldEntry) -> None:
+        assert position not in self._entries, f"{position} is out already"
+        self._entries[position] = entry
+        self._positions.add(position)
+        state = self._consumers[entry.consumer_id]
+        state.pending.add(position)
+        self._count(state, entry.unacked)
+
+    def remove(self, position: Position) -> HeldEntry | None:
+        entry = self._entries.pop(position, None)
+        if entry is None:
+            return None
+        self._positions.discard(position)
+        state = self._consumers.get(entry.consumer_id)
+        if state is not None:  # else it has left, and its state with it
+            state.pending.discard(position)
+        self._count(state, -entry.unacked)
+        return entry
+
+    def remove_through(self, position: Position) -> list[HeldEntry]:
+        """Remove all up to ``position`` and return them; each counts once for its consumer, however many they are."""
+        removed: list[HeldEntry] = []
+        unacked: Counter[int] = Counter()
+        for held in takewhile(lambda held: held <= position, self._positions):
+            entry = self._entries.pop(held)
+            removed.append(entry)
+            unacked[entry.consumer_id] += entry.unacked
+        if removed:
+            self._positions.discard_through(position)
+            for consumer_id, messages in unacked.items():
+                state = self._consumers[consumer_id]
+                state.pending.discard_through(position)
+                self._count(state, -messages)
+        return removed
+
+    def shrink(self, position: Position, unacked: int) -> None:
+        """Some messages of the entry are acknowledged; ``unacked`` are left."""
+        entry = self._entries.get(position)
+        if entry is not None:
+            self._entries[position] = entry._replace(unacked=unacked)
+            self._count(self._consumers[entry.consumer_id], unacked - entry.unacked)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._positions = PositionSet()
+        self.unacked_messages = 0
+        self.blocked = False
+        for state in self._consumers.values():
+            state.pending = PositionSet()
+            state.unacked_messages = 0
+            state.blocked = False
+
+    def set_limits(self, limits: UnackedLimits) -> None:
+        self._limits = limits
+        self._count(None, 0)
+        for state in self._consumers.values():
+            self._count(state, 0)
+
+    def _count(self, state: ConsumerState | None, change: int) -> None:
+        self.unacked_messages += change
+        self.blocked = _blocked(self.blocked, self.unacked_messages, self._limits.per_subscription)
+        if state is not None:
+            state.unacked_messages += change
+            state.blocked = _blocked(state.blocked, state.unacked_messages, self._limits.per_consumer)
+
+
+def _blocked(before: bool, unacked: int, limit: int | None) -> bool:
+    if limit is None:
+        return False
+    return unacked > limit // 2 if before else unacked >= limit

@@ -1,0 +1,386 @@
+"""Key_Shared: entries are spread over consumers by their key, and a key is with one consumer at a time. Pure.
+
+The selector (:mod:`replicator.engine.subscriptions.key_shared`) says whose a key is; it changes when consumers come
+and go. What keeps the order of a key is here:
+
+1. An entry may go to its key's consumer only if nobody else holds an entry of that key. So a newcomer waits for those
+   of its own keys that another consumer still holds, and for nothing else: they drain (PIP-379). Keys are told apart
+   by the 32-bit hash.
+2. An entry that may not go now waits, in order, and the reading of the log goes on: other keys are not held up. What
+   waits is bounded by :data:`WAITING_MAX`; at the bound no more is read until some of it has gone.
+3. An entry waits either with its consumer (which has no permits) or with its key (which is draining). When the last
+   entry of a draining key is acknowledged or taken back, what waits moves to the consumer whose key it is now.
+4. When consumers come or go, what waits is sorted anew, before the next entry is given out.
+5. The log is read on only when no consumer that could take something has anything waiting. So nothing overtakes an
+   earlier entry of its key: where one waits, its consumer has no permits, or the key is draining.
+
+With ``allow_out_of_order_delivery`` rule 1 does not ask who holds the key. With the older ordering of seed 000
+(recently joined) a newcomer gets, besides rule 1, nothing that was sent after it came until everything that was sent
+before is acknowledged; "sent" and not "read", as PIP-282 corrected it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from replicator.engine.errors import ConsumerBusy
+from replicator.engine.log.position_set import PositionSet
+from replicator.engine.policies import KeyAssignment, KeyOrdering
+from replicator.engine.subscriptions.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, gone
+from replicator.engine.subscriptions.dispatch.held import HeldEntry
+from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
+from replicator.engine.subscriptions.dispatch.plan import (
+    Assignment,
+    Candidate,
+    ReadAgain,
+    ReadPlan,
+    ReadTail,
+    UnackedLimits,
+)
+from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.subscriptions.key_shared.selector import KeySelector, make_selector
+from replicator.engine.types import HashRange, SubscribeOptions, SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+WAITING_MAX: Final = 20_000
+"""Entries that wait for a consumer; only their positions and hashes are kept, about 200 bytes each."""
+HASHES_SHOWN_MAX: Final = 20
+"""Hashes of a stuck consumer that the stats show."""
+RANGES_SHOWN_MAX: Final = 200
+
+
+class KeySharedDispatcher(ManyActiveDispatcher):
+    """The dispatch state of a Key_Shared subscription."""
+
+    def __init__(
+        self,
+        read_position: Position = BEFORE_ALL,
+        redeliveries: RedeliveryCounts | None = None,
+        *,
+        assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING,
+        ordering: KeyOrdering = KeyOrdering.DRAINING,
+        limits: UnackedLimits = UnackedLimits(),  # noqa: B008 - a frozen value
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        super().__init__(SubscriptionType.KEY_SHARED, read_position, redeliveries, limits)
+        self._assignment = assignment
+        self._ordering = ordering
+        self._waiting_max = waiting_max
+        self._selector: KeySelector | None = None
+        self._ranges_of = -1
+        self._ranges_shown: Mapping[int, Sequence[HashRange]] = {}
+        self._sticky = False
+        self._out_of_order = False
+        self._holders: dict[int, tuple[int, int]] = {}
+        """Key hash → the consumer that holds entries of it, and how many."""
+        self._waiting: dict[Position, int] = {}
+        """Key hashes of the entries that wait."""
+        self._waiting_order = PositionSet()
+        self._queues: dict[int | None, PositionSet] = {}
+        """Consumer → what waits for it; None: nobody's slots."""
+        self._draining: dict[int, PositionSet] = {}
+        """Key hash → what waits until its holder has let go."""
+        self._sorted = True
+        """Whether what waits lies in these two as it should; else :meth:`_sort_waiting` will see to it."""
+        self._due = PositionSet()
+        """Was delayed and is due; its keys are not known before it is read again."""
+        self._clock_ms = 0
+        self._last_sent = BEFORE_ALL
+        self._mark_delete = read_position
+        self._joined_at: dict[int, Position] = {}
+        """Recently joined consumers: they get nothing above this until all up to it is acknowledged."""
+
+    def next_read(self, now_ms: int) -> ReadPlan | None:
+        if self._held.blocked:
+            return None
+        ready = [state for state in self.consumers.values() if state.ready]
+        if not ready:
+            return None
+        self._sort_waiting()
+        self._due.update(self._delayed.take_due(now_ms))
+        again: list[Position] = []
+        share = max(1, READ_AGAIN_MAX // len(ready))
+        for state in ready:
+            queue = self._queues.get(state.id)
+            if queue:
+                limit = self._joined_at.get(state.id)
+                found = queue.head(min(state.permits, share))
+                again += found if limit is None else [position for position in found if position <= limit]
+        if not again and self._due and len(self._waiting) < self._waiting_max:
+            again = self._due.head(READ_AGAIN_MAX)
+        if again:
+            again.sort()
+            return ReadAgain(again)
+        return ReadTail(self.read_position) if self._may_read_on() else None
+
+    def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
+        assignments: list[Assignment] = []
+        if isinstance(plan, ReadAgain):
+            for position in gone(plan, candidates):
+                self._forget(position)
+        for index, candidate in enumerate(candidates):
+            position = candidate.position
+            waited = position in self._waiting
+            if not candidate.wanted:
+                self._forget(position)
+            elif candidate.deliver_at_ms > now_ms and not waited:
+                if self._delayed.full:
+                    break
+                self._delayed.add(position, candidate.deliver_at_ms)
+            elif (state := self._receiver(candidate)) is not None:
+                if waited:
+                    self._unpark(position)
+                self._send(state, candidate, now_ms)
+                assignments.append(Assignment(state.id, index, self.redeliveries.count(position)))
+            elif not waited:
+                if len(self._waiting) >= self._waiting_max:
+                    break
+                self._park(position, candidate.key_hash)
+            if isinstance(plan, ReadTail):
+                self.read_position = position
+            else:
+                self._due.discard(position)
+        return assignments
+
+    def acknowledged(self, position: Position) -> None:
+        entry = self._held.remove(position)
+        if entry is not None:
+            self._released(entry)
+        self._forget(position)
+        self.redeliveries.forget(position)
+
+    def acknowledged_through(self, position: Position) -> None:
+        for entry in self._held.remove_through(position):
+            self._released(entry)
+        if position > self._mark_delete:
+            self._mark_delete = position
+            self._joined_at = {id_: limit for id_, limit in self._joined_at.items() if limit > position}
+            while (waiting := self._waiting_order.first()) is not None and waiting <= position:
+                self._unpark(waiting)  # consumed without an acknowledgement here: in another cluster, or skipped
+        self._due.discard_through(position)
+        self._delayed.discard_through(position)
+        self.redeliveries.forget_through(position)
+        self.read_position = max(self.read_position, position)
+
+    def restart(self, position: Position) -> None:
+        self.read_position = self._last_sent = self._mark_delete = position
+        self._held.clear()
+        self._holders.clear()
+        self._waiting.clear()
+        self._waiting_order = PositionSet()
+        self._queues.clear()
+        self._draining.clear()
+        self._delayed.clear()
+        self._due = PositionSet()
+        self._joined_at.clear()
+        self.redeliveries.clear()
+
+    def status(self) -> Mapping[str, Any]:
+        self._sort_waiting()
+        return {
+            **super().status(),
+            "key_assignment": "sticky" if self._sticky else self._assignment.value,
+            "key_ordering": "out-of-order" if self._out_of_order else self._ordering.value,
+            "delayed_entries": len(self._delayed) + len(self._due),
+            "waiting_entries": len(self._waiting),
+            "blocked_on_waiting": len(self._waiting) >= self._waiting_max,
+            "draining_hashes": len(self._draining),
+        }
+
+    def consumer_status(self, consumer_id: int) -> Mapping[str, Any]:
+        """Also the consumer's ranges, and the hashes that others wait for it to let go."""
+        assert self._selector is not None
+        self._sort_waiting()
+        holds = self._hashes_held_by(consumer_id)
+        queue = self._queues.get(consumer_id)
+        joined_at = self._joined_at.get(consumer_id)
+        return {
+            **super().consumer_status(consumer_id),
+            "key_hash_ranges": [list(range_) for range_ in self._ranges().get(consumer_id, ())][:RANGES_SHOWN_MAX],
+            "held_hashes": len(holds),
+            "draining_hashes": [hash_ for hash_ in holds if hash_ in self._draining][:HASHES_SHOWN_MAX],
+            "waiting_entries": len(queue) if queue else 0,
+            "recently_joined_at": None if joined_at is None else str(joined_at),
+        }
+
+    def _hashes_held_by(self, consumer_id: int) -> list[int]:
+        """In ascending order; from what it holds, because there may be a thousand consumers to ask for."""
+        entries = (self._held.get(position) for position in self.consumers[consumer_id].pending)
+        hashes = {entry.key_hash for entry in entries if entry is not None}
+        # Out of order a key can have two holders, of which the newer is remembered, and forgotten when it lets go.
+        return sorted(hash_ for hash_ in hashes if self._holders.get(hash_, (None, 0))[0] == consumer_id)
+
+    def _ranges(self) -> Mapping[int, Sequence[HashRange]]:
+        """The selector's ranges; kept, because the stats ask for each consumer's and a ring has a hundred of each."""
+        assert self._selector is not None
+        if self._ranges_of != self._selector.version:
+            self._ranges_of, self._ranges_shown = self._selector.version, self._selector.ranges()
+        return self._ranges_shown
+
+    # Consumers come and go.
+
+    def _admit(self, consumer_id: int, options: SubscribeOptions) -> None:
+        policy = options.key_shared
+        for other in self.consumers.values():
+            theirs = other.options.key_shared
+            if (theirs.sticky_ranges is None) != (policy.sticky_ranges is None):
+                raise ConsumerBusy(
+                    "the consumers of a Key_Shared subscription either all bring sticky ranges or none does: "
+                    f"{other.options.consumer_name!r} {'does not' if theirs.sticky_ranges is None else 'does'}"
+                )
+            if theirs.allow_out_of_order_delivery != policy.allow_out_of_order_delivery:
+                raise ConsumerBusy(
+                    "the consumers of a Key_Shared subscription must agree on allow_out_of_order_delivery: it is "
+                    f"{theirs.allow_out_of_order_delivery} for {other.options.consumer_name!r}"
+                )
+        if not self.consumers or self._selector is None:
+            # The kind of selector is settled by the first consumer, and can change only when all have gone.
+            selector = make_selector(self._assignment, policy.sticky_ranges is not None)
+            selector.add(consumer_id, options.consumer_name, policy)
+            self._selector = selector
+            self._ranges_of = -1
+        else:
+            self._selector.add(consumer_id, options.consumer_name, policy)
+        self._sticky = policy.sticky_ranges is not None
+        self._out_of_order = policy.allow_out_of_order_delivery
+
+    def _joined(self, consumer_id: int) -> None:
+        if (
+            self._ordering is KeyOrdering.RECENTLY_JOINED
+            and not self._out_of_order
+            and len(self.consumers) > 1
+            and self._last_sent > self._mark_delete
+        ):
+            self._joined_at[consumer_id] = self._last_sent
+        self._sorted = False
+
+    def _left(self, state: ConsumerState) -> None:
+        assert self._selector is not None
+        self._selector.remove(state.id)
+        self._joined_at.pop(state.id, None)
+        for position in state.pending:
+            entry = self._held.remove(position)
+            assert entry is not None
+            self._count_waiting(position, entry.key_hash)
+            self._let_go(entry)
+        if len(self.consumers) == 1 and self._ordering is KeyOrdering.RECENTLY_JOINED:
+            self._joined_at.clear()  # nobody is left whom the last one could overtake
+        self._sorted = False
+
+    def _sort_waiting(self) -> None:
+        """Put what waits where it belongs, once for all the consumers that came and went since it was asked for."""
+        if self._sorted:
+            return
+        self._sorted = True
+        self._queues = {}
+        self._draining = {}
+        for position in self._waiting_order:
+            self._place(position, self._waiting[position])
+
+    # One entry.
+
+    def _receiver(self, candidate: Candidate) -> ConsumerState | None:
+        """The consumer that may have the entry now."""
+        if self._held.blocked:
+            return None
+        key_hash = candidate.key_hash
+        consumer_id = self._select(key_hash)
+        if consumer_id is None or not (state := self.consumers[consumer_id]).ready:
+            return None
+        holder = self._holders.get(key_hash)
+        if holder is not None and holder[0] != consumer_id and not self._out_of_order:
+            return None
+        limit = self._joined_at.get(consumer_id)
+        return None if limit is not None and candidate.position > limit else state
+
+    def _send(self, state: ConsumerState, candidate: Candidate, now_ms: int) -> None:
+        assert self._selector is not None
+        state.permits -= candidate.messages
+        unacked = candidate.unacked or candidate.messages
+        self._held.add(candidate.position, HeldEntry(state.id, unacked, candidate.key_hash))
+        holder = self._holders.get(candidate.key_hash)
+        # Out of order a key may have two holders; the newer one is remembered.
+        count = holder[1] + 1 if holder is not None and holder[0] == state.id else 1
+        self._holders[candidate.key_hash] = (state.id, count)
+        self._last_sent = max(self._last_sent, candidate.position)
+        self._clock_ms = max(self._clock_ms, now_ms)  # the wall clock may be put back, the selector's may not
+        self._selector.record(state.id, candidate.messages, self._clock_ms / 1000)
+
+    def _select(self, key_hash: int) -> int | None:
+        return None if self._selector is None else self._selector.select(key_hash)
+
+    def _take_back(self, position: Position) -> bool:
+        """The entry is not with its consumer any more, and waits."""
+        entry = self._held.remove(position)
+        if entry is None:
+            return False
+        self._let_go(entry)
+        self._park(position, entry.key_hash)
+        self._drained(entry.key_hash)
+        return True
+
+    def _released(self, entry: HeldEntry) -> None:
+        self._let_go(entry)
+        self._drained(entry.key_hash)
+
+    def _let_go(self, entry: HeldEntry) -> None:
+        holder = self._holders.get(entry.key_hash)
+        if holder is None or holder[0] != entry.consumer_id:
+            return
+        if holder[1] > 1:
+            self._holders[entry.key_hash] = (holder[0], holder[1] - 1)
+        else:
+            del self._holders[entry.key_hash]
+
+    def _drained(self, key_hash: int) -> None:
+        """If nobody holds the key any more, what waits for that goes to the queue of its consumer."""
+        if key_hash in self._holders or not self._sorted:
+            return
+        waiting = self._draining.pop(key_hash, None)
+        if waiting is not None:
+            self._queues.setdefault(self._select(key_hash), PositionSet()).update(waiting)
+
+    # What waits.
+
+    def _park(self, position: Position, key_hash: int) -> None:
+        self._count_waiting(position, key_hash)
+        self._place(position, key_hash)
+
+    def _count_waiting(self, position: Position, key_hash: int) -> None:
+        self._waiting[position] = key_hash
+        self._waiting_order.add(position)
+
+    def _place(self, position: Position, key_hash: int) -> None:
+        if not self._sorted:
+            return
+        consumer_id = self._select(key_hash)
+        holder = self._holders.get(key_hash)
+        if holder is not None and holder[0] != consumer_id and not self._out_of_order:
+            self._draining.setdefault(key_hash, PositionSet()).add(position)
+        else:
+            self._queues.setdefault(consumer_id, PositionSet()).add(position)
+
+    def _unpark(self, position: Position) -> None:
+        key_hash = self._waiting.pop(position)
+        self._waiting_order.discard(position)
+        if not self._sorted:
+            return
+        draining = self._draining.get(key_hash)
+        if draining is not None and position in draining:
+            draining.discard(position)
+            if not draining:
+                del self._draining[key_hash]
+            return
+        queue = self._queues.get(self._select(key_hash))
+        assert queue is not None
+        queue.discard(position)
+
+    def _forget(self, position: Position) -> None:
+        """The entry is consumed or gone: nobody is to get it."""
+        if position in self._waiting:
+            self._unpark(position)
+        self._due.discard(position)
+
+    def _may_read_on(self) -> bool:
+        return len(self._waiting) < self._waiting_max and not self._delayed.full

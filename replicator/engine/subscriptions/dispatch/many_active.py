@@ -1,0 +1,69 @@
+"""What Shared and Key_Shared have in common: entries are spread over all consumers that have permits. Pure.
+
+Each entry that is out is counted for its consumer and for the subscription; at a limit of unacknowledged messages
+dispatch pauses (:mod:`held`). Entries that are to be delivered later are set aside until they are due (:mod:`delayed`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from replicator.engine.subscriptions.dispatch.delayed import DelayedEntries
+from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
+from replicator.engine.subscriptions.dispatch.held import HeldEntries
+from replicator.engine.subscriptions.dispatch.plan import UnackedLimits
+from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.types import SubscriptionType
+from snapshots.position import Position
+
+
+class ManyActiveDispatcher(Dispatcher):
+    """The dispatch state of a subscription all of whose consumers are active."""
+
+    def __init__(
+        self,
+        subscription_type: SubscriptionType,
+        read_position: Position,
+        redeliveries: RedeliveryCounts | None,
+        limits: UnackedLimits,
+    ) -> None:
+        super().__init__(subscription_type, read_position, redeliveries)
+        self._held = HeldEntries(self.consumers, limits)
+        self._delayed = DelayedEntries()
+
+    @property
+    def permits(self) -> int:
+        return sum(state.permits for state in self.consumers.values() if state.ready)
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        return self._delayed.next_due_ms
+
+    def partly_acknowledged(self, position: Position, unacked: int) -> None:
+        self._held.shrink(position, unacked)
+
+    def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
+        pending = self.consumers[consumer_id].pending
+        for position in list(pending) if positions is None else [p for p in positions if p in pending]:
+            if self._take_back(position):  # named twice in a request, it is one redelivery
+                self.redeliveries.add(position)
+
+    def set_limits(self, limits: UnackedLimits) -> None:
+        """The policies changed."""
+        self._held.set_limits(limits)
+
+    def held(self) -> dict[Position, int]:
+        return {position: entry.consumer_id for position, entry in self._held.items()}
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "unacked_messages": self._held.unacked_messages,
+            "blocked_on_unacked": self._held.blocked,
+            "delayed_entries": len(self._delayed),
+        }
+
+    @abstractmethod
+    def _take_back(self, position: Position) -> bool:
+        """The entry is to be sent again; returns whether it was out."""

@@ -1,0 +1,45 @@
+"""Auto-split hash range: the largest range is halved for a newcomer. Cheap, moves few keys, and shares unevenly.
+
+Keeps invariant 3 of DESIGN §3 possible: each slot has one owner, and a change touches one other consumer only.
+
+1. The first consumer owns slots 0..65535.
+2. A newcomer takes the lower half of the largest range; its owner keeps the upper half. Among equals the one with the
+   lowest slots is split: so four joins give C3 | C2 | C4 | C1, as the seed draws it.
+3. A leaver's range goes to its right neighbour, the last range to its left one.
+
+Balance: after j joins since the last leave no range has more than ``2 * (65536 // j) + 1`` slots. (While the largest
+has M slots, every range that a split made has at least ``M // 2``, and there are at least j of those.) With joins only,
+none is more than twice another. After leaves there is no bound until consumers join again: that is the price.
+
+Source: seed 000, "Auto-split Hash Range".
+"""
+
+from __future__ import annotations
+
+from replicator.engine.errors import InvalidHashRanges
+from replicator.engine.subscriptions.key_shared.hashing import SLOTS
+from replicator.engine.subscriptions.key_shared.tiling import Tiling, refuse_sticky_ranges
+from replicator.engine.types import KeySharedPolicy
+
+
+class HashRangeSelector(Tiling):
+    """Implements :class:`~replicator.engine.subscriptions.key_shared.selector.KeySelector`."""
+
+    def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
+        """Raises :class:`InvalidHashRanges` for a consumer with sticky ranges, or the 65,537th."""
+        refuse_sticky_ranges(name, policy)
+        if not self._owners:
+            self._first(consumer_id)
+            return
+        largest = max(range(len(self._owners)), key=self._size)
+        if self._size(largest) == 1:
+            raise InvalidHashRanges(f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one")
+        self._split(largest, consumer_id, newcomer_is_lower=True)
+
+    def remove(self, consumer_id: int) -> None:
+        """The range goes to the right neighbour, the last one to the left."""
+        index = self._owners.index(consumer_id)
+        self._merge(index, into_right=index + 1 < len(self._owners))
+
+    def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
+        """Load does not matter here."""

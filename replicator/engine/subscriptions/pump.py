@@ -1,0 +1,199 @@
+"""Dispatch of one subscription, as the dispatcher decides it: reads entries, and hands them to consumers.
+
+The shell of :mod:`replicator.engine.subscriptions.dispatch`. It runs in short pieces on the event loop, so that one
+busy subscription does not hold up the others, and wakes by itself when a delayed message is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+import structlog
+
+from replicator.engine.errors import EngineError, EntryCorrupt, MessageTooLarge
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
+from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadPlan, ReadTail
+from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
+from replicator.engine.types import Delivery, LoggedEntry, SubscriptionType
+from snapshots.position import Position
+
+DISPATCH_ENTRIES_MAX: Final = 1000
+"""Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
+DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+DISPATCH_SECONDS_MAX: Final = 0.02
+"""What is sent again may lie in as many blocks as there are entries, each of them to be read whole."""
+SLEEP_SECONDS_MAX: Final = 60.0
+"""A wall clock that is put forward must not leave a delayed message lying for long."""
+
+log = structlog.get_logger(__name__)
+
+ReadEntries = Callable[[Position, Position | None, int, int], list[LoggedEntry]]
+
+
+class Pump:
+    """Reads for one subscription and delivers, whenever something has changed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wall_clock_ms: Callable[[], int],
+        cursor: Cursor,
+        consumers: Mapping[int, EngineConsumer],
+    ) -> None:
+        self._loop = loop
+        self._wall_clock_ms = wall_clock_ms
+        self._cursor = cursor
+        self._consumers = consumers
+        self._scheduled: asyncio.Handle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.read: ReadEntries | None = None
+        """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
+        self.delays = True
+        """Whether messages that are to be delivered later wait for their time."""
+        self.error: str | None = None
+        """Why dispatch stands still, such as a block that cannot be read."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether it has work for the next turn of the event loop."""
+        return self._scheduled is not None
+
+    def schedule(self) -> None:
+        """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
+        if self._scheduled is None and self._consumers:
+            self._scheduled = self._loop.call_soon(self._run)
+
+    def postpone(self) -> None:
+        """Let all that the event loop has before it come first, such as the news of who is active."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+            self.schedule()
+
+    def _run(self) -> None:
+        self._scheduled = None
+        dispatcher = self.dispatcher
+        if dispatcher is None or self.read is None or not self._consumers:
+            return
+        now_ms = self._wall_clock_ms()
+        plan = dispatcher.next_read(now_ms)
+        self._set_alarm(dispatcher.wake_at_ms, now_ms)
+        if plan is None:
+            return
+        try:
+            entries = self._read(plan, dispatcher.permits)
+            candidates = self._candidates(entries, dispatcher.type)
+        except EngineError as error:
+            self.error = str(error)
+            return
+        self.error = None
+        if not entries and isinstance(plan, ReadTail):
+            return
+        deliveries: dict[int, list[Delivery]] = {}
+        for assignment in dispatcher.assign(plan, candidates, now_ms):
+            entry = entries[assignment.candidate]
+            deliveries.setdefault(assignment.consumer_id, []).append(self._delivery(entry, assignment))
+        for consumer_id, batch in deliveries.items():
+            consumer = self._consumers.get(consumer_id)
+            if consumer is not None:  # not closed by a consumer that was served before it
+                self._deliver(consumer, batch)
+        self.schedule()
+
+    @staticmethod
+    def _deliver(consumer: EngineConsumer, batch: Sequence[Delivery]) -> None:
+        """A consumer that fails is a bug of its owner; others must get what is theirs, and what it holds as well."""
+        try:
+            consumer.deliver(batch)
+        except Exception:
+            log.exception("a consumer failed to take its messages", consumer=consumer.name)
+            consumer.close("it failed to take its messages")
+
+    def _read(self, plan: ReadPlan, permits: int) -> list[LoggedEntry]:
+        assert self.read is not None
+        # An entry has at least one message: more entries than permits could not be sent.
+        entries_max = min(permits, DISPATCH_ENTRIES_MAX)
+        if isinstance(plan, ReadTail):
+            return self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
+        found: list[LoggedEntry] = []
+        bytes_left = DISPATCH_BYTES_MAX
+        until = self._loop.time() + DISPATCH_SECONDS_MAX
+        for first, last in _runs(plan.positions):
+            run = self.read(Position(first.ledger, first.entry - 1), last, last.entry - first.entry + 1, bytes_left)
+            found += [entry for entry in run if first <= entry.position <= last]
+            bytes_left -= sum(len(entry.entry) for entry in run)
+            if bytes_left <= 0 or (found and self._loop.time() >= until):
+                break
+        return found
+
+    def _candidates(self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType) -> list[Candidate]:
+        cursor = self._cursor
+        is_consumed, acked_indexes = cursor.is_consumed, cursor.acked_indexes
+        if subscription_type.one_active:
+            return [
+                Candidate(entry.position, entry.batch_size, not entry.marker and not is_consumed(entry.position))
+                for entry in entries
+            ]
+        keyed = subscription_type is SubscriptionType.KEY_SHARED
+        candidates: list[Candidate] = []
+        for entry in entries:
+            if entry.marker or is_consumed(entry.position):
+                candidates.append(Candidate(entry.position, entry.batch_size, False))
+                continue
+            try:
+                metadata, _ = decode_entry(entry.entry, check=False)  # the block's checksum was checked
+            except (EntryCorrupt, MessageTooLarge):
+                # Whatever it is, it is for a consumer to see and to refuse; it must not hold up what follows.
+                candidates.append(Candidate(entry.position, entry.batch_size, True))
+                continue
+            acked = acked_indexes(entry.position)
+            candidates.append(
+                Candidate(
+                    entry.position,
+                    entry.batch_size,
+                    True,
+                    entry.batch_size - len(acked) if acked is not None else entry.batch_size,
+                    key_hash(entry_key(metadata)) if keyed else 0,
+                    metadata.deliver_at_time if self.delays else 0,
+                )
+            )
+        return candidates
+
+    def _delivery(self, entry: LoggedEntry, assignment: Assignment) -> Delivery:
+        acked = self._cursor.acked_indexes(entry.position)
+        return Delivery(
+            position=entry.position,
+            redelivery_count=assignment.redelivery_count,
+            batch_size=entry.batch_size,
+            acked=None if acked is None else acked.serialize(),
+            entry=bytes(entry.entry),
+            origin=entry.origin,
+            origin_position=entry.origin_position,
+        )
+
+    def _set_alarm(self, wake_at_ms: int | None, now_ms: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if wake_at_ms is not None:
+            delay = min(max(0.0, (wake_at_ms - now_ms) / 1000), SLEEP_SECONDS_MAX)
+            self._alarm = self._loop.call_later(delay, self.schedule)
+
+    def stop(self) -> None:
+        """The consumers have gone, or the topic has."""
+        self._set_alarm(None, 0)
+
+
+def _runs(positions: Sequence[Position]) -> list[tuple[Position, Position]]:
+    """Positions in order as runs of neighbours: first and last of each."""
+    runs: list[tuple[Position, Position]] = []
+    for _, group in groupby(enumerate(positions), key=lambda pair: (pair[1].ledger, pair[1].entry - pair[0])):
+        members = [position for _, position in group]
+        runs.append((members[0], members[-1]))
+    return runs

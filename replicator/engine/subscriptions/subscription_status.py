@@ -1,0 +1,36 @@
+"""The figures of a subscription, as the status page and the admin paths show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from replicator.engine.subscriptions.dispatch.single_active import SingleActiveDispatcher
+
+if TYPE_CHECKING:
+    from replicator.engine.subscriptions.subscription import Subscription
+
+
+def subscription_status(subscription: Subscription) -> Mapping[str, Any]:
+    """Names of figures, and JSON values; positions are ``ledger:entry``."""
+    cursor, kind, dispatcher = subscription.cursor, subscription.type, subscription.dispatcher
+    active = dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
+    return {
+        "name": subscription.name,
+        "type": None if kind is None else kind.value,
+        "durable": subscription.durable,
+        "replicated": subscription.replicated,
+        "generation": cursor.generation,
+        "mark_delete": str(cursor.mark_delete),
+        "individually_deleted_entries": len(cursor.state.individually_deleted),
+        "backlog_entries": cursor.backlog_entries(),
+        "backlog_messages": subscription.backlog_messages(),
+        "error": subscription.error,
+        **(dispatcher.status() if dispatcher is not None and subscription.consumers else {}),
+        "active_consumer": None if active is None else subscription.consumers[active].name,
+        "consumers": [
+            {"name": consumer.name, **dispatcher.consumer_status(consumer.id)}
+            for consumer in subscription.consumers.values()
+            if dispatcher is not None
+        ],
+    }

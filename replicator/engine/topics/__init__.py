@@ -1,0 +1,1 @@
+"""The catalog of topics: names, namespaces, partitions, patterns, and who watches them."""

@@ -1,0 +1,206 @@
+"""What tenants, namespaces and topics there are, in memory. Pure.
+
+Invariants: names are kept sorted, so a look-up is O(log n) and a listing costs what it lists; what consumers can
+subscribe to is always the partitioned topics by their base names, and the topics that are no partition of one of
+them; each change returns how that set changed, so that whoever follows the changes has the set.
+
+1. A topic comes or goes. If it is a partition of a partitioned topic, the set is as before.
+2. A name becomes partitioned, or gets more partitions: the name is in the set once, and topics that are its partitions
+   from now on leave it.
+3. A name is not partitioned any more: it leaves the set, and partitions that are still there enter it.
+
+Names whose local part starts with ``__`` are internal: they are topics, but never in the set.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from replicator.engine.topic_name import SCHEME, TopicName
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.engine.topics.partitions import PartitionedTopic, partition_of
+
+INTERNAL_PREFIX = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Appeared:
+    """Consumers can subscribe to this name from now on."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disappeared:
+    """They cannot any more."""
+
+    name: str
+
+
+Change = Appeared | Disappeared
+
+
+@dataclass(slots=True, eq=False)
+class Namespace:
+    """One namespace: its policies, and what is in it. Only :class:`CatalogIndex` changes it."""
+
+    name: str
+    policies: NamespacePolicies
+    topics: list[str] = field(default_factory=list)
+    """The full name of every topic that has a log, partitions included; sorted."""
+    partitioned: dict[str, PartitionedTopic] = field(default_factory=dict)
+    subscribable: list[str] = field(default_factory=list)
+    """Sorted."""
+
+    @property
+    def empty(self) -> bool:
+        return not self.topics and not self.partitioned
+
+
+class CatalogIndex:
+    """The names of one cluster. Names are full topic names, and ``tenant/namespace``."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, dict[str, Namespace]] = {}
+
+    # Asking.
+
+    def tenants(self) -> list[str]:
+        return sorted(self._tenants)
+
+    def has_tenant(self, tenant: str) -> bool:
+        return tenant in self._tenants
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """``tenant/namespace``, sorted; none for a tenant that there is not."""
+        return sorted(each.name for each in self._tenants.get(tenant, {}).values())
+
+    def namespace(self, name: str) -> Namespace | None:
+        return self._tenants.get(name.partition("/")[0], {}).get(name)
+
+    def partitioned(self, topic: TopicName) -> PartitionedTopic | None:
+        """The partitioned topic of that name."""
+        namespace = self.namespace(topic.full_namespace)
+        return None if namespace is None else namespace.partitioned.get(str(topic))
+
+    def all_partitioned(self) -> Iterator[PartitionedTopic]:
+        for namespaces in self._tenants.values():
+            for namespace in namespaces.values():
+                yield from namespace.partitioned.values()
+
+    def partitions_here(self, name: str) -> list[str]:
+        """The topics that are called as partitions of ``name`` would be, whatever their index; O(matching)."""
+        namespace = self.namespace(_namespace_of(name))
+        return [] if namespace is None else _with_prefix(namespace.topics, f"{name}-partition-")
+
+    # Changing.
+
+    def add_tenant(self, tenant: str) -> None:
+        self._tenants.setdefault(tenant, {})
+
+    def remove_tenant(self, tenant: str) -> None:
+        assert not self._tenants[tenant], f"tenant {tenant} has namespaces"
+        del self._tenants[tenant]
+
+    def add_namespace(self, name: str, policies: NamespacePolicies | None = None) -> Namespace:
+        """The namespace of that name, made with its tenant if there is none; ``policies`` replace those it has."""
+        namespaces = self._tenants.setdefault(name.partition("/")[0], {})
+        namespace = namespaces.get(name)
+        if namespace is None:
+            namespace = namespaces[name] = Namespace(name, policies or NamespacePolicies())
+        elif policies is not None:
+            namespace.policies = policies
+        return namespace
+
+    def remove_namespace(self, name: str) -> None:
+        """Its tenant stays."""
+        namespace = self.namespace(name)
+        assert namespace is not None
+        assert namespace.empty, f"namespace {name} has topics"
+        del self._tenants[name.partition("/")[0]][name]
+
+    def add_topic(self, name: str) -> list[Change]:
+        """A topic has a log now."""
+        namespace = self.add_namespace(_namespace_of(name))
+        _insert(namespace.topics, name)
+        return [] if self._hidden(namespace, name) else _appear(namespace, name)
+
+    def remove_topic(self, name: str) -> list[Change]:
+        namespace = self.namespace(_namespace_of(name))
+        assert namespace is not None
+        _remove(namespace.topics, name)
+        return [] if self._hidden(namespace, name) else _disappear(namespace, name)
+
+    def set_partitioned(self, partitioned: PartitionedTopic) -> list[Change]:
+        """The name is partitioned, into more than before if it was."""
+        namespace = self.add_namespace(_namespace_of(partitioned.name))
+        before = namespace.partitioned.get(partitioned.name)
+        shown = [] if before is not None or is_internal(partitioned.name) else [partitioned.name]
+        hidden = [name for name in self.partitions_here(partitioned.name) if not self._hidden(namespace, name)]
+        namespace.partitioned[partitioned.name] = partitioned
+        changes: list[Change] = []
+        for name in hidden:
+            if self._hidden(namespace, name):
+                changes += _disappear(namespace, name)
+        for name in shown:
+            changes += _appear(namespace, name)
+        return changes
+
+    def remove_partitioned(self, name: str) -> list[Change]:
+        """The name is not partitioned any more, whether or not topics that were its partitions are left."""
+        namespace = self.namespace(_namespace_of(name))
+        assert namespace is not None
+        del namespace.partitioned[name]
+        changes: list[Change] = [] if is_internal(name) else _disappear(namespace, name)
+        for partition in self.partitions_here(name):
+            if not self._hidden(namespace, partition):
+                changes += _appear(namespace, partition)
+        return changes
+
+    def _hidden(self, namespace: Namespace, name: str) -> bool:
+        return is_internal(name) or partition_of(name, namespace.partitioned) is not None
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic is nobody's to subscribe to by pattern."""
+    return name.rpartition("/")[2].startswith(INTERNAL_PREFIX)
+
+
+def _namespace_of(topic: str) -> str:
+    return topic.removeprefix(SCHEME).rpartition("/")[0]
+
+
+def _with_prefix(names: list[str], prefix: str) -> list[str]:
+    found = []
+    for at in range(bisect_left(names, prefix), len(names)):
+        if not names[at].startswith(prefix):
+            break
+        found.append(names[at])
+    return found
+
+
+def _insert(names: list[str], name: str) -> None:
+    assert not _holds(names, name), f"{name} is there"
+    insort(names, name)
+
+
+def _remove(names: list[str], name: str) -> None:
+    assert _holds(names, name), f"{name} is not there"
+    del names[bisect_left(names, name)]
+
+
+def _holds(names: list[str], name: str) -> bool:
+    at = bisect_left(names, name)
+    return at < len(names) and names[at] == name
+
+
+def _appear(namespace: Namespace, name: str) -> list[Change]:
+    _insert(namespace.subscribable, name)
+    return [Appeared(name)]
+
+
+def _disappear(namespace: Namespace, name: str) -> list[Change]:
+    _remove(namespace.subscribable, name)
+    return [Disappeared(name)]

@@ -1,0 +1,89 @@
+"""Partitioned topics: which names are partitioned, into how many, and making them.
+
+A partitioned topic is a name and a number; its partitions are topics of their own, named ``NAME-partition-0`` and so
+on. Invariant: a name is a plain topic or a partitioned one, never both, and a partition's index is below the number.
+
+The number is stored before the partitions are made, so that a worker that is killed in between knows that some are
+missing: making the topic again with the same number makes the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.engine.errors import InvalidPartitions, NotAllowedError
+from replicator.engine.log.store import Store
+from replicator.engine.topic_name import TOPIC_NAME_BYTES_MAX, TopicName, parse_topic
+
+TABLE: Final = "partitioned"
+PARTITIONS_MAX: Final = 10_000
+"""Of one topic. Each is a log with cursors of its own: some kB of memory."""
+_SUFFIX: Final = "-partition-"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedTopic:
+    """A partitioned topic: its full name, and how many partitions it has."""
+
+    name: str
+    partitions: int
+
+    def partition(self, index: int) -> str:
+        """The full name of one partition."""
+        assert 0 <= index < self.partitions
+        return f"{self.name}{_SUFFIX}{index}"
+
+    def encode(self) -> bytes:
+        return json.dumps({"partitions": self.partitions}).encode()
+
+    @classmethod
+    def decode(cls, name: str, stored: bytes) -> PartitionedTopic:
+        return cls(name, json.loads(stored)["partitions"])
+
+
+def load_partitioned(store: Store) -> dict[str, PartitionedTopic]:
+    """All partitioned topics by full name."""
+    with store.env.begin(db=store.tables[TABLE]) as txn:
+        return {
+            (name := bytes(key).decode()): PartitionedTopic.decode(name, bytes(value)) for key, value in txn.cursor()
+        }
+
+
+def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> PartitionedTopic | None:
+    """The one of ``partitioned`` that the topic is a partition of; None if it is a topic by itself."""
+    base, separator, index = name.rpartition(_SUFFIX)
+    whole = partitioned.get(base) if separator else None
+    if whole is None or not index.isdecimal() or index != str(int(index)) or int(index) >= whole.partitions:
+        return None
+    return whole
+
+
+def check_new(name: str, partitions: int) -> PartitionedTopic:
+    """The partitioned topic that is asked for; raises :class:`InvalidTopicName`, :class:`InvalidPartitions` or
+    :class:`NotAllowedError`."""
+    parsed = parse_topic(name)
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidPartitions(f"topic {parsed} can have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+    if parsed.partition >= 0:
+        raise NotAllowedError(f"{parsed} is the name of a partition; a partitioned topic cannot have it")
+    made = PartitionedTopic(str(parsed), partitions)
+    if len(made.partition(partitions - 1)) > TOPIC_NAME_BYTES_MAX:
+        raise NotAllowedError(f"the partitions of {parsed} would have names longer than {TOPIC_NAME_BYTES_MAX} bytes")
+    return made
+
+
+def check_plain(name: TopicName, partitioned: Mapping[str, PartitionedTopic]) -> None:
+    """Raises :class:`NotAllowedError` if ``name`` cannot have a log: it is partitioned, or no partition of what is."""
+    if (whole := partitioned.get(str(name))) is not None:
+        raise NotAllowedError(
+            f"{name} has {whole.partitions} partitions and no log of its own: use {whole.partition(0)} and so on"
+        )
+    if name.partition >= 0:
+        base = str(name).rpartition(_SUFFIX)[0]
+        if (whole := partitioned.get(base)) is not None and str(name) != f"{base}{_SUFFIX}{name.partition}":
+            raise NotAllowedError(f"{name} is not a partition of {base}: its index has zeros in front")
+        if whole is not None and name.partition >= whole.partitions:
+            raise NotAllowedError(f"{name} is not a partition of {base}, which has {whole.partitions} of them")

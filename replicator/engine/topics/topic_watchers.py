@@ -1,0 +1,203 @@
+"""Watching patterns of topics on an engine: the asyncio shell of :mod:`replicator.engine.topics.topic_watch`.
+
+Owns the work that matching is: each watched pattern has a queue of what happened and what was asked, in order, and one
+task takes a slice of :data:`SLICE_SECONDS` from each queue in turn. So a hostile pattern delays others by slices, never
+the event loop by more than one, and a poll sees what was created before it was asked.
+
+Notifications of one pattern are told at once, and then at most every :data:`NOTIFY_PAUSE_SECONDS`: who makes thousands
+of topics causes some notifications of many names, not thousands for each watcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from typing import Final, Protocol
+
+from replicator.engine.errors import EngineError, InvalidPattern
+from replicator.engine.log.commit_group import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.engine.topics.topic_patterns import parse_pattern
+from replicator.engine.topics.topic_watch import TopicListing, TopicWatch, TopicWatchRegistry, WatchedPattern
+
+_log = logging.getLogger(__name__)
+
+SLICE_SECONDS: Final = 0.002
+NOTIFY_PAUSE_SECONDS: Final = 0.02
+_OVER: Final = object()
+JOBS_MAX: Final = 100_000
+"""Of one pattern; creations past it are found by the next poll."""
+
+Job = Iterator[None]
+
+
+class TopicNames(Protocol):
+    """Where the names are: the engine's catalog."""
+
+    def subscribable(self, namespace: str) -> Collection[str]:
+        """The full names of what consumers can subscribe to in ``tenant/namespace``; partitioned topics once. None in
+        a namespace that there is not yet."""
+
+
+class TopicWatchers:
+    """The watchers of one engine, which tells of its topics by the methods of a :class:`TopicListener`."""
+
+    def __init__(self, names: TopicNames) -> None:
+        self._names = names
+        self._registry = TopicWatchRegistry()
+        self._on_change: dict[TopicWatch, Callable[[], None]] = {}
+        self._jobs: dict[WatchedPattern, deque[Job]] = {}
+        self._ready: deque[WatchedPattern] = deque()
+        self._not_before: dict[WatchedPattern, float] = {}
+        self._waking: set[WatchedPattern] = set()
+        """Those that are notified when their pause is over."""
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """How many watch."""
+        return len(self._registry)
+
+    def open(self, connection: Hashable, pattern: str, on_change: Callable[[], None]) -> TopicWatch:
+        """Watch; ``on_change`` is called when there is something to :meth:`TopicWatch.take`, after the first listing.
+
+        Raises :class:`InvalidPattern`, :class:`TooManyWatchers`.
+        """
+        watch = self._registry.open(connection, parse_pattern(pattern))
+        self._on_change[watch] = on_change
+        return watch
+
+    def list(
+        self, watch: TopicWatch, known_hash: str | None, answer: Callable[[TopicListing | EngineError], None]
+    ) -> None:
+        """Call ``answer`` with the names that the pattern matches now, or :class:`InvalidPattern` if they are too many.
+
+        What :meth:`TopicWatch.take` gives from that call on comes after the listing. A watch that is closed before gets
+        no answer.
+        """
+        self._add_job(watch.pattern, self._listing(watch, known_hash, answer))
+
+    def close(self, watch: TopicWatch) -> None:
+        """It watches no longer. Idempotent."""
+        self._registry.close(watch)
+        self._on_change.pop(watch, None)
+        if not watch.pattern.watches:
+            self._not_before.pop(watch.pattern, None)
+
+    # What the engine tells.
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """Consumers can subscribe to it from now on."""
+        for pattern in self._registry.watching(topic_name):
+            self._add_job(pattern, _once(pattern.created, topic_name))
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """They cannot any more."""
+        for pattern in self._registry.watching(topic_name):
+            self._add_job(pattern, _once(pattern.deleted, topic_name))
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Those who consume it have to look at its partitions again, as if it had been made anew."""
+        for pattern in self._registry.watching(topic_name):
+            self._add_job(pattern, _once(pattern.made_anew, topic_name))
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None: ...
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None: ...
+
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None: ...
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
+
+    def on_log_deleted(self, topic: Topic) -> None: ...
+
+    def on_namespace_policies(self, namespace: str) -> None: ...
+
+    # Working.
+
+    def _listing(
+        self, watch: TopicWatch, known_hash: str | None, answer: Callable[[TopicListing | EngineError], None]
+    ) -> Job:
+        namespace = watch.pattern.pattern.namespace
+        names = self._names.subscribable(namespace)
+        for _ in watch.pattern.refresh(self._registry.topics(namespace, names)):
+            if watch not in watch.pattern.watches:
+                return  # a refresh that is not finished has changed nothing
+            yield
+        if watch in watch.pattern.watches:
+            try:
+                listing: TopicListing | EngineError = watch.listing(known_hash)
+            except InvalidPattern as error:
+                listing = error
+            answer(listing)
+
+    def _add_job(self, pattern: WatchedPattern, job: Job) -> None:
+        jobs = self._jobs.get(pattern)
+        if jobs is None:
+            jobs = self._jobs[pattern] = deque()
+            self._ready.append(pattern)
+        if len(jobs) >= JOBS_MAX:
+            _log.warning("pattern %s: more topics come and go than can be matched", pattern.pattern)
+            return
+        jobs.append(job)
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._ready:
+                pattern = self._ready.popleft()
+                jobs = self._jobs[pattern]
+                _work_off(jobs, time.perf_counter() + SLICE_SECONDS)
+                if jobs:
+                    self._ready.append(pattern)
+                else:
+                    del self._jobs[pattern]
+                self._notify(pattern)
+                await asyncio.sleep(0)
+        finally:
+            self._task = None
+
+    def _notify(self, pattern: WatchedPattern) -> None:
+        """Tell the watchers that have something to take, now or when the pause is over."""
+        if not any(watch.pending for watch in pattern.watches):
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        not_before = self._not_before.get(pattern, 0.0)
+        if not_before > now:
+            if pattern not in self._waking:
+                self._waking.add(pattern)
+                loop.call_at(not_before, self._wake, pattern)
+            return
+        self._not_before[pattern] = now + NOTIFY_PAUSE_SECONDS
+        for watch in list(pattern.watches):
+            if watch.pending and (on_change := self._on_change.get(watch)) is not None:
+                on_change()
+
+    def _wake(self, pattern: WatchedPattern) -> None:
+        self._waking.discard(pattern)
+        self._not_before.pop(pattern, None)
+        self._notify(pattern)
+
+
+def _once(call: Callable[[str], None], name: str) -> Job:
+    call(name)
+    yield
+
+
+def _work_off(jobs: deque[Job], until: float) -> None:
+    """Take steps until the time is over or nothing is left; at least one."""
+    while jobs:
+        try:
+            over = next(jobs[0], _OVER) is _OVER
+        except Exception:  # noqa: BLE001 - a bug; the other jobs are not to stand still for it
+            _log.exception("a job of a watched pattern failed")
+            over = True
+        if over:
+            jobs.popleft()
+        if time.perf_counter() >= until:
+            return

@@ -1,0 +1,1 @@
+"""What time does to topics: TTL, backlog quotas, retention."""

@@ -1,0 +1,268 @@
+"""The engine's periodic pass over its topics: expires messages, watches backlogs, deletes what need not be kept.
+
+The thin shell around :mod:`replicator.engine.upkeep.retention` and :mod:`replicator.engine.upkeep.backlog_quota`. Per
+topic, in this order, so that what expires can go in the same pass:
+
+1. TTL: each durable subscription moves over what was published too long ago. Markers are stepped over as ever.
+2. Backlog quota: publishes are held or refused, or subscriptions are moved. While publishes are held, a subscription
+   that moves on brings the topic's next check at once.
+3. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted.
+4. Deduplication: producers that were not seen for long are forgotten.
+5. Compaction: a pass is started where one is due, if none that was started here is running.
+
+A topic without any of these policies costs nothing. Reading headers gives way to others after
+:data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from replicator.engine.compaction import compaction
+from replicator.engine.compaction.compaction import Compaction
+from replicator.engine.log.block import BlockSpan
+from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
+from replicator.engine.log.store import Store
+from replicator.engine.upkeep import backlog_quota, retention
+from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
+from snapshots.position import Position
+
+if TYPE_CHECKING:
+    from replicator.engine.log.writer import AppendedBlock
+    from replicator.engine.subscriptions.subscription import Subscription
+    from replicator.engine.topic import Topic
+
+INTERVAL_SECONDS: Final = 60.0
+"""As upstream checks quotas; limits are kept to within what comes in this time."""
+TOPICS_AT_ONCE: Final = 100
+"""A topic without policies takes some microseconds; after so many of them others get their turn."""
+PAGE_BLOCKS: Final = 1_000
+"""Headers that are read in one go: some milliseconds."""
+
+log = structlog.get_logger(__name__)
+
+
+class Maintenance:
+    """Runs the passes of one engine. ``topics`` gives its topics as they are at the time."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Callable[[], Iterable[Topic]],
+        *,
+        wall_clock_ms: Callable[[], int],
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._wall_clock_ms = wall_clock_ms
+        self._interval_seconds = interval_seconds
+        self._sizes: dict[int, LogSizes] = {}
+        self._compacting: Compaction | None = None
+        self._moved: set[Topic] = set()
+        self._wake = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
+
+    async def stop(self) -> None:
+        """Returns when nothing is read or trimmed any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def run_once(self) -> None:
+        """One pass over all topics."""
+        for number, topic in enumerate(list(self._topics())):
+            if number % TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            await self._guarded(self._maintain, topic)
+
+    # What the engine tells.
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        """Checked by the next pass."""
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Checked by the next pass."""
+
+    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+        self._check_soon(topic)
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+        self._check_soon(topic)
+
+    def on_log_deleted(self, topic: Topic) -> None:
+        self._sizes.pop(topic.topic_id, None)
+        self._moved.discard(topic)
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Partitions are topics like others."""
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        """Checked by the next pass."""
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """Checked by the next pass."""
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """See :meth:`on_log_deleted`."""
+
+    def _check_soon(self, topic: Topic) -> None:
+        if topic.quota_exceeded is not None:
+            self._moved.add(topic)
+            self._wake.set()
+
+    # The passes.
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._interval_seconds
+        while True:
+            self._wake.clear()
+            moved, self._moved = self._moved, set()
+            for topic in moved:
+                await self._guarded(self._watch_backlog, topic)
+            if loop.time() >= due:
+                await self.run_once()
+                due = loop.time() + self._interval_seconds
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+
+    async def _guarded(self, step: Callable[[Topic], Awaitable[None]], topic: Topic) -> None:
+        async with self._one_at_a_time:
+            try:
+                await step(topic)
+            except Exception:  # whatever is wrong with one topic, the others are looked after
+                if topic.deleted is not None:
+                    return
+                log.exception("maintenance of a topic failed", topic=topic.name)
+
+    async def _maintain(self, topic: Topic) -> None:
+        await self._expire(topic)
+        await self._watch_backlog(topic)
+        await self._retain(topic)
+        await topic.producers.forget_inactive()
+        if (self._compacting is None or not self._compacting.running) and compaction.is_due(topic):
+            self._compacting = topic.compaction
+            topic.compaction.start()
+
+    async def _expire(self, topic: Topic) -> None:
+        ttl_seconds = topic.policies.message_ttl_seconds
+        if ttl_seconds is not None:
+            for subscription in _durable(topic):
+                await self._move_over_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
+
+    async def _move_over_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
+        reached = await topic.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
+        await subscription.consume_through(reached)
+        await asyncio.sleep(0)  # the last block was looked into, for each of maybe a thousand subscriptions
+
+    async def _watch_backlog(self, topic: Topic) -> None:
+        quota = topic.policies.backlog_quota
+        if quota.bytes_max is None and quota.age_seconds_max is None:
+            topic.quota_exceeded = None
+            return
+        backlogs = [await self._backlog(topic, each, sized=quota.bytes_max is not None) for each in _durable(topic)]
+        decision = backlog_quota.decide(quota, backlogs, self._wall_clock_ms())
+        for eviction in decision.evictions:
+            await self._evict(topic, eviction)
+        if decision.publishes is not topic.quota_exceeded:
+            log.info("backlog quota", topic=topic.name, publishes=decision.publishes and decision.publishes.value)
+        topic.quota_exceeded = decision.publishes
+
+    async def _backlog(self, topic: Topic, subscription: Subscription, *, sized: bool) -> Backlog:
+        needed_after = subscription.cursor.needed_after()
+        oldest = self._store.block_spans(topic.topic_id, needed_after, blocks_max=1)
+        size_bytes = 0
+        if sized:
+            sizes = await self._sizes_of(topic)
+            size_bytes = sizes.size_bytes - self._bytes_through(topic, sizes, needed_after)
+        return Backlog(subscription.name, size_bytes, oldest[0].publish_time_ms if oldest else None)
+
+    async def _evict(self, topic: Topic, eviction: EvictBytes | EvictOlder) -> None:
+        subscription = topic.subscriptions.get(eviction.subscription)
+        if subscription is None:
+            return
+        before = subscription.cursor.mark_delete
+        if isinstance(eviction, EvictOlder):
+            await self._move_over_older(topic, subscription, eviction.published_before_ms)
+        else:
+            left, reached = eviction.size_bytes, subscription.cursor.needed_after()
+            async for block in self._blocks(topic, reached):
+                if left <= 0:
+                    break
+                left -= block.size_bytes
+                reached = block.last
+            await subscription.consume_through(reached)
+        log.warning(
+            "backlog quota: messages were evicted",
+            topic=topic.name,
+            subscription=subscription.name,
+            before=str(before),
+            after=str(subscription.cursor.mark_delete),
+        )
+
+    async def _retain(self, topic: Topic) -> None:
+        policy = topic.policies.retention
+        if policy.age_seconds_max is None and policy.bytes_max is None:
+            return
+        done = retention.done_through(
+            topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.held_back.values()
+        )
+        if done <= topic.log.trimmed:
+            return
+        sizes = await self._sizes_of(topic)
+        done_bytes = self._bytes_through(topic, sizes, done)
+        going = retention.RetentionPass(policy, done, done_bytes, topic.log.last, self._wall_clock_ms())
+        async for block in self._blocks(topic, topic.log.trimmed):
+            if not going.drop(block):
+                break
+        trimming = going.trimming
+        await topic.trim(topic.log.trimmed if trimming is None else trimming.upto)  # also what an earlier pass left
+        # Unless somebody went back meanwhile: then the sums are made again.
+        if trimming is not None and topic.log.trimmed == trimming.upto:
+            sizes.trim(trimming.upto, trimming.size_bytes)
+
+    # Reading headers.
+
+    async def _blocks(self, topic: Topic, after: Position) -> AsyncIterator[BlockSpan]:
+        while page := self._store.block_spans(topic.topic_id, after, blocks_max=PAGE_BLOCKS):
+            for block in page:
+                if block.last > topic.log.last:
+                    return
+                yield block
+            after = page[-1].last
+            await asyncio.sleep(0)
+
+    async def _sizes_of(self, topic: Topic) -> LogSizes:
+        sizes = self._sizes.get(topic.topic_id)
+        if sizes is None or sizes.start != topic.log.trimmed:
+            sizes = self._sizes[topic.topic_id] = LogSizes(topic.log.trimmed)
+        async for block in self._blocks(topic, sizes.reached):
+            sizes.add(block)
+        return sizes
+
+    def _bytes_through(self, topic: Topic, sizes: LogSizes, position: Position) -> int:
+        """Bytes of the blocks that lie wholly at or below ``position``."""
+        reached, size_bytes = sizes.sample(position)
+        while page := self._store.block_spans(topic.topic_id, reached, blocks_max=SAMPLE_BLOCKS):
+            for block in page:
+                if block.last > position:
+                    return size_bytes
+                size_bytes += block.size_bytes
+            reached = page[-1].last
+        return size_bytes
+
+
+def _durable(topic: Topic) -> list[Subscription]:
+    return [each for each in topic.subscriptions.values() if each.durable]
