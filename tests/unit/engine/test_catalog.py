@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from engine_support import Listener, message, opened
+from engine_support import DEADLINE_SECONDS, Listener, message, opened
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import (
@@ -256,8 +256,9 @@ def test_no_topic_is_made_in_a_namespace_that_is_being_deleted(tmp_path: Path) -
         async with opened(tmp_path) as engine:
             await engine.catalog.create_namespace("acme/shop")
             deletion = asyncio.ensure_future(engine.catalog.delete_namespace("acme/shop"))
-            while not refuses_topics(engine, "acme/shop"):  # noqa: ASYNC110 - nothing tells of it
-                await asyncio.sleep(0)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not refuses_topics(engine, "acme/shop"):  # noqa: ASYNC110 - nothing tells of it
+                    await asyncio.sleep(0)
             with pytest.raises(NamespaceNotFound, match="being deleted"):
                 await engine.topic("acme/shop/orders")
             await deletion
