@@ -212,6 +212,24 @@ def test_a_topic_that_is_made_anew_while_connected_is_told_apart_at_its_first_bl
     asyncio.run(main())
 
 
+def test_a_topic_that_is_deleted_at_both_ends_and_made_anew_is_copied_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            old = await east.topic("orders")
+            async with linked(east, west) as link:
+                await old.publish([message(b"old")])
+                await copied(old, west, [message(b"old")])
+                await east.delete_topic("orders")
+                assert link.status()["topics"] == 0
+                await west.delete_topic("orders")
+                anew = await east.topic("orders")
+                await anew.publish([message(b"new")])
+                await copied(anew, west, [message(b"new")])
+                assert (link.figures.reconnects, link.status()["halted"]) == (0, {})
+
+    asyncio.run(main())
+
+
 def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the_source_has(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (east, west):
