@@ -326,3 +326,20 @@ def test_a_namespace_that_makes_no_subscriptions_lets_consumers_use_those_that_a
 def test_every_table_that_has_rows_by_topic_is_swept() -> None:
     by_name = {"meta", "topics", "partitioned", "tenants", "namespaces", "deleted"}
     assert set(SWEPT_TABLES) == set(TABLES) - by_name
+
+
+def test_who_is_just_subscribing_to_a_topic_that_is_deleted_is_told_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            options = SubscribeOptions(SubscriptionType.SHARED, "c")
+            subscribing = asyncio.ensure_future(topic.subscribe("sub", options, lambda _: None))
+            while "sub" not in topic.subscriptions:  # noqa: ASYNC110 - it is stored next
+                await asyncio.sleep(0)
+            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC))
+            with pytest.raises(TopicNotFound):
+                await subscribing
+            await deletion
+            assert topic.busy is None
+
+    asyncio.run(main())
