@@ -13,7 +13,7 @@ from engine_support import PUBLISH_TIME_MS, eventually, marker, message, subscri
 from yarl import URL
 
 from replicator.api.admin.requests import BODY_BYTES_MAX
-from replicator.engine.compaction.compaction import compaction
+from replicator.engine.compaction import compaction
 from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.metadata_pb2 import MessageMetadata

@@ -34,8 +34,8 @@ from replicator.client import (
     OutgoingMessage,
     ProducerQueueIsFull,
     Timeout,
-    reopening,
 )
+from replicator.client.wire import reopening
 from replicator.client.wire.frame_codec import encode_request
 from replicator.client.wire.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
 from replicator.engine.engine import Engine

@@ -10,7 +10,7 @@ import pytest
 from compaction_support import chunk, keyed, keyed_batch, messages_in
 from engine_support import TOPIC, eventually, marker, message, opened
 
-from replicator.engine.compaction.compaction import compaction as module
+from replicator.engine.compaction import compaction as module
 from replicator.engine.compaction.compaction import is_due
 from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.engine import Engine, EngineSettings
