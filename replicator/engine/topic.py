@@ -200,9 +200,10 @@ class Topic:
             subscription.topic_deleted(None)
 
     def gone(self) -> None:
-        """The store has deleted it."""
+        """The store has deleted it. Listeners hear no more of it: to them its name is that of the topic made anew."""
         self._cache.discard_through(self.topic_id, Position(END_LEDGER, 0))
-        for listener in self._listeners:
+        listeners, self._listeners = self._listeners, ()
+        for listener in listeners:
             listener.on_log_deleted(self)
 
     def check_there(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from engine_support import eventually, message, opened, serving
 from test_sync import TOPIC, RecordingIndex, consume_all, mesh
 
+from replicator.engine.errors import TopicNotFound
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.sync import SubscriptionSync
 from snapshots.controller import ControllerSettings
@@ -33,6 +35,35 @@ def test_a_topic_made_anew_everywhere_is_kept_in_step_from_its_beginning(tmp_pat
                 await eventually(lambda: us.engine.find(TOPIC) is None and eu.engine.find(TOPIC) is None)
                 assert us.index.mark_deletes == {}
                 assert eu.index.mark_deletes == {}
+
+    asyncio.run(main())
+
+
+def test_who_still_holds_a_deleted_topic_cannot_take_the_place_of_the_new_one(tmp_path: Path) -> None:
+    """A seek by time was on its way through the log when the topic was deleted, and moves the old cursor afterwards."""
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            old = await us.engine.topic(TOPIC)
+            await old.publish([message()])
+            await consume_all(old, 1)
+            held = old.subscriptions["sub"]
+            await eventually(lambda: eu.subscription() is not None)
+            for node in (us, eu):
+                await node.engine.delete_topic(TOPIC, force=True)
+            await eventually(lambda: us.engine.find(TOPIC) is None and eu.engine.find(TOPIC) is None)
+            for late in (held.seek(BEFORE_ALL), held.consume_through(old.last_add_confirmed)):
+                with pytest.raises(TopicNotFound):
+                    await late
+            assert us.index.mark_deletes == {}
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message(b"%d" % n) for n in range(5)])
+            await consume_all(topic, 5)
+            await eventually(
+                lambda: (there := eu.subscription()) is not None and there.cursor.backlog_entries() == 0,
+                "an empty backlog in eu-west",
+            )
 
     asyncio.run(main())
 
