@@ -25,6 +25,7 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.partitions import base_name
 from replicator.links.copier import Copier
 from replicator.links.errors import LinkError, PeerRefused, PeerUnavailable
 from replicator.links.partition_teller import PartitionTeller
@@ -319,6 +320,7 @@ class Link:
                 continue
             if frame:
                 self._set_state("copying", "")
+                await self._tell_of_first_blocks(frame, transport)
                 self._note_sent(size_bytes)
                 await transport.send(encode_append(frame))
                 continue
@@ -332,6 +334,13 @@ class Link:
             except TimeoutError:
                 self._note_sent(0)
                 await transport.send(encode_append(()))
+
+    async def _tell_of_first_blocks(self, frame: Sequence[Outgoing], transport: HttpTransport) -> None:
+        """A topic that begins anew at the destination may have been deleted there with the number of partitions."""
+        for name, previous, _ in frame:
+            if previous == BEFORE_ALL and parse_topic(name).partition >= 0:
+                self._partitions.changed(base_name(name))
+        await self._partitions.tell(transport)
 
     def _note_sent(self, size_bytes: int) -> None:
         self._copier.on_sent(size_bytes)

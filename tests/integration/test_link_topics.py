@@ -244,6 +244,51 @@ def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the
     asyncio.run(main())
 
 
+def test_a_partitioned_topic_made_anew_is_partitioned_again_where_the_old_one_is_deleted(tmp_path: Path) -> None:
+    """The destination forgot the partitions with the old topic: it is told again, before it gets blocks of the new."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west), linked(east, west) as link:
+
+            async def publish(payload: bytes) -> list[Topic]:
+                topics = [await east.topic(f"{PARTED}-partition-{index}") for index in range(2)]
+                for topic in topics:
+                    await topic.publish([message(payload)])
+                return topics
+
+            await east.create_partitioned_topic(PARTED, 2)
+            for topic in await publish(b"old"):
+                await copied(topic, west, [message(b"old")])
+            await east.delete_partitioned_topic(PARTED)
+            await east.create_partitioned_topic(PARTED, 2)
+            anew = await publish(b"new")
+            await eventually(lambda: len(link.status()["halted"]) == 2, "the new partitions wait")
+            await west.delete_partitioned_topic(PARTED)
+            for topic in anew:
+                await copied(topic, west, [message(b"new")])
+            assert west.partitions(PARTED) == 2
+            assert west.catalog.subscribable(NAMESPACE) == [PARTED]
+
+    asyncio.run(main())
+
+
+def test_the_first_block_of_a_partition_never_makes_a_topic_of_its_own(tmp_path: Path) -> None:
+    """The destination deleted the partitioned topic, of which it had no blocks yet: nothing else tells it again."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west), linked(east, west):
+            await east.create_partitioned_topic(PARTED, 3)
+            await eventually(lambda: len(west.topics()) == 3)
+            await west.delete_partitioned_topic(PARTED)
+            topic = await east.topic(f"{PARTED}-partition-2")
+            await topic.publish([message()])
+            await copied(topic, west, [message()])
+            assert west.partitions(PARTED) == 3
+            assert west.catalog.subscribable(NAMESPACE) == [PARTED]
+
+    asyncio.run(main())
+
+
 def test_a_namespace_is_copied_to_the_clusters_of_its_policies_only(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (east, west):

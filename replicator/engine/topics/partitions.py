@@ -61,6 +61,11 @@ def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> Part
     return whole
 
 
+def base_name(partition: str) -> str:
+    """The name without a partition's index."""
+    return partition.rpartition(_SUFFIX)[0]
+
+
 def check_new(name: str, partitions: int) -> PartitionedTopic:
     """The partitioned topic that is asked for; raises :class:`InvalidTopicName`, :class:`InvalidPartitions` or
     :class:`NotAllowedError`."""
@@ -82,7 +87,7 @@ def check_plain(name: TopicName, partitioned: Mapping[str, PartitionedTopic]) ->
             f"{name} has {whole.partitions} partitions and no log of its own: use {whole.partition(0)} and so on"
         )
     if name.partition >= 0:
-        base = str(name).rpartition(_SUFFIX)[0]
+        base = base_name(str(name))
         if (whole := partitioned.get(base)) is not None and str(name) != f"{base}{_SUFFIX}{name.partition}":
             raise NotAllowedError(f"{name} is not a partition of {base}: its index has zeros in front")
         if whole is not None and name.partition >= whole.partitions:
