@@ -44,11 +44,17 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="replicator-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="replicator-client", daemon=True)
         self._lock = threading.Lock()
         self._stopped = False
         self._listeners = ThreadPoolExecutor(LISTENER_THREADS_MAX, thread_name_prefix="replicator-listener")
         self._thread.start()
+
+    def _run(self) -> None:
+        """The whole life of the loop, in its thread: whoever stops it may have a running loop, as in a notebook."""
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine that runs there; an interrupt cancels it."""
@@ -84,8 +90,6 @@ class _Loop:
         self._listeners.shutdown(wait=False, cancel_futures=True)  # it may be a listener that closes, or none returns
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
 
 
 class _Closing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_errors_pass_through_and_closing_twice_is_nothing(tmp_path: Path) -> Non
     producer.close()
     with pytest.raises(AlreadyClosed):
         producer.send(b"late")
+    assert not any(thread.name == "replicator-client" for thread in threading.enumerate())
+
+
+def test_it_works_and_closes_in_a_thread_whose_event_loop_runs_as_in_a_notebook(tmp_path: Path) -> None:
+    async def cell() -> None:
+        with SyncClient(f"embedded:{tmp_path / 'engine'}") as client, client.create_producer("t") as producer:
+            producer.send(b"x")
+
+    asyncio.run(cell())
     assert not any(thread.name == "replicator-client" for thread in threading.enumerate())
 
 
