@@ -62,6 +62,10 @@ class IndexWriter:
         self._resync = resync
         self._mappings: _Mappings = {}
         self._states: _States = {}
+        self._deleted_topics: dict[str, None] = {}
+        """Whose rows in the database are to be deleted, before what waits is written."""
+        self._stale: set[str] = set()
+        """Those of them of which rows wait that came before the deletion."""
         self._behind = True  # what was written before this process started may be incomplete
         self._resyncing = False
         self._mappings_since_resync = 0
@@ -92,6 +96,7 @@ class IndexWriter:
     # What there is to write.
 
     def mapping_recorded(self, topic: str, mapping: SnapshotMapping) -> None:
+        self._drop_stale(topic)
         self._mappings[topic, mapping.peer, mapping.local] = (topic, mapping)
         self._mappings_since_resync += 1
         self._note()
@@ -99,18 +104,41 @@ class IndexWriter:
     def subscription_moved(
         self, topic: str, name: str, generation: int, mark_delete: Position, *, replicated: bool
     ) -> None:
+        self._drop_stale(topic)
         self._states[topic, name] = SubscriptionState(topic, name, generation, mark_delete, replicated)
         self._note()
 
     def subscription_deleted(self, topic: str, name: str) -> None:
+        self._drop_stale(topic)
         self._states[topic, name] = None
         self._note()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Nothing of it is left; what comes after this call is of another topic of the name."""
+        if self._behind:
+            return  # everything is written anew, and what is not written then is deleted
+        self._deleted_topics[topic] = None
+        self._stale.add(topic)
+        self._note()
+
+    def _drop_stale(self, topic: str | None = None) -> None:
+        """Drop what waits of topics that were deleted; all of them at once, and only before it matters to ``topic``."""
+        if not self._stale or (topic is not None and topic not in self._stale):
+            return
+        self._mappings = {key: row for key, row in self._mappings.items() if key[0] not in self._stale}
+        self._states = {key: row for key, row in self._states.items() if key[0] not in self._stale}
+        self._stale.clear()
+
+    def _clear(self) -> None:
+        self._mappings.clear()
+        self._states.clear()
+        self._deleted_topics.clear()
+        self._stale.clear()
 
     def _note(self) -> None:
         is_full = len(self._mappings) + len(self._states) > WAITING_MAX
         if not self._resyncing and (is_full or self._mappings_since_resync > MAPPINGS_BETWEEN_RESYNCS):
-            self._mappings.clear()
-            self._states.clear()
+            self._clear()
             self._mappings_since_resync = 0
             self._behind = True
         self._changed.set()
@@ -170,8 +198,7 @@ class IndexWriter:
         repository = self._repository()
         async with asyncio.timeout(WRITE_SECONDS_MAX):
             began = await repository.now()
-        self._mappings.clear()
-        self._states.clear()
+        self._clear()
         self._resyncing = True
         try:
             self._resync()
@@ -190,16 +217,31 @@ class IndexWriter:
 
     async def _write_waiting(self) -> None:
         """What comes while it writes is left to the next time, when more has been gathered."""
+        await self._delete_topics()
         batches = (len(self._mappings) + BATCH_MAX - 1) // BATCH_MAX, (len(self._states) + BATCH_MAX - 1) // BATCH_MAX
         for _ in range(max(batches)):
+            await self._delete_topics()
             mappings = _take(self._mappings)
             states = _take(self._states)
             try:
                 async with asyncio.timeout(WRITE_SECONDS_MAX):
                     await self._write(mappings, states)
             except BaseException:
-                self._mappings = {**mappings, **self._mappings}
-                self._states = {**states, **self._states}
+                gone = self._deleted_topics  # since these were taken
+                self._mappings = {**{key: row for key, row in mappings.items() if key[0] not in gone}, **self._mappings}
+                self._states = {**{key: row for key, row in states.items() if key[0] not in gone}, **self._states}
+                raise
+
+    async def _delete_topics(self) -> None:
+        """What waits after this may be of topics that were made anew, so it must not be written before."""
+        while self._deleted_topics:
+            self._drop_stale()
+            topics = _take(self._deleted_topics)
+            try:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    await self._repository().delete_topics(list(topics))
+            except BaseException:
+                self._deleted_topics = {**topics, **self._deleted_topics}
                 raise
 
     async def _write(self, mappings: _Mappings, states: _States) -> None:

@@ -62,6 +62,8 @@ class Index(Protocol):
 
     def subscription_deleted(self, topic: str, name: str) -> None: ...
 
+    def topic_deleted(self, topic: str) -> None: ...
+
 
 class SubscriptionSync:
     """Keeps the replicated subscriptions of all topics of ``engine`` in step with the ``peers``."""
@@ -141,8 +143,7 @@ class SubscriptionSync:
         sync = self._topics.pop(topic.name, None)
         if sync is not None:
             sync.discard()
-        for name in topic.subscriptions:
-            self.index.subscription_deleted(topic.name, name)
+        self.index.topic_deleted(topic.name)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         """Partitions are topics like others."""

@@ -134,6 +134,13 @@ class SnapshotRepository:
         async with self._connection() as connection:
             await connection.execute(statement)
 
+    async def delete_topics(self, topics: Sequence[str]) -> None:
+        """Remove everything of these topics, all or nothing."""
+        async with self._connection() as connection:
+            for batch in _batches(list(topics)):
+                for row in (SnapshotMappingRow, SubscriptionStateRow):
+                    await connection.execute(delete(row).where(row.cluster == self._cluster, row.topic.in_(batch)))
+
     async def subscription_states(self, topic: str | None = None) -> list[SubscriptionState]:
         row = SubscriptionStateRow
         query = select(

@@ -106,6 +106,57 @@ def test_what_changes_is_in_the_index_a_moment_later(postgres_url: str, data_dir
     asyncio.run(main())
 
 
+def test_nothing_is_left_of_a_deleted_topic_and_all_of_the_one_made_anew_is_there(
+    postgres_url: str, data_dir: Path
+) -> None:
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker) as (_, repository):
+            assert worker.writer is not None
+            other = TOPIC + "-2"
+            await until(lambda: worker.resyncs == 1)
+            worker.record(*range(20))
+            worker.move("s", 1)
+            worker.writer.mapping_recorded(other, mapping(1))
+            await until(lambda: rows(postgres_url) == 21 and rows(postgres_url, "subscription_states") == 1)
+            worker.record(20)  # waits when the topic is deleted
+            worker.move("gone", 1)
+            worker.writer.topic_deleted(TOPIC)
+            worker.record(30)
+            worker.move("s", 2)
+            assert await worker.writer.mappings(TOPIC) == [mapping(30)]
+            assert await worker.writer.mappings(other) == [mapping(1)]
+            assert [state.subscription for state in await repository.subscription_states()] == ["s"]
+            worker.writer.topic_deleted(TOPIC)
+            worker.writer.topic_deleted(other)
+            await until(lambda: rows(postgres_url) == rows(postgres_url, "subscription_states") == 0)
+
+    asyncio.run(main())
+
+
+def test_rows_of_a_topic_made_anew_are_not_deleted_with_the_old_ones(
+    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics are deleted and made anew all the time, while the database takes one row after another."""
+    monkeypatch.setattr(index_writer, "BATCH_MAX", 1)
+    monkeypatch.setattr(index_writer, "GATHER_SECONDS", 0.001)
+
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker):
+            assert worker.writer is not None
+            await until(lambda: worker.resyncs == 1)
+            for life in range(200):
+                worker.writer.topic_deleted(TOPIC)
+                worker.mappings.clear()
+                worker.record(*range(life, life + 5))
+                await asyncio.sleep(life % 5 / 1000)
+            await until(lambda: rows(postgres_url) == 5)
+            assert await worker.writer.mappings(TOPIC) == list(worker.mappings.values())
+
+    asyncio.run(main())
+
+
 def test_what_waits_is_written_before_the_writer_stops(postgres_url: str, data_dir: Path) -> None:
     async def main() -> None:
         worker = FakeWorker()

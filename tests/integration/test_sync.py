@@ -41,6 +41,10 @@ class RecordingIndex:
     def subscription_deleted(self, topic: str, name: str) -> None:
         self.mark_deletes.pop(name, None)
 
+    def topic_deleted(self, topic: str) -> None:
+        self.mappings.clear()
+        self.mark_deletes.clear()
+
 
 class Node:
     """One cluster: engine, data plane, sync, and links to its peers."""
