@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from replicator.engine.topic_name import SCHEME
 from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 5.0
@@ -58,19 +59,23 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(
-        "topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog",
-        title="Topics", title_justify="left",
-    )  # fmt: skip
+    table = Table(title="Topics", title_justify="left")
+    for heading in ("topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog"):
+        table.add_column(heading, overflow="fold")  # a name or a position that is cut off names nothing
     rows = [
         (topic["name"], cluster, topic) for cluster, answer in answers.items() for topic in answer.get("topics", ())
     ]
     for name, cluster, topic in sorted(rows, key=lambda row: row[:2]):
         subscriptions = topic["subscriptions"] or [None]
         for index, subscription in enumerate(subscriptions):
-            head = [name, cluster, str(topic["messages"]), topic["lac"]] if index == 0 else ["", "", "", ""]
+            head = [_short(name), cluster, str(topic["messages"]), topic["lac"]] if index == 0 else ["", "", "", ""]
             table.add_row(*head, *_subscription(subscription))
     return table
+
+
+def _short(topic: str) -> str:
+    """The shortest name that every command takes for it."""
+    return topic.removeprefix(SCHEME).removeprefix("public/default/")
 
 
 def _subscription(subscription: Mapping[str, Any] | None) -> list[str]:
