@@ -166,6 +166,8 @@ def _error(status: int, content: bytes, url: str) -> AdminError:
         code, reason = str(answer["error"]), str(answer["reason"])
     except (ValueError, KeyError, TypeError):
         return WorkerUnavailable(f"{url}: HTTP status {status} without a reason: is this a worker?")
+    if code == "NotFound":  # the path; what is not there has a code of its own
+        return InvalidAddress(f"{url} has no such path; give the worker's http://HOST:PORT alone")
     reason = " ".join(reason.split())[:ERROR_CHARS_MAX]
     if status >= UNAVAILABLE_STATUS_MIN and status != NOT_IMPLEMENTED:
         return WorkerUnavailable(f"{url}: {reason}")

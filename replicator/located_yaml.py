@@ -58,7 +58,10 @@ def read_yaml(text: str) -> LocatedYaml:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise YamlError(mark.line + 1 if mark else 1, f"not YAML: {error.problem or error.context}") from None
+        line = mark.line + 1 if mark else 1
+        tab = "\t" in "".join(text.splitlines()[line - 1 : line])
+        hint = "; the line has a tab: indent with spaces" if tab else ""
+        raise YamlError(line, f"not YAML: {error.problem or error.context}{hint}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlError(line, f"not YAML: {error.reason}") from None

@@ -504,7 +504,9 @@ def _opening(
 def check_schema(schema: object) -> None:
     """Raise :class:`InvalidConfiguration` for what is neither None nor a schema."""
     if schema is not None and not (hasattr(schema, "encode") and hasattr(schema, "decode")):
-        raise InvalidConfiguration(f"schema is {schema!r:.80}; it must be an instance of a schema")
+        raise InvalidConfiguration(
+            f"schema is {schema!r:.80}; it must be a schema, as JsonSchema(TYPE) or StringSchema()"
+        )
 
 
 def _unique_name() -> str:

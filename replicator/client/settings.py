@@ -469,4 +469,4 @@ def check_properties(properties: object) -> None:
         raise InvalidConfiguration(f"properties must be a dict of at most {PROPERTIES_MAX} strings")
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidConfiguration(f"property {key!r}: {value!r} must be text to text")
+            raise InvalidConfiguration(f"property {key!r:.80} is {value!r:.80}; both must be text")

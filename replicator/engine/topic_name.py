@@ -57,7 +57,7 @@ def parse_topic(text: str) -> TopicName:
     if len(parts) == 1 and not text.startswith(SCHEME):
         parts = ["public", "default", parts[0]]
     if len(parts) != 3:
-        raise InvalidTopicName(f"topic {text!r}: expected {SCHEME}tenant/namespace/topic")
+        raise InvalidTopicName(f"topic {text!r}: expected {SCHEME}tenant/namespace/topic, or a bare name")
     for label, part in zip(("tenant", "namespace", "topic"), parts, strict=True):
         _check_part(part, f"topic {text!r}: {label}")
     name = TopicName(*parts)

@@ -66,7 +66,7 @@ def verify(
 
     found = sorted({topic for state in states.values() for topic in state.subscriptions})
     if wanted is not None and (unknown := sorted(wanted.difference(found))):
-        raise BadOption("topics", f"no cluster has {', '.join(unknown)}")
+        raise BadOption("topic", f"no cluster has {', '.join(unknown)}")
     mappings = [
         (cluster, topic, mapping)
         for cluster, state in states.items()

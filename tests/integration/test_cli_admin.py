@@ -17,6 +17,7 @@ from engine_support import eventually, message, subscribed
 from typer.testing import CliRunner
 
 from replicator.cli import app
+from replicator.client import Client, InvalidUrl
 from replicator.exit_status import exit_status_of
 
 EU = "persistent://acme/orders/eu"
@@ -352,3 +353,15 @@ def test_what_a_worker_cannot_do_is_told_from_what_it_refuses(
         assert said in done.stderr
 
     asyncio.run(main())
+
+
+def test_a_path_in_the_address_is_told_from_a_topic_that_there_is_not(tmp_path: Path) -> None:
+    async def work(cli: Cli) -> None:
+        done = await asyncio.to_thread(run, "topics", "stats", EU, "--url", f"{cli.admin.url}/admin/v2", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "give the worker's http://HOST:PORT alone" in done.stderr
+        async with asyncio.timeout(5), Client(f"{cli.admin.url}/admin/v2") as client:
+            with pytest.raises(InvalidUrl, match="give the worker's http://host:port alone"):
+                await client.create_producer(EU)  # at once: waiting does not make it right
+
+    with_cli(tmp_path, work)

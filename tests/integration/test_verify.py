@@ -300,7 +300,7 @@ def test_clusters_without_topics_are_clean(spark: Any) -> None:
 
 def test_what_cannot_be_verified_is_one_clear_error(spark: Any, clusters: Clusters) -> None:
     a, b = clusters.a, clusters.b
-    with pytest.raises(BadOption, match="no cluster has persistent://public/default/nothing"):
+    with pytest.raises(BadOption, match=r"^option 'topic': no cluster has persistent://public/default/nothing"):
         verify(spark, {"us-east": a.url}, [], ["nothing"])
     with pytest.raises(BadOption, match="cluster eu-west has no url"):
         verify(spark, {"us-east": a.url}, BOTH_WAYS)

@@ -233,6 +233,7 @@ def test_a_file_with_hundreds_of_problems_shows_the_first_and_counts_the_rest(tm
         ("clusters: [a, b]\n", "topology.yaml:1: clusters: must be a mapping, not a list"),
         ("clusters:\n  a: 7\n", "topology.yaml:2: clusters.a: must be a mapping, not a number"),
         ("a: 1\n\tb: 2\n", "topology.yaml:2: not YAML"),
+        ("a:\n    b: 2\n\tc: 3\n", "the line has a tab: indent with spaces"),
         ("a: [1\nb: 2\n", "not YAML"),
         ("a: 1\n--- \nb: 2\n", "topology.yaml:2: not YAML"),
         ("a: 1\nb: \x07\n", "topology.yaml:2: not YAML"),

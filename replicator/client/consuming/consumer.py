@@ -240,7 +240,7 @@ class Consumer(Receiver):
         if isinstance(messageid, MessageId):
             target, skipped = seek_target(messageid, inclusive=self._settings.start_message_id_inclusive)
         else:
-            check_range("a timestamp to seek to", messageid, 0, 2**63 - 1)
+            check_range("a place to seek to (a MessageId, or else a time in milliseconds)", messageid, 0, 2**63 - 1)
             target, skipped = messageid, None
         self._skipped_after_restart = skipped
         try:

@@ -179,8 +179,8 @@ def _check_texts(message: OutgoingMessage) -> None:
                 text.encode()
         if message.ordering_key is not None:
             ordering_key_bytes(message.ordering_key)
-    except (UnicodeEncodeError, TypeError, AttributeError):
-        raise InvalidMessage("keys and properties must be text that UTF-8 can hold") from None
+    except (UnicodeEncodeError, TypeError, AttributeError) as error:
+        raise InvalidMessage(f"keys and properties must be text that UTF-8 can hold: {error}") from None
     if rest > MESSAGE_BYTES_MAX:
         raise MessageTooBig(f"about {rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
 

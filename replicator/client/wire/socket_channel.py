@@ -21,6 +21,7 @@ import aiohttp
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
+    InvalidUrl,
     MessageTooBig,
     PulsarException,
     Timeout,
@@ -114,6 +115,8 @@ class SocketConnector:
         match answer:
             case {"partitions": int(partitions)} if partitions >= 0:
                 return partitions
+            case {"error": "NotFound"}:  # the path, not the topic
+                raise InvalidUrl(f"{self._base_url} has no {PARTITIONS_PATH}; give the worker's http://host:port alone")
             case {"error": str(code), "message": str(message)}:
                 raise from_code(code, message)
             case _:
