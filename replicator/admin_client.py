@@ -135,6 +135,16 @@ class AdminClient:
         except ValueError:
             raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
 
+    async def linked(self) -> tuple[str, frozenset[str]] | None:
+        """The worker's cluster, and those that its links lead to; None if it does not say."""
+        assert self._session is not None
+        try:
+            async with self._session.get(f"{self._url}/replication/v1/status") as response:
+                status = json.loads(await response.read())
+            return str(status["cluster"]), frozenset(str(link["to"]) for link in status["links"])
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError):
+            return None
+
     async def message(self, path: str) -> tuple[Mapping[str, str], bytes]:
         """A single message: its headers and payload. Raises as :meth:`call` does."""
         return await self._answer("GET", path, None, {})

@@ -17,6 +17,7 @@ from replicator.cli_admin import (
     OutputFormat,
     TopologyFile,
     Url,
+    ask,
     call,
     check_output,
     duration_seconds,
@@ -232,6 +233,15 @@ def set_replication_clusters(
 ) -> None:
     """To which of the clusters that links lead to a namespace is copied. Unless it is set, to all of them."""
     call(url, file, cluster, "POST", _path(context, target, "replication"), clusters)
+    if (linked := ask(url, file, cluster, lambda client: client.linked())) is None:
+        return
+    here, others = linked
+    for name in clusters:
+        if (
+            name != here and name not in others
+        ):  # it may be linked later; more often it is a typo, and nothing is copied
+            leads = f"its links lead to {', '.join(sorted(others))}" if others else "it has no links"
+            typer.echo(f"warning: {here} has no link to {name!r}, {leads}: nothing goes there until one does", err=True)
 
 
 def set_auto_topic_creation(

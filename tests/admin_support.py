@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 from engine_support import opened
 
-from replicator.api.app import make_app
+from replicator.api.app import StatusSource, make_app
 from replicator.engine.engine import Engine, EngineSettings
 
 
@@ -71,10 +71,12 @@ class Admin:
 
 
 @asynccontextmanager
-async def administered(path: Path, settings: EngineSettings | None = None) -> AsyncIterator[Admin]:
+async def administered(
+    path: Path, settings: EngineSettings | None = None, source: StatusSource | None = None
+) -> AsyncIterator[Admin]:
     """A worker's application over an engine, on a port of its own."""
     async with opened(path, settings=settings) as engine:
-        runner = web.AppRunner(make_app(engine, NoStatus(), ()), shutdown_timeout=0.2)
+        runner = web.AppRunner(make_app(engine, source or NoStatus(), ()), shutdown_timeout=0.2)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -4,7 +4,7 @@ The public API: ``from replicator.client import Client, ConsumerType, …``.
 """
 
 from replicator.client.client import Client
-from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
 from replicator.client.consuming.consumer_stats import ConsumerStats
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.consuming.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff
@@ -84,6 +84,7 @@ __all__ = [
     "ConsumerBusy",
     "ConsumerCryptoFailureAction",
     "ConsumerDeadLetterPolicy",
+    "ConsumerEventListener",
     "ConsumerKeySharedPolicy",
     "ConsumerStats",
     "ConsumerType",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_support import Admin, administered
+from admin_support import Admin, NoStatus, administered
 from engine_support import eventually, message, subscribed
 from typer.testing import CliRunner
 
@@ -207,6 +207,24 @@ def test_a_policy_is_set_shown_and_unset(
         assert {**after, "backlog_quota": {**after["backlog_quota"], "policy": "producer_request_hold"}} == before
 
     with_cli(tmp_path, work)
+
+
+def test_a_cluster_that_no_link_leads_to_is_chosen_with_a_warning(tmp_path: Path) -> None:
+    class Linked(NoStatus):
+        def status(self) -> dict[str, Any]:
+            return {"cluster": "us-east", "links": [{"to": "eu-west"}]}
+
+    async def main() -> None:
+        async with administered(tmp_path, source=Linked()) as admin:
+            cli = Cli(admin)
+            await cli.run("namespaces", "create", "acme/orders")
+            clusters = ["us-east", "eu-west", "eu-wst"]
+            said = await cli.run("namespaces", "set-replication-clusters", "acme/orders", *clusters)
+            assert said.count("warning") == 1
+            assert "us-east has no link to 'eu-wst', its links lead to eu-west" in said
+            assert (await cli.json("namespaces", "policies", "acme/orders"))["replication_clusters"] == clusters
+
+    asyncio.run(main())
 
 
 def test_what_only_namespaces_have(tmp_path: Path) -> None:
