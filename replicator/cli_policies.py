@@ -236,11 +236,9 @@ def set_replication_clusters(
     if (linked := ask(url, file, cluster, lambda client: client.linked())) is None:
         return
     here, others = linked
+    leads = f"its links lead to {', '.join(sorted(others))}" if others else "it has no links"
     for name in clusters:
-        if (
-            name != here and name not in others
-        ):  # it may be linked later; more often it is a typo, and nothing is copied
-            leads = f"its links lead to {', '.join(sorted(others))}" if others else "it has no links"
+        if name not in {here, *others}:  # it may be linked later, but most often it is a typo, and nothing is copied
             typer.echo(f"warning: {here} has no link to {name!r}, {leads}: nothing goes there until one does", err=True)
 
 
