@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -33,7 +34,8 @@ async def fetch(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:
             answer: dict[str, Any] = await response.json()
             return answer
     except aiohttp.ClientConnectorError as error:
-        return {"error": f"{address}: {(error.os_error.strerror or 'cannot connect').lower()}"}
+        number = error.os_error.errno  # its text repeats the address, and not what is wrong
+        return {"error": f"{address}: {os.strerror(number).lower() if number else 'cannot connect'}"}
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return {"error": f"{address}: {error or 'no answer'}"}
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import socket
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from replicator.status import render
+from replicator.status import fetch_all, render
+from replicator.topology import Cluster, Topology
 
 LEDGER = "1838349420526492"
 
@@ -48,3 +51,12 @@ def test_no_name_and_no_position_is_cut_off(width: int) -> None:
     rows = [line.split("│")[1:-1] for line in shown.partition("Topics")[2].splitlines() if line.startswith("│")]
     topic, _, _, lac, *_ = ("".join(cell.strip() for cell in column) for column in zip(*rows, strict=True))
     assert (topic, lac) == (name, f"{LEDGER}:18")
+
+
+def test_a_worker_that_is_not_there_refuses_the_connection() -> None:
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        away = Cluster.model_validate({"name": "us-east", "address": address, "data": "/srv/us-east"})
+        answers = asyncio.run(fetch_all(Topology((away,), ())))
+    assert answers == {"us-east": {"error": f"{address}: connection refused"}}
