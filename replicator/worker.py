@@ -191,7 +191,6 @@ class Worker:
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
             },
-            "topics": [topic.status() for topic in engine.topics()],
             "links": [link.status() for link in self._links],
             "counters": self._sync.counters(),
         }

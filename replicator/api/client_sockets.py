@@ -321,7 +321,7 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
 
     async def connect() -> EngineProducer:
         producer = await topic.create_producer(first.options)
-        producer.on_closed = lambda code, reason: let_go.set_result((code, reason))
+        producer.on_closed = lambda code, reason: None if let_go.done() else let_go.set_result((code, reason))
         return producer
 
     if first.options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:

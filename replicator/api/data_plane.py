@@ -160,7 +160,7 @@ async def tell_partitions(request: web.Request) -> web.Response:
         told = (await request.json())["topics"]
         if not isinstance(told, dict) or not all(type(number) is int for number in told.values()):
             raise BadRequest("the body's topics must be numbers of partitions by name")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
     if len(told) > PARTITIONED_TOLD_MAX:
         raise BadRequest(f"{len(told)} topics were told at once, the limit is {PARTITIONED_TOLD_MAX}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,7 +34,7 @@ _LINK_COUNTERS: Final = {
 class StatusCollector(Collector):
     """Renders a status, as ``GET /replication/v1/status`` gives it, as metrics named ``replicator_*``."""
 
-    def __init__(self, cluster: str, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, cluster: str, status: Mapping[str, Any]) -> None:
         self._cluster = cluster
         self._status = status
 
@@ -42,7 +42,7 @@ class StatusCollector(Collector):
         return ()  # what there is depends on the topics; asking would mean a scrape at start
 
     def collect(self) -> Iterator[Metric]:
-        status = self._status()
+        status = self._status
         topics, links = status["topics"], status["links"]
         yield self._one("database_up", "1 while Postgres answers.", status["database"]["state"] == "up")
         yield self._one("store_bytes", "Bytes of the store in use.", status["store"]["bytes"])

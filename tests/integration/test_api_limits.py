@@ -32,7 +32,12 @@ class NoStatus:
     """A worker without links, sync and database."""
 
     def status(self) -> dict[str, Any]:
-        return {}
+        return {
+            "database": {"state": "up"},
+            "store": {"bytes": 0, "failed": None},
+            "links": [],
+            "counters": {},
+        }
 
     def ready(self) -> str | None:
         return None
@@ -169,3 +174,38 @@ def test_invariant_11_a_frame_that_is_compressed_is_refused_before_it_is_unpacke
     assert len(bomb) < len(zeros) // 1000
     with pytest.raises(BlockCorrupt, match="compressed"):
         decode_append(bomb)
+
+
+def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine, whole_app(engine) as (_, base), aiohttp.ClientSession() as session:
+            topics = await asyncio.gather(*(engine.topic(f"t{index}") for index in range(2_000)))
+            await asyncio.gather(*(each.create_subscription("s", BEFORE_ALL, replicated=False) for each in topics))
+            longest = 0.0
+
+            async def take_turns() -> None:
+                nonlocal longest
+                while True:
+                    before = time.perf_counter()
+                    await asyncio.sleep(0)
+                    longest = max(longest, time.perf_counter() - before)
+
+            others = asyncio.ensure_future(take_turns())
+            asked = time.perf_counter()
+            async with session.get(base.removesuffix("/replication/v1") + "/metrics") as response:
+                body = await response.text()
+            took = time.perf_counter() - asked
+            others.cancel()
+            assert body.count("persistent://public/default/t") >= 2_000
+            assert longest < took / 2, f"{longest:.3f} s of {took:.3f} s"
+
+    asyncio.run(main())
+
+
+def test_partitions_told_in_json_that_is_nested_without_end_are_the_links_fault(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine, whole_app(engine) as (_, base), aiohttp.ClientSession() as session:
+            async with session.post(f"{base}/partitions?from=us-east", data=b"[" * 50_000) as response:
+                assert response.status == 400
+
+    asyncio.run(main())
