@@ -5,8 +5,10 @@ A field that is None is not limited (or the rule is off). Times and sizes bear t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from typing import Any
 
 
 class KeyAssignment(Enum):
@@ -71,3 +73,35 @@ class TopicPolicies:
     delayed_delivery: bool = True
     key_assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING
     key_ordering: KeyOrdering = KeyOrdering.DRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOverrides:
+    """The policies that are set at one level, a topic or a namespace, by name; all others come from the level below."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, policies: TopicPolicies) -> PolicyOverrides:
+        """Every one of ``policies``."""
+        return cls({each.name: getattr(policies, each.name) for each in fields(policies)})
+
+    @classmethod
+    def between(cls, inherited: TopicPolicies, policies: TopicPolicies) -> PolicyOverrides:
+        """Those of ``policies`` that differ from what is inherited."""
+        return cls(
+            {name: value for name, value in cls.of(policies).values.items() if value != getattr(inherited, name)}
+        )
+
+    def over(self, inherited: TopicPolicies) -> TopicPolicies:
+        """What counts at this level."""
+        return replace(inherited, **self.values)
+
+    def setting(self, **values: Any) -> PolicyOverrides:
+        return PolicyOverrides({**self.values, **values})
+
+    def without(self, name: str) -> PolicyOverrides:
+        return PolicyOverrides({other: value for other, value in self.values.items() if other != name})
+
+    def __bool__(self) -> bool:
+        return bool(self.values)

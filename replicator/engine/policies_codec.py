@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from replicator.engine.errors import InvalidPolicies
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
 
 NUMBER_MAX: Final = 2**53 - 1
 """The largest that every reader of JSON keeps exactly."""
@@ -29,6 +29,27 @@ def policies_to_json(policies: TopicPolicies) -> dict[str, Any]:
 def policies_from_json(stored: Any) -> TopicPolicies:
     """The policies of a JSON object; raises :class:`InvalidPolicies`."""
     return _record(TopicPolicies, stored, "policies")
+
+
+def overrides_to_json(overrides: PolicyOverrides) -> dict[str, Any]:
+    """A JSON object of the policies that are set."""
+    return {name: _to_json(value) for name, value in overrides.values.items()}
+
+
+def overrides_from_json(stored: Any) -> PolicyOverrides:
+    """The policies that a JSON object names; raises :class:`InvalidPolicies`."""
+    policies = policies_from_json(stored)
+    return PolicyOverrides({name: getattr(policies, name) for name in stored})
+
+
+def encode_overrides(overrides: PolicyOverrides) -> bytes:
+    """As the store keeps those of a topic."""
+    return json.dumps(overrides_to_json(overrides), separators=(",", ":")).encode()
+
+
+def decode_overrides(stored: bytes) -> PolicyOverrides:
+    """Read what :func:`encode_overrides` wrote, or :func:`encode_policies`: then all of them are set."""
+    return overrides_from_json(json.loads(stored))
 
 
 def encode_policies(policies: TopicPolicies) -> bytes:

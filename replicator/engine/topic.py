@@ -25,8 +25,8 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
 from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
-from replicator.engine.policies import QuotaPolicy, TopicPolicies
-from replicator.engine.policies_codec import decode_policies, encode_policies
+from replicator.engine.policies import PolicyOverrides, QuotaPolicy, TopicPolicies
+from replicator.engine.policies_codec import decode_overrides, encode_overrides
 from replicator.engine.producing.producers import EngineProducer, TopicProducers
 from replicator.engine.producing.publishing import PublishGate, check_entries
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
@@ -89,7 +89,7 @@ class Topic:
 
     def _load(self) -> None:
         own_policies = self._store.policies(self.topic_id)
-        self.own_policies = None if own_policies is None else decode_policies(own_policies)
+        self.own_policies = None if own_policies is None else decode_overrides(own_policies)
         """Those that were set for this topic; None if it has those of its namespace, or the engine's default."""
         self.policies = self._policies_that_count()
         for ledger in self._store.ledgers(self.topic_id):
@@ -340,28 +340,31 @@ class Topic:
 
     # Policies, and trimming by them.
 
-    async def set_policies(self, policies: TopicPolicies | None) -> None:
-        """Give the topic policies of its own, durably; with None those of its namespace hold for it again, or else the
-        engine's."""
+    async def set_policies(self, policies: PolicyOverrides | TopicPolicies | None) -> None:
+        """Give the topic policies of its own, durably: some of them, or all. What is not set comes from its namespace,
+        or else from the engine; with None all of it."""
         self.check_there()
-        stored = None if policies is None else encode_policies(policies)
+        overrides = PolicyOverrides.of(policies) if isinstance(policies, TopicPolicies) else policies or None
+        stored = None if overrides is None else encode_overrides(overrides)
         # Who is cancelled cannot call them back from the store: they hold here as well.
-        setting = self.loop.create_task(self._set_policies(policies, stored))
+        setting = self.loop.create_task(self._set_policies(overrides, stored))
         setting.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(setting)
 
-    async def _set_policies(self, policies: TopicPolicies | None, stored: bytes | None) -> None:
+    async def _set_policies(self, policies: PolicyOverrides | None, stored: bytes | None) -> None:
         await self.writer.put("policies", TOPIC_KEY.pack(self.topic_id), stored)
         self.own_policies = policies
         self.apply_policies()
 
     def _policies_that_count(self) -> TopicPolicies:
-        return self.own_policies or self.inherited_policies
+        inherited = self.inherited_policies
+        return inherited if self.own_policies is None else self.own_policies.over(inherited)
 
     @property
     def inherited_policies(self) -> TopicPolicies:
-        """Those that count for the topic without its own: its namespace's, or else the engine's."""
-        return self.namespace.policies.topic_policies or self._default_policies
+        """What counts where the topic sets nothing: its namespace's, over the engine's."""
+        of_namespace = self.namespace.policies.topic_policies
+        return self._default_policies if of_namespace is None else of_namespace.over(self._default_policies)
 
     def apply_policies(self) -> None:
         """The topic's own policies have changed, or its namespace's."""

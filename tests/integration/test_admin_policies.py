@@ -54,6 +54,20 @@ def test_a_policy_is_set_counts_is_shown_and_is_unset(
     asyncio.run(main())
 
 
+def test_a_topic_that_sets_one_policy_follows_its_namespace_in_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", f"{EU}/maxProducers", 3)
+            await admin.done("POST", f"{NS}/messageTTL", 60)
+            assert (topic.policies.max_producers, topic.policies.message_ttl_seconds) == (3, 60)
+            assert (await admin.get(f"{EU}/policies"))["own"] == ["max_producers"]
+            assert await admin.call("GET", f"{EU}/messageTTL") == (204, None)
+            assert await admin.get(f"{EU}/messageTTL", applied=True) == 60
+
+    asyncio.run(main())
+
+
 def test_policies_are_there_after_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:

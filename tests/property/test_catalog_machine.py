@@ -1,7 +1,7 @@
 """The catalog over a real store against a model: topics that come, grow and go, namespaces, policies, restarts.
 
 What must hold after every step: listings are the model's; a follower that only hears events has the same set of names;
-what counts for a topic is its own policies, else its namespace's; a topic has what was published since it was made, and
+what counts for a topic is its own policies over its namespace's; a topic has what was published since it was made, and
 nothing of an older one of its name; ids and incarnations are never given twice; no row belongs to nobody.
 """
 
@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.topics import topic_deletion
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from snapshots.position import BEFORE_ALL
@@ -37,7 +37,10 @@ BASES = ["a", "b", "__i"]
 namespaces = st.sampled_from(NAMESPACES)
 names = st.builds("persistent://{}/{}".format, namespaces, st.sampled_from(LOCALS))
 bases = st.builds("persistent://{}/{}".format, namespaces, st.sampled_from(BASES))
-topic_policies = st.builds(TopicPolicies, message_ttl_seconds=st.integers(1, 3)) | st.none()
+topic_policies = st.none() | st.builds(
+    PolicyOverrides,
+    st.fixed_dictionaries({}, optional={"message_ttl_seconds": st.integers(1, 3), "max_producers": st.integers(5, 6)}),
+)
 namespace_policies = st.builds(
     NamespacePolicies,
     topic_policies=topic_policies,
@@ -49,7 +52,7 @@ namespace_policies = st.builds(
 @dataclass
 class ModelTopic:
     entries: list[bytes] = field(default_factory=list)
-    policies: TopicPolicies | None = None
+    policies: PolicyOverrides | None = None
 
 
 @dataclass
@@ -290,7 +293,7 @@ class CatalogMachine(RuleBasedStateMachine):
             model.entries.append(entry)
 
     @rule(data=st.data(), policies=topic_policies)
-    def set_policies(self, data: st.DataObject, policies: TopicPolicies | None) -> None:
+    def set_policies(self, data: st.DataObject, policies: PolicyOverrides | None) -> None:
         if (found := self._any_topic(data)) is not None:
             name, model = found
             topic = self.engine.find(name)
@@ -340,7 +343,8 @@ class CatalogMachine(RuleBasedStateMachine):
                 assert topic is not None
                 assert [entry for _, _, entry in logged(topic)] == model.entries
                 assert ("sub" in topic.subscriptions) is bool(model.entries)
-                assert topic.policies == (model.policies or namespace.policies.topic_policies or TopicPolicies())
+                inherited = (namespace.policies.topic_policies or PolicyOverrides()).over(TopicPolicies())
+                assert topic.policies == (model.policies or PolicyOverrides()).over(inherited)
 
     def teardown(self) -> None:
         self.run(self.engine.swept())

@@ -26,7 +26,7 @@ from replicator.api.admin.requests import (
 )
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NamespaceExists
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.topics.partitions import PARTITIONS_MAX
 
@@ -209,7 +209,8 @@ def _all_policies(policies: NamespacePolicies) -> dict[str, Any]:
     }
     if policies.topic_policies is not None:
         shown |= shown_policies(policies.topic_policies, TOPIC_POLICY_FIELDS)
-        shown["backlog_quota_map"] = show_quotas(policies.topic_policies.backlog_quota)
+        if "backlog_quota" in policies.topic_policies.values:
+            shown["backlog_quota_map"] = show_quotas(policies.topic_policies.values["backlog_quota"])
     return shown
 
 
@@ -233,8 +234,9 @@ def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
     if "autoSubscriptionCreationOverride" in given:
         name = "policies.autoSubscriptionCreationOverride"
         policies = replace(policies, **_read_auto_subscriptions(given["autoSubscriptionCreationOverride"], name))
-    topic_policies = _topic_policies_of(engine.default_policies, given)
-    return policies if topic_policies == engine.default_policies else replace(policies, topic_policies=topic_policies)
+    default = engine.default_policies
+    overrides = PolicyOverrides.between(default, _topic_policies_of(default, given))
+    return replace(policies, topic_policies=overrides or None)
 
 
 def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> TopicPolicies:

@@ -4,8 +4,7 @@
 ``PUT``) sets one policy, ``DELETE`` takes it back to what the level below gives. The forms are those of
 :mod:`replicator.api.admin.policy_shapes`.
 
-A level has policies of its own or it has none. The first one that is set takes over all others as they count at that
-moment; once every one of them is as the level below has it, the level has none of its own again.
+A level sets some policies; each of the others is what the level below has, also when that changes later.
 
 Changes are made one after the other, so that two that come at once both hold.
 """
@@ -40,10 +39,11 @@ from replicator.api.admin.requests import (
 )
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
-from replicator.engine.policies import TopicPolicies
-from replicator.engine.policies_codec import policies_from_json, policies_to_json
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
+from replicator.engine.policies_codec import overrides_from_json, policies_to_json
 
 CHANGES: Final = web.AppKey("admin_policy_changes", asyncio.Lock)
+QUOTA: Final = "backlog_quota"
 OF_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 OF_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 
@@ -52,17 +52,17 @@ OF_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 class Level:
     """A topic, the partitions of one, or a namespace: the policies that were set there, and those below it."""
 
-    own: TopicPolicies | None
+    own: PolicyOverrides
     inherited: TopicPolicies
-    save: Callable[[TopicPolicies | None], Awaitable[None]]
+    save: Callable[[PolicyOverrides | None], Awaitable[None]]
 
     @property
     def applied(self) -> TopicPolicies:
-        return self.own or self.inherited
+        return self.own.over(self.inherited)
 
-    async def change(self, policies: TopicPolicies) -> None:
-        """Let ``policies`` count here."""
-        await self.save(None if policies == self.inherited else policies)
+    async def change(self, own: PolicyOverrides) -> None:
+        """Let ``own`` be set here."""
+        await self.save(own or None)
 
 
 def routes() -> list[web.RouteDef]:
@@ -88,8 +88,10 @@ def routes() -> list[web.RouteDef]:
 async def show(request: web.Request) -> web.Response:
     """One policy."""
     shape, level = _shape(request), await _level(request)
-    policies = level.applied if flag_parameter(request, "applied") else level.own
-    return no_content() if policies is None else web.json_response(shape.show(getattr(policies, shape.field)))
+    if flag_parameter(request, "applied"):
+        return web.json_response(shape.show(getattr(level.applied, shape.field)))
+    own = level.own.values
+    return web.json_response(shape.show(own[shape.field])) if shape.field in own else no_content()
 
 
 async def set_one(request: web.Request) -> web.Response:
@@ -103,7 +105,7 @@ async def set_one(request: web.Request) -> web.Response:
     value = shape.read(body, name)
     async with request.app[CHANGES]:
         level = await _level(request)
-        await level.change(replace(level.applied, **{shape.field: value}))
+        await level.change(level.own.setting(**{shape.field: value}))
     return no_content()
 
 
@@ -112,7 +114,7 @@ async def unset(request: web.Request) -> web.Response:
     shape = _shape(request)
     async with request.app[CHANGES]:
         level = await _level(request)
-        await level.change(replace(level.applied, **{shape.field: getattr(level.inherited, shape.field)}))
+        await level.change(level.own.without(shape.field))
     return no_content()
 
 
@@ -122,15 +124,17 @@ async def unset(request: web.Request) -> web.Response:
 async def show_backlog_quotas(request: web.Request) -> web.Response:
     """Those that are set, by kind."""
     level = await _level(request)
-    policies = level.applied if flag_parameter(request, "applied") else level.own
-    return web.json_response({} if policies is None else show_quotas(policies.backlog_quota))
+    if flag_parameter(request, "applied"):
+        return web.json_response(show_quotas(level.applied.backlog_quota))
+    quota = level.own.values.get(QUOTA)
+    return web.json_response({} if quota is None else show_quotas(quota))
 
 
 async def set_backlog_quota(request: web.Request) -> web.Response:
     kind, body = _quota_kind(request), await read_json(request)
     async with request.app[CHANGES]:
         level = await _level(request)
-        await level.change(with_quota(level.applied, kind, body))
+        await level.change(level.own.setting(**{QUOTA: with_quota(level.applied, kind, body).backlog_quota}))
     return no_content()
 
 
@@ -138,7 +142,9 @@ async def unset_backlog_quota(request: web.Request) -> web.Response:
     kind = _quota_kind(request)
     async with request.app[CHANGES]:
         level = await _level(request)
-        await level.change(without_quota(level.applied, kind))
+        quota = without_quota(level.applied, kind).backlog_quota
+        nothing_left = quota.bytes_max is None and quota.age_seconds_max is None
+        await level.change(level.own.without(QUOTA) if nothing_left else level.own.setting(**{QUOTA: quota}))
     return no_content()
 
 
@@ -153,9 +159,9 @@ def _quota_kind(request: web.Request) -> str:
 
 
 async def show_all(request: web.Request) -> web.Response:
-    """Every policy that counts for the topic, and whether they are its own."""
+    """Every policy that counts for the topic, and the names of those that are its own."""
     level = await _level(request)
-    return web.json_response({"own": level.own is not None, "policies": policies_to_json(level.applied)})
+    return web.json_response({"own": sorted(level.own.values), "policies": policies_to_json(level.applied)})
 
 
 async def set_some(request: web.Request) -> web.Response:
@@ -165,7 +171,7 @@ async def set_some(request: web.Request) -> web.Response:
         raise Unprocessable("policies must be an object")
     async with request.app[CHANGES]:
         level = await _level(request)
-        await level.change(policies_from_json({**policies_to_json(level.applied), **body}))
+        await level.change(level.own.setting(**overrides_from_json(body).values))
     return no_content()
 
 
@@ -196,28 +202,30 @@ async def _level_of_topics(request: web.Request) -> Level:
     """Of a partitioned topic all partitions have the same, unless one of them was changed by its own name."""
     topics = await logs_of(request)
 
-    async def save(policies: TopicPolicies | None) -> None:
+    async def save(policies: PolicyOverrides | None) -> None:
         for topic in topics:
             await topic.set_policies(policies)
 
-    return Level(topics[0].own_policies, topics[0].inherited_policies, save)
+    return Level(topics[0].own_policies or PolicyOverrides(), topics[0].inherited_policies, save)
 
 
 def level_of_namespace(engine: Engine, name: str) -> Level:
     """The topic policies of a namespace. Raises :class:`NamespaceNotFound`."""
 
-    async def save(policies: TopicPolicies | None) -> None:
+    async def save(policies: PolicyOverrides | None) -> None:
         before = engine.catalog.namespace(name)
         await engine.catalog.set_namespace(name, replace(before, topic_policies=policies))
 
-    return Level(engine.catalog.namespace(name).topic_policies, engine.default_policies, save)
+    own = engine.catalog.namespace(name).topic_policies or PolicyOverrides()
+    return Level(own, engine.default_policies, save)
 
 
-def shown_policies(policies: TopicPolicies, names: dict[str, str]) -> dict[str, Any]:
-    """Some policies in Pulsar's form, by other names: ``names`` gives for each path the name to show it under."""
+def shown_policies(policies: PolicyOverrides, names: dict[str, str]) -> dict[str, Any]:
+    """Those that are set, in Pulsar's form, by other names: ``names`` gives for each path the name to show it under."""
     found: dict[str, Any] = {}
     for path, shown in names.items():
         shape = shape_of(path)
         assert shape is not None
-        found[shown] = shape.show(getattr(policies, shape.field))
+        if shape.field in policies.values:
+            found[shown] = shape.show(policies.values[shape.field])
     return found

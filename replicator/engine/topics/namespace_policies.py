@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from replicator.engine.errors import InvalidPolicies
-from replicator.engine.policies import TopicPolicies
-from replicator.engine.policies_codec import policies_from_json, policies_to_json
+from replicator.engine.policies import PolicyOverrides
+from replicator.engine.policies_codec import overrides_from_json, overrides_to_json
 from replicator.engine.topics.partitions import PARTITIONS_MAX
 
 CLUSTERS_MAX: Final = 100
@@ -17,10 +17,10 @@ CLUSTERS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """All policies of one namespace; each topic in it may have topic policies of its own, which then count."""
+    """All policies of one namespace; a topic in it may set topic policies anew for itself."""
 
-    topic_policies: TopicPolicies | None = None
-    """For topics without policies of their own; None leaves them to the engine's default."""
+    topic_policies: PolicyOverrides | None = None
+    """What counts for its topics over the engine's default, and may be set anew for each of them."""
     replication_clusters: tuple[str, ...] | None = None
     """To which of the clusters that links lead to the namespace is copied; None means all of them."""
     auto_topic_creation: bool = True
@@ -35,7 +35,7 @@ def namespace_policies_to_json(policies: NamespacePolicies) -> dict[str, Any]:
     """A JSON object of every policy, by its name."""
     clusters = policies.replication_clusters
     return {
-        "topic_policies": None if policies.topic_policies is None else policies_to_json(policies.topic_policies),
+        "topic_policies": None if policies.topic_policies is None else overrides_to_json(policies.topic_policies),
         "replication_clusters": None if clusters is None else list(clusters),
         "auto_topic_creation": policies.auto_topic_creation,
         "auto_partitions": policies.auto_partitions,
@@ -56,7 +56,7 @@ def namespace_policies_from_json(stored: Any) -> NamespacePolicies:
     others = {name: value for name, value in stored.items() if name not in ("topic_policies", "replication_clusters")}
     return check_namespace_policies(
         NamespacePolicies(
-            topic_policies=None if topic_policies is None else policies_from_json(topic_policies),
+            topic_policies=None if topic_policies is None else overrides_from_json(topic_policies),
             replication_clusters=None if clusters is None else tuple(clusters),
             **others,
         )

@@ -24,7 +24,7 @@ from replicator.engine.errors import (
     TopicExists,
     TopicNotFound,
 )
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import ProducerOptions
 
@@ -305,22 +305,24 @@ def test_a_bad_name_of_a_tenant_is_refused(tmp_path: Path, name: str) -> None:
     asyncio.run(main())
 
 
-def test_policies_are_the_topics_own_or_else_its_namespaces_or_else_the_engines(tmp_path: Path) -> None:
-    namespaces, own = TopicPolicies(message_ttl_seconds=7), TopicPolicies(max_producers=1)
+def test_each_policy_is_the_topics_own_or_else_its_namespaces_or_else_the_engines(tmp_path: Path) -> None:
+    of_namespace, own = PolicyOverrides({"message_ttl_seconds": 7}), PolicyOverrides({"max_producers": 1})
+    namespaces = TopicPolicies(message_ttl_seconds=7)
+    both = TopicPolicies(message_ttl_seconds=7, max_producers=1)
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             with_own, without = await engine.topic("with-own"), await engine.topic("without")
             await with_own.set_policies(own)
             events = listening(engine)
-            await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies(topic_policies=namespaces))
-            assert (with_own.policies, without.policies) == (own, namespaces)
+            await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies(topic_policies=of_namespace))
+            assert (with_own.policies, without.policies) == (both, namespaces)
             assert events == [f"{NAMESPACE}!"]
             await with_own.set_policies(None)
             assert with_own.policies == namespaces
             assert (await engine.topic("later")).policies == namespaces
         async with opened(tmp_path) as engine:
-            assert engine.catalog.namespace(NAMESPACE).topic_policies == namespaces
+            assert engine.catalog.namespace(NAMESPACE).topic_policies == of_namespace
             assert (await engine.topic("without")).policies == namespaces
             await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies())
             assert (await engine.topic("without")).policies == TopicPolicies()
