@@ -48,18 +48,8 @@ def encode_overrides(overrides: PolicyOverrides) -> bytes:
 
 
 def decode_overrides(stored: bytes) -> PolicyOverrides:
-    """Read what :func:`encode_overrides` wrote, or :func:`encode_policies`: then all of them are set."""
+    """Read what :func:`encode_overrides` wrote."""
     return overrides_from_json(json.loads(stored))
-
-
-def encode_policies(policies: TopicPolicies) -> bytes:
-    """As the store keeps them."""
-    return json.dumps(policies_to_json(policies), separators=(",", ":")).encode()
-
-
-def decode_policies(stored: bytes) -> TopicPolicies:
-    """Read what :func:`encode_policies` wrote."""
-    return policies_from_json(json.loads(stored))
 
 
 def _to_json(value: Any) -> Any:

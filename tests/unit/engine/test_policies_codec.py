@@ -7,10 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import InvalidPolicies
-from replicator.engine.policies import BacklogQuota, KeyAssignment, KeyOrdering, QuotaPolicy, Retention, TopicPolicies
+from replicator.engine.policies import (
+    BacklogQuota,
+    KeyAssignment,
+    KeyOrdering,
+    PolicyOverrides,
+    QuotaPolicy,
+    Retention,
+    TopicPolicies,
+)
 from replicator.engine.policies_codec import (
-    decode_policies,
-    encode_policies,
+    decode_overrides,
+    encode_overrides,
     policies_from_json,
     policies_to_json,
 )
@@ -36,7 +44,10 @@ policies = st.builds(
 
 @given(policies)
 def test_what_was_stored_is_read_again(given_policies: TopicPolicies) -> None:
-    assert decode_policies(encode_policies(given_policies)) == given_policies
+    assert policies_from_json(policies_to_json(given_policies)) == given_policies
+    for overrides in (PolicyOverrides.of(given_policies), PolicyOverrides.between(TopicPolicies(), given_policies)):
+        assert decode_overrides(encode_overrides(overrides)) == overrides
+        assert overrides.over(TopicPolicies()) == given_policies
 
 
 def test_what_is_not_named_has_its_default_and_names_are_those_of_the_fields() -> None:
