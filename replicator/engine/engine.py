@@ -308,6 +308,10 @@ class Engine:
         """Full names of the topics that the writer is making."""
         return self._being_made.keys()
 
+    async def made(self, names: Iterable[str]) -> None:
+        """Returns when these topics are not being made any more: they are there, or failed."""
+        await asyncio.gather(*(self._being_made[name] for name in names), return_exceptions=True)
+
     async def delete_all(self, namespace: Namespace, *, force: bool) -> None:
         """Delete every topic of a namespace."""
         for whole in list(namespace.partitioned.values()):

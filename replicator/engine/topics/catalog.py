@@ -41,6 +41,9 @@ class Topics(Protocol):
 
     def names_being_made(self) -> Iterable[str]: ...
 
+    async def made(self, names: Iterable[str]) -> None:
+        """Returns when these are not being made any more: they are there, or failed."""
+
     async def delete_all(self, namespace: Namespace, *, force: bool) -> None: ...
 
     def namespace_changed(self, namespace: Namespace) -> None: ...
@@ -161,7 +164,9 @@ class Catalog:
             self._closing.add(name)  # no topic is made in it from here on
             try:
                 made = [each for each in self._topics.names_being_made() if each.startswith(f"persistent://{name}/")]
-                if made or not (namespace.empty or force):
+                if force:
+                    await self._topics.made(made)
+                elif made or not namespace.empty:
                     raise NamespaceNotEmpty(
                         f"namespace {name!r} has {len(namespace.topics) + len(made)} topics: delete them, or use force"
                     )
