@@ -21,8 +21,8 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.models import SnapshotMappingRow, SubscriptionStateRow
 from snapshots.position import Position
 
-ROWS_PER_STATEMENT_MAX: Final = 200
-"""A row has up to nine values: making a statement takes a kilobyte for each, and Postgres takes at most 65,535."""
+ROWS_AT_ONCE: Final = 200
+"""Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
 
 T = TypeVar("T")
 
@@ -68,11 +68,10 @@ class SnapshotRepository:
                 "remote_ledger": mapping.remote.ledger,
                 "remote_entry": mapping.remote.entry,
                 "snapshot_id": mapping.snapshot_id,
-                "recorded_at": func.now(),
             }
             for topic, mapping in mappings
         }
-        await self._upsert(SnapshotMappingRow, list(rows.values()))
+        await self._upsert(SnapshotMappingRow, list(rows.values()), "recorded_at")
 
     async def mappings(self, topic: str, peer: str | None = None) -> list[SnapshotMapping]:
         """The mappings of a topic, by peer, oldest first."""
@@ -120,11 +119,10 @@ class SnapshotRepository:
                 "mark_delete_ledger": state.mark_delete.ledger,
                 "mark_delete_entry": state.mark_delete.entry,
                 "replicated": state.replicated,
-                "updated_at": func.now(),
             }
             for state in states
         }
-        await self._upsert(SubscriptionStateRow, list(rows.values()))
+        await self._upsert(SubscriptionStateRow, list(rows.values()), "updated_at")
 
     async def delete_subscription_state(self, topic: str, subscription: str) -> None:
         row = SubscriptionStateRow
@@ -180,15 +178,18 @@ class SnapshotRepository:
         return int(mappings.rowcount) + int(states.rowcount)
 
     async def _upsert(
-        self, table: type[SnapshotMappingRow] | type[SubscriptionStateRow], rows: list[dict[str, Any]]
+        self, table: type[SnapshotMappingRow] | type[SubscriptionStateRow], rows: list[dict[str, Any]], *dates: str
     ) -> None:
-        """Insert or overwrite ``rows``, which have different keys, all or none."""
+        """Insert or overwrite ``rows``, which have different keys, all or none; ``dates`` are now.
+
+        One statement of one row, which is made once; the driver sends the rows of a batch in one go.
+        """
         keys = [column.name for column in table.__table__.primary_key]
         async with self._connection() as connection:
+            statement = insert(table).values(dict.fromkeys(dates, func.now()))
+            set_ = {name: statement.excluded[name] for name in (*rows[0], *dates) if name not in keys} if rows else {}
             for batch in _batches(rows):
-                statement = insert(table).values(batch)
-                others = {name: statement.excluded[name] for name in batch[0] if name not in keys}
-                await connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=others))
+                await connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=set_), batch)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
@@ -210,5 +211,5 @@ def first_line(error: BaseException) -> str:
 
 
 def _batches(rows: list[T]) -> Iterator[list[T]]:
-    for first in range(0, len(rows), ROWS_PER_STATEMENT_MAX):
-        yield rows[first : first + ROWS_PER_STATEMENT_MAX]
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        yield rows[first : first + ROWS_AT_ONCE]
