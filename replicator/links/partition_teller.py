@@ -7,7 +7,8 @@ gets blocks of them, so that they never pass for topics of their own there.
 2. The destination makes what it does not have, grows what has fewer, and answers with the numbers that it has then.
 3. Where it has more, the source grows. Where it refuses (the name is a plain topic there) the reason is kept for the
    link's status until the next connection; the partitions' blocks are refused too, and halt one by one.
-4. A topic that becomes partitioned or grows later is told before the next frame of blocks.
+4. A topic that becomes partitioned or grows later is told before the next frame of blocks. So is, once more, a topic
+   of which a frame has a partition's first block: the destination may have deleted it since, with its number.
 """
 
 from __future__ import annotations
