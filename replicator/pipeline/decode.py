@@ -11,26 +11,17 @@ Blocks and Arrow record batches go in and out; no network, no Spark.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
 
-from replicator.engine.errors import EngineError, EntryCorrupt
+from replicator.engine.errors import EngineError
+from replicator.engine.log import compression
 from replicator.engine.log.block import BlockKind, BlockView, verify_block
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import (
-    LZ4,
-    NONE,
-    SNAPPY,
-    ZLIB,
-    ZSTD,
-    KeyValue,
-    MessageMetadata,
-    SingleMessageMetadata,
-)
+from replicator.engine.log.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
 from snapshots.position import Position
@@ -38,8 +29,6 @@ from snapshots.position import Position
 BATCH_ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Spark holds a few record batches of each task at once; these keep a task within tens of megabytes."""
-UNCOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Limit on what an entry of at most 5 MiB may unpack to, looked at before anything is allocated."""
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of year 9999, where Spark's timestamps end; a later publish time is a broken clock and becomes null."""
 
@@ -77,7 +66,6 @@ KIND_NAMES: Final = {
     BlockKind.MARKERS: "marker",
     BlockKind.LOCAL_MARKERS: "local_marker",
 }
-_CODECS: Final = {LZ4: "lz4_raw", ZSTD: "zstd", SNAPPY: "snappy"}
 
 
 class MessageRows:
@@ -199,25 +187,10 @@ def message_batches(
 
 
 def decompress(metadata: MessageMetadata, payload: memoryview) -> memoryview:
-    """The payload as its producer made it; raises :class:`EntryCorrupt`."""
+    """The payload as its producer made it; raises :class:`EntryCorrupt`, :class:`MessageTooLarge`."""
     if metadata.compression == NONE:
         return payload
-    size = metadata.uncompressed_size
-    if size > UNCOMPRESSED_BYTES_MAX:
-        raise EntryCorrupt(f"payload unpacks to {size} bytes, more than the limit of {UNCOMPRESSED_BYTES_MAX}")
-    try:
-        if metadata.compression == ZLIB:
-            # One byte more than promised is enough to see that there is more.
-            plain = memoryview(zlib.decompressobj().decompress(payload, size + 1))
-        elif size:
-            plain = memoryview(pa.Codec(_CODECS[metadata.compression]).decompress(payload, decompressed_size=size))
-        else:
-            plain = memoryview(b"")
-    except (zlib.error, pa.ArrowException, OSError, KeyError) as error:
-        raise EntryCorrupt(f"payload cannot be decompressed: {error}") from error
-    if len(plain) != size:
-        raise EntryCorrupt(f"payload unpacks to {len(plain)} bytes, its metadata says {size}")
-    return plain
+    return memoryview(compression.decompress(payload, metadata.compression, metadata.uncompressed_size))
 
 
 def _wanted(at: Position, entries: int, after: Position, upto: Position) -> tuple[int, int]:

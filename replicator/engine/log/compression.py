@@ -46,7 +46,7 @@ def decompress(
         return bytes(payload)
     if uncompressed_bytes > bytes_max:
         raise MessageTooLarge(
-            f"a payload says it has {uncompressed_bytes} bytes uncompressed, the limit is {bytes_max}"
+            f"a payload says it has {uncompressed_bytes} bytes uncompressed, more than the limit of {bytes_max}"
         )
     if codec == ZLIB:
         return _inflate(payload, uncompressed_bytes)

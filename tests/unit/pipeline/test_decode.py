@@ -11,6 +11,7 @@ from wire_worker import ScriptedTopic, batch_entry, marker_entry, single_entry
 
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt
 from replicator.engine.log.block import BlockKind
+from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline import decode
@@ -117,7 +118,7 @@ def test_an_entry_whose_payload_is_not_what_it_says_is_named(fields: dict[str, i
 
 
 def test_an_entry_that_says_it_unpacks_to_more_than_the_limit_is_refused_before_it_is_unpacked() -> None:
-    plain = bytes(decode.UNCOMPRESSED_BYTES_MAX + 1)
+    plain = bytes(UNCOMPRESSED_BYTES_MAX + 1)
     bomb = entry_with(zlib.compress(plain), compression=ZLIB, uncompressed_size=len(plain))
     with pytest.raises(EntryUnreadable, match="more than the limit"):
         rows_of(bomb)
