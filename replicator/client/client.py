@@ -16,10 +16,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
 from replicator.client.consuming.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
 from replicator.client.consuming.letters import LetterTopics
@@ -101,7 +101,7 @@ _CONSUMER_OFF: Final[Mapping[str, object]] = {
 _READER_OFF: Final[Mapping[str, object]] = {"subscription_role_prefix": None}
 
 
-class Client:
+class Client(ClosedAtExit):
     """A client of one cluster.
 
     ``service_url`` is ``http(s)://host:port`` of a worker, or ``embedded:PATH`` for an engine in this process,
@@ -424,14 +424,6 @@ class Client:
             await asyncio.gather(*(producer.close() for producer in self._producers))
         finally:
             await self._connector.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _letter_producer(self, topic: str) -> Producer | PartitionedProducer:
         """For copies of messages: one by one, as upstream, because each is acknowledged by itself."""

@@ -27,7 +27,6 @@ from replicator.client.errors import (
     ConnectError,
     CumulativeAcknowledgementNotAllowedError,
     InvalidAck,
-    InvalidConfiguration,
     InvalidMessage,
     NotAllowedError,
     PulsarException,
@@ -118,9 +117,7 @@ class Consumer(Receiver):
         self._active: bool | None = None
         self._error: PulsarException | None = None
         """Why nothing more can be received; None while open."""
-        self._listening: Listening | None = None
         if message_listener is not None:
-            self._has_listener = True
             self._listening = Listening(message_listener, self, self._receive, self.negative_acknowledge)
         self._stats_interval_seconds = stats_interval_seconds
         self._stats_timer: asyncio.TimerHandle | None = None
@@ -284,15 +281,6 @@ class Consumer(Receiver):
             ending = self._end(closed)
         await ending
 
-    def pause_message_listener(self) -> None:
-        """Hand the listener nothing more, until :meth:`resume_message_listener`."""
-        self._own_listening().pause()
-
-    def resume_message_listener(self) -> None:
-        """Go on handing messages to the listener."""
-        self._check_open()
-        self._own_listening().resume()
-
     def topic(self) -> str:
         return self._settings.topic
 
@@ -431,11 +419,6 @@ class Consumer(Receiver):
         if message.topic_name() != self._settings.topic:
             raise InvalidAck(f"{message!r} is not of {self._settings.topic}")
         return message.message_id()
-
-    def _own_listening(self) -> Listening:
-        if self._listening is None:
-            raise InvalidConfiguration(f"{self._settings.topic}: the consumer has no message_listener")
-        return self._listening
 
     def _connected(self) -> ConsumerChannel:
         self._check_open()

@@ -20,7 +20,6 @@ from replicator.client.consuming.receiving import Arrivals, Receiver
 from replicator.client.errors import (
     AlreadyClosed,
     InvalidAck,
-    InvalidConfiguration,
     InvalidMessage,
     OperationNotSupported,
     PulsarException,
@@ -55,9 +54,7 @@ class MultiTopicsConsumer(Receiver):
         self._deferred: PulsarException | None = None
         self._error: AlreadyClosed | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._listening: Listening | None = None
         if message_listener is not None:
-            self._has_listener = True
             self._listening = Listening(message_listener, self, self._receive, self.negative_acknowledge)
 
     @property
@@ -149,15 +146,6 @@ class MultiTopicsConsumer(Receiver):
             self._arrivals.wake_all()
             self._closing = asyncio.create_task(self._shut())
         await asyncio.shield(self._closing)
-
-    def pause_message_listener(self) -> None:
-        """Hand the listener nothing more, until :meth:`resume_message_listener`."""
-        self._own_listening().pause()
-
-    def resume_message_listener(self) -> None:
-        """Go on handing messages to the listener."""
-        self._check_open()
-        self._own_listening().resume()
 
     def topic(self) -> str:
         """The partitioned topic, or the names of the list with commas between them."""
@@ -259,11 +247,6 @@ class MultiTopicsConsumer(Receiver):
         if len(fitting) != 1:
             raise InvalidAck(f"id {message} does not say of which topic of {self._name} it is; give the message itself")
         return fitting[0]
-
-    def _own_listening(self) -> Listening:
-        if self._listening is None:
-            raise InvalidConfiguration(f"{self._name}: the consumer has no message_listener")
-        return self._listening
 
     def _check_open(self) -> None:
         if self._error is not None:

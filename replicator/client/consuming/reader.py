@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
+from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.seeking import SkippedPart, following, seek_target, start_position
@@ -28,7 +28,7 @@ ARRIVAL_MS_MAX: Final = 1_000
 the end of the log whether there is one: after a seek by time, and after one into the last batch."""
 
 
-class Reader:
+class Reader(ClosedAtExit):
     """Reads the messages of one topic. Made by :meth:`Client.create_reader`."""
 
     def __init__(
@@ -134,14 +134,6 @@ class Reader:
             return await self.read_next()
         except AlreadyClosed:
             raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _open(self) -> ConsumerChannel:
         """Connect, to go on where the application is."""

@@ -7,13 +7,14 @@ the calls that take messages. No call that is cancelled takes a message with it.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
+from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.batch_receive import BatchCollector
+from replicator.client.consuming.listening import Listening
 from replicator.client.errors import AlreadyClosed, InvalidConfiguration, NotAllowedError, Timeout
 from replicator.client.message import Message
 from replicator.client.settings import ConsumerBatchReceivePolicy, check_range
@@ -55,7 +56,7 @@ class Arrivals:
         self.wake(len(self._waiting))
 
 
-class Receiver(ABC):
+class Receiver(ClosedAtExit):
     """The calls of an application that wants messages."""
 
     def __init__(self, name: str, policy: ConsumerBatchReceivePolicy, arrivals: Arrivals, *, prefetches: bool) -> None:
@@ -63,7 +64,7 @@ class Receiver(ABC):
         self._batch_receive_policy = policy
         self._arrivals = arrivals
         self._prefetches = prefetches
-        self._has_listener = False
+        self._listening: Listening | None = None
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it, at most ``timeout_millis``.
@@ -136,19 +137,25 @@ class Receiver(ABC):
         except AlreadyClosed:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
+    def pause_message_listener(self) -> None:
+        """Hand the listener nothing more, until :meth:`resume_message_listener`."""
+        self._own_listening().pause()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def resume_message_listener(self) -> None:
+        """Go on handing messages to the listener."""
+        self._check_open()
+        self._own_listening().resume()
 
-    @abstractmethod
-    async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+    def _own_listening(self) -> Listening:
+        if self._listening is None:
+            raise InvalidConfiguration(f"{self._name}: the consumer has no message_listener")
+        return self._listening
 
     # What a consumer does for these calls.
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise what has ended the consumer."""
 
     @abstractmethod
     def _pop(self) -> Message | None:
@@ -210,5 +217,5 @@ class Receiver(ABC):
                 return message
 
     def _check_no_listener(self) -> None:
-        if self._has_listener:
+        if self._listening is not None:
             raise InvalidConfiguration(f"{self._name}: its messages go to its message_listener; none can be received")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from replicator.client.errors import AlreadyClosed, ProducerQueueIsFull, PulsarException
 from replicator.client.message import MessageId, OutgoingMessage
@@ -159,14 +158,6 @@ class PartitionedProducer(MessageSender):
         for producer in self._producers.values():
             together.merge(producer.stats_recorder())
         return together.stats(len(self.pending()))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # Inside.
 

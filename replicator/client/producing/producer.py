@@ -16,8 +16,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from replicator.client.chunking import CHUNKED_MESSAGE_BYTES_MAX
 from replicator.client.errors import (
@@ -202,14 +201,6 @@ class Producer(MessageSender):
     def stats_recorder(self) -> ProducerStatsRecorder:
         """The counters themselves, so that those of several producers can be added up."""
         return self._stats
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # What the channel reports.
 

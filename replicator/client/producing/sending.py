@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import InvalidMessage, MessageTooBig, OperationNotSupported, SchemaError
 from replicator.client.message import MessageId, OutgoingMessage
 from replicator.client.producing.framing import MESSAGE_BYTES_MAX, message_bytes, ordering_key_bytes
@@ -20,7 +21,7 @@ from replicator.client.schema import Schema
 from replicator.client.settings import check_properties
 
 
-class MessageSender(ABC):
+class MessageSender(ClosedAtExit):
     """Makes messages of what the application gives and hands them to :meth:`enqueue_message`."""
 
     def __init__(self, topic: str, schema: Schema | None, *, block_if_queue_full: bool) -> None:

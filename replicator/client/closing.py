@@ -1,0 +1,23 @@
+"""``async with``: what is closed at the end of its block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class ClosedAtExit(ABC):
+    """An async context manager that closes itself."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
