@@ -10,7 +10,6 @@ import asyncio
 import shutil
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -22,14 +21,6 @@ from replicator.topology import default_topology, dump
 
 SOURCE: Final = "us-east"
 DESTINATION: Final = "eu-west"
-
-
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """How far the source's link is: its ``state``, and the entries that it has not read."""
-
-    state: str
-    backlog_entries: int
 
 
 class TwoClusters:
