@@ -67,17 +67,14 @@ def add_policy_commands(app: typer.Typer) -> None:
     for command in (
         policies,
         set_retention,
-        set_message_ttl,
         set_backlog_quota,
         set_deduplication,
         set_delayed_delivery,
-        set_compaction_threshold,
-        set_max_message_size,
         unset,
     ):
         app.command(command.__name__.replace("_", "-"))(command)
-    for name, policy in LIMITS.items():
-        app.command(f"set-{name}", help=f"Set {policy}: a number, or {UNLIMITED}.")(_limit_command(policy))
+    for name, (about, parse) in _LIMIT_COMMANDS.items():
+        app.command(f"set-{name}", help=about)(_limit_command(POLICIES[name], parse))
 
 
 def policies(
@@ -113,19 +110,6 @@ def set_retention(
         "retentionSizeInMB": _retained(size, "--size", size_bytes, MEGABYTE),
     }
     call(url, file, cluster, "POST", _path(context, target, "retention"), body)
-
-
-def set_message_ttl(
-    context: typer.Context,
-    target: Target,
-    limit: Limit,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
-    """After what time messages that nobody consumed count as consumed."""
-    body = _limited(limit, lambda text: duration_seconds(text, "LIMIT"))
-    call(url, file, cluster, "POST", _path(context, target, "messageTTL"), body)
 
 
 def set_backlog_quota(
@@ -176,32 +160,6 @@ def set_delayed_delivery(
 ) -> None:
     """Whether messages may ask to be delivered later."""
     call(url, file, cluster, "POST", _path(context, target, "delayedDelivery"), {"active": _on(switch)})
-
-
-def set_compaction_threshold(
-    context: typer.Context,
-    target: Target,
-    limit: Limit,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
-    """After how many bytes topics are compacted by themselves; unlimited: never."""
-    body = _limited(limit, lambda text: size_bytes(text, "LIMIT"))
-    call(url, file, cluster, "POST", _path(context, target, "compactionThreshold"), body)
-
-
-def set_max_message_size(
-    context: typer.Context,
-    target: Target,
-    limit: Limit,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
-    """How large a message may be."""
-    body = _limited(limit, lambda text: size_bytes(text, "LIMIT"))
-    call(url, file, cluster, "POST", _path(context, target, "maxMessageSize"), body)
 
 
 def unset(
@@ -260,7 +218,7 @@ def set_auto_topic_creation(
     call(url, file, cluster, "POST", _path(context, target, "autoTopicCreation"), body)
 
 
-def _limit_command(policy: str) -> Callable[..., None]:
+def _limit_command(policy: str, parse: Callable[[str], int]) -> Callable[..., None]:
     def set_limit(
         context: typer.Context,
         target: Target,
@@ -269,7 +227,7 @@ def _limit_command(policy: str) -> Callable[..., None]:
         file: TopologyFile = None,
         cluster: ClusterName = None,
     ) -> None:
-        call(url, file, cluster, "POST", _path(context, target, policy), _limited(limit, _number))
+        call(url, file, cluster, "POST", _path(context, target, policy), _limited(limit, parse))
 
     return set_limit
 
@@ -305,3 +263,20 @@ def _on(switch: str) -> bool:
     if switch not in ("on", "off"):
         raise typer.BadParameter(f"{switch[:40]!r} is not on or off")
     return switch == "on"
+
+
+def _duration(text: str) -> int:
+    return duration_seconds(text, "LIMIT")
+
+
+def _size(text: str) -> int:
+    return size_bytes(text, "LIMIT")
+
+
+_LIMIT_COMMANDS: Final = {
+    "message-ttl": ("After what time messages that nobody consumed count as consumed.", _duration),
+    "compaction-threshold": ("After how many bytes topics are compacted by themselves; unlimited: never.", _size),
+    "max-message-size": ("How large a message may be.", _size),
+    **{name: (f"Set {policy}: a number, or {UNLIMITED}.", _number) for name, policy in LIMITS.items()},
+}
+"""The ``set-…`` commands of one limit: what their help says, and how the limit is written."""
