@@ -213,7 +213,8 @@ class Subscription:
                 f"subscription {self.name!r} is {'' if self.durable else 'not '}durable; "
                 "use another name, or ask for the same"
             )
-        if any(other.options.read_compacted is not options.read_compacted for other in self.consumers.values()):
+        other = next(iter(self.consumers.values()), None)  # those that are here agree
+        if other is not None and other.options.read_compacted is not options.read_compacted:
             raise ConsumerBusy("the consumers of a subscription must agree on read_compacted")
 
     def _tell_active_changes(self) -> None:

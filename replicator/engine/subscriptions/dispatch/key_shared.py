@@ -222,7 +222,8 @@ class KeySharedDispatcher(ManyActiveDispatcher):
 
     def _admit(self, consumer_id: int, options: SubscribeOptions) -> None:
         policy = options.key_shared
-        for other in self.consumers.values():
+        other = next(iter(self.consumers.values()), None)  # those that are here agree
+        if other is not None:
             theirs = other.options.key_shared
             if (theirs.sticky_ranges is None) != (policy.sticky_ranges is None):
                 raise ConsumerBusy(
