@@ -346,7 +346,7 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
     try:
         ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch)
         await _send(socket, Ready(topic.name, engine.cluster, ready))
-        await _until_first_ends(read(), answers.run(), until_let_go())
+        await until_first_ends(read(), answers.run(), until_let_go())
     except _LetGo:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
@@ -423,7 +423,7 @@ async def _serve_consumer(socket: web.WebSocketResponse, engine: Engine, first: 
 
     try:
         await _send(socket, Ready(topic.name, engine.cluster))
-        await _until_first_ends(read(), answers.run(), outgoing.run())
+        await until_first_ends(read(), answers.run(), outgoing.run())
     finally:
         consumer.on_closed = consumer.on_restarted = consumer.on_active_change = None
         consumer.close()
@@ -451,7 +451,7 @@ async def _unsubscribe(consumer: EngineConsumer, request: Unsubscribe) -> Reply:
     return Done(request.request_id)
 
 
-async def _until_first_ends(*parts: Coroutine[Any, Any, None]) -> None:
+async def until_first_ends(*parts: Coroutine[Any, Any, None]) -> None:
     """Run the parts of a session until one of them ends; the others are cancelled, its error is raised."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:

@@ -103,15 +103,7 @@ class _Connection:
 
     async def run(self) -> None:
         """Until the client leaves; raises :class:`InvalidFrame`."""
-        parts = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
-        try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.wait(parts)
-        for part in done:
-            part.result()
+        await client_sockets.until_first_ends(self._read(), self._write())
 
     def close(self) -> None:
         """Nothing is watched any more."""
