@@ -34,7 +34,7 @@ from replicator.client.errors import (
 from replicator.client.message import NO_BATCH, Message, MessageId, Opening
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, check_properties, check_range
 from replicator.client.wire.channel import ConsumerChannel
-from replicator.client.wire.reopening import open_with_retries
+from replicator.client.wire.reopening import open_first, open_with_retries
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import Delivery
 from snapshots.position import Position
@@ -124,12 +124,12 @@ class Consumer(Receiver):
 
     async def connect(self) -> None:
         """Subscribe; called once by the client."""
-        if self._reconnect:
-            channel = await open_with_retries(
-                self._open_channel, self._operation_timeout_seconds, what=f"consumer of {self._settings.topic}"
-            )
-        else:
-            channel = await self._open_channel()
+        channel = await open_first(
+            self._open_channel,
+            self._operation_timeout_seconds,
+            reconnect=self._reconnect,
+            what=f"consumer of {self._settings.topic}",
+        )
         self._start(channel)
         if self._listening is not None:
             self._listening.resume()

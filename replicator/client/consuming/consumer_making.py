@@ -22,7 +22,7 @@ from replicator.client.errors import InvalidConfiguration, OperationNotSupported
 from replicator.client.message import MessageId, Opening
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, full_topic_name
 from replicator.client.wire.channel import Connector, ConsumerChannel, TopicWatchChannel
-from replicator.client.wire.reopening import open_with_retries
+from replicator.client.wire.reopening import open_first
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import InitialPosition as EngineInitialPosition
 
@@ -239,9 +239,8 @@ class ConsumerMaker:
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], topic: str) -> T:
         """Ask again what fails for a reason that time can heal, if the client reconnects."""
-        if not self.reconnect:
-            return await ask()
-        return await open_with_retries(ask, self.operation_timeout_seconds, what=f"consumer of {topic}")
+        what = f"consumer of {topic}"
+        return await open_first(ask, self.operation_timeout_seconds, reconnect=self.reconnect, what=what)
 
 
 def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:

@@ -42,7 +42,7 @@ from replicator.client.producing.sending import MessageSender, check_message, wa
 from replicator.client.schema import Schema
 from replicator.client.settings import BatchingType, CompressionType, ProducerSettings
 from replicator.client.wire.channel import ProducerChannel
-from replicator.client.wire.reopening import open_with_retries
+from replicator.client.wire.reopening import open_first, open_with_retries
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import DUPLICATE
 from snapshots.position import Position
@@ -96,10 +96,7 @@ class Producer(MessageSender):
 
     async def connect(self) -> None:
         """Open the channel; called once by the client. The cluster says the name, and where numbering goes on."""
-        if self._reconnect:
-            channel = await open_with_retries(self._open, self._operation_timeout_seconds)
-        else:
-            channel = await self._open()
+        channel = await open_first(self._open, self._operation_timeout_seconds, reconnect=self._reconnect)
         ready = channel.ready
         settings = self._settings = replace(self._settings, producer_name=ready.producer_name)
         self._topic_epoch = ready.topic_epoch

@@ -18,7 +18,7 @@ from replicator.client.producing.sending import wall_time_ms
 from replicator.client.schema import Schema
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.channel import Connector
-from replicator.client.wire.reopening import open_with_retries
+from replicator.client.wire.reopening import open_first
 from replicator.engine.topic_name import parse_topic
 
 
@@ -65,7 +65,7 @@ class ProducerMaker:
         async def ask() -> int:
             return await self.connector.partitions(topic)
 
-        return await (open_with_retries(ask, self.operation_timeout_seconds) if self.reconnect else ask())
+        return await open_first(ask, self.operation_timeout_seconds, reconnect=self.reconnect)
 
     async def _connected(
         self,

@@ -31,6 +31,13 @@ What is sent meanwhile ends by the send timeout; ``Client(reconnect=False)`` is 
 _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 
 
+async def open_first(
+    attempt: Callable[[], Awaitable[T]], timeout_seconds: float, *, reconnect: bool, what: str = "connection"
+) -> T:
+    """Call ``attempt`` once, or for a client that reconnects as :func:`open_with_retries`."""
+    return await (open_with_retries(attempt, timeout_seconds, what=what) if reconnect else attempt())
+
+
 async def open_with_retries(
     attempt: Callable[[], Awaitable[T]], timeout_seconds: float, *, again: bool = False, what: str = "connection"
 ) -> T:
@@ -38,8 +45,8 @@ async def open_with_retries(
 
     Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
     :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone; and it is tried for
-    :data:`REOPEN_SECONDS_MAX` instead. The first failure is
-    logged as a warning that names ``what`` is being opened: otherwise nobody learns for long what it waits for.
+    :data:`REOPEN_SECONDS_MAX` instead. The first failure is logged as a warning that names ``what`` is being opened:
+    otherwise nobody learns for long what it waits for.
     """
 
     def warn_once(state: RetryCallState) -> None:
