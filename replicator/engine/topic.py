@@ -22,7 +22,6 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
 from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import PolicyOverrides, QuotaPolicy, TopicPolicies
@@ -40,6 +39,7 @@ from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import LoggedEntry, ProducerOptions, SubscribeOptions
 from replicator.engine.upkeep.retention import done_through
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 if TYPE_CHECKING:
     from replicator.engine.log.block_cache import BlockCache

@@ -18,10 +18,10 @@ from struct import Struct
 from typing import Final
 
 from replicator.engine.compaction.compactor import Retained
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.store import TOPIC_KEY, Store
 from replicator.engine.types import LoggedEntry
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 VIEW_TABLE: Final = "compacted"
 STATE_TABLE: Final = "compaction"

@@ -21,12 +21,12 @@ from replicator.engine.compaction.compacted_view import VIEW_TABLE, CompactedVie
 from replicator.engine.compaction.compactor import Compactor, publish_time_ms
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.log_index import LogIndex, ViewIndex
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import LoggedEntry
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 STEP_BYTES: Final = 4 * 1024 * 1024
 """Read, and written, at once."""

@@ -19,8 +19,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from replicator.engine.log.position_set import PositionSet
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,9 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.store_files import identity, lock_directory, open_environment
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 FORMAT: Final = 1
 TABLES: Final = (

@@ -39,9 +39,9 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.position_set import PositionSet, chunk_of
 from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch_chunk_of
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet, chunk_of
 
 FIRST_GENERATION: Final = 1
 _SINGLE_STEPS: Final = 3

@@ -36,10 +36,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from replicator.engine.errors import StoreUnusable
-from replicator.engine.log.position_set import CHUNK_SHIFT
 from replicator.engine.subscriptions.batch_acks import BATCH_CHUNK_SHIFT, ChunkId
 from replicator.engine.subscriptions.cursor import CursorState, DirtyChunks
 from snapshots.position import Position
+from snapshots.position_set import CHUNK_SHIFT
 
 CURSORS: Final = "cursors"
 CURSOR_ROWS: Final = "cursor_rows"

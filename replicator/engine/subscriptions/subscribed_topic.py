@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.pump import ReadEntries
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 if TYPE_CHECKING:
     from replicator.engine.subscriptions.subscription import Subscription

@@ -9,9 +9,9 @@ from engine_support import make_log
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 
 def at(entry: int, ledger: int = 1) -> Position:

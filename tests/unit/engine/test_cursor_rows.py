@@ -14,10 +14,10 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CURSORS, CursorRows
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 
 def at(entry: int, ledger: int = 1) -> Position:

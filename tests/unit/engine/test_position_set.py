@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.log.position_set import PositionSet
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 positions = st.builds(Position, st.integers(1, 4), st.integers(0, 40))
 bounds = st.one_of(positions, st.just(BEFORE_ALL), st.builds(Position, st.integers(0, 5), st.just(-1)))

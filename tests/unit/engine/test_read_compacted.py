@@ -21,7 +21,6 @@ from replicator.engine.errors import InvalidAck, InvalidSeek, NotAllowedError
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex, ViewIndex
 from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.store import TOPIC_KEY
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
@@ -31,6 +30,7 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, LoggedEntry, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 
 async def published(topic: Topic, *contents: bytes) -> list[Position]:

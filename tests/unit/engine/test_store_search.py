@@ -15,9 +15,9 @@ from replicator.engine.engine import EngineSettings
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.log.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 moments = st.integers(0, 20)
 blocks = st.lists(st.tuples(moments, st.lists(moments, min_size=1, max_size=4), st.booleans()), max_size=12)

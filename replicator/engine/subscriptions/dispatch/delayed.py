@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from replicator.engine.log.position_set import PositionSet
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 TICK_MS: Final = 10
 TICKS_AT_ONCE: Final = 10_000

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.subscriptions.dispatch.plan import ActiveChange, Assignment, Candidate, ReadAgain, ReadPlan
 from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 READ_AGAIN_MAX: Final = 1000
 """Positions in one plan to read again: what is looked at in one go, so that nothing holds up the event loop."""

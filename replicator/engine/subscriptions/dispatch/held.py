@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.subscriptions.dispatch.dispatcher import ConsumerState
 from replicator.engine.subscriptions.dispatch.plan import UnackedLimits
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 
 class HeldEntry(NamedTuple):

@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from replicator.engine.errors import ConsumerBusy
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.policies import KeyAssignment, KeyOrdering
 from replicator.engine.subscriptions.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, gone
 from replicator.engine.subscriptions.dispatch.held import HeldEntry
@@ -42,6 +41,7 @@ from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCoun
 from replicator.engine.subscriptions.key_shared.selector import KeySelector, make_selector
 from replicator.engine.types import HashRange, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 WAITING_MAX: Final = 20_000
 """Entries that wait for a consumer; only their positions and hashes are kept, about 200 bytes each."""

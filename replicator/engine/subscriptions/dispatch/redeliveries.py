@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from replicator.engine.log.position_set import PositionSet
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 TRACKED_MAX: Final = 1_000_000
 """About 150 MB at worst. Past it the oldest entry's count is forgotten: it then goes to a dead letter topic later."""

@@ -14,7 +14,6 @@ from bisect import bisect_right, insort_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.subscriptions.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, gone
 from replicator.engine.subscriptions.dispatch.held import HeldEntry
 from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
@@ -29,6 +28,7 @@ from replicator.engine.subscriptions.dispatch.plan import (
 from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 TURN_MESSAGES_MAX: Final = 100
 """How many messages a consumer gets before it is the next one's turn: small, so that load spreads evenly."""

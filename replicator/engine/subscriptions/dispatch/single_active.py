@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 import mmh3
 
 from replicator.engine.errors import ConsumerBusy
-from replicator.engine.log.position_set import PositionSet
 from replicator.engine.subscriptions.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, Dispatcher, gone
 from replicator.engine.subscriptions.dispatch.plan import (
     ActiveChange,
@@ -31,6 +30,7 @@ from replicator.engine.subscriptions.dispatch.plan import (
 from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 NOT_PARTITIONED = -1
 
