@@ -20,6 +20,7 @@ from aiohttp import web
 
 from replicator import __version__
 from replicator.api.app import make_app
+from replicator.api.linked_sources import LinkedSources
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
@@ -138,7 +139,7 @@ class Worker:
         self._sync.start()
         for link in self._links:
             link.start()
-        app = make_app(engine, self, sources, self._link_opened)
+        app = make_app(engine, self, LinkedSources.of(*sources), self._link_opened)
         self._runner = web.AppRunner(
             app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX
         )

@@ -13,6 +13,7 @@ from aiohttp import web
 from engine_support import opened
 
 from replicator.api.app import StatusSource, make_app
+from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine, EngineSettings
 
 
@@ -76,7 +77,7 @@ async def administered(
 ) -> AsyncIterator[Admin]:
     """A worker's application over an engine, on a port of its own."""
     async with opened(path, settings=settings) as engine:
-        runner = web.AppRunner(make_app(engine, source or NoStatus(), ()), shutdown_timeout=0.2)
+        runner = web.AppRunner(make_app(engine, source or NoStatus(), LinkedSources()), shutdown_timeout=0.2)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

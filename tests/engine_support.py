@@ -13,6 +13,7 @@ from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import report_errors
+from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
@@ -187,7 +188,7 @@ class DataPlaneServer:
 
     def __init__(self, engine: Engine, linked_sources: Iterable[str] = ()) -> None:
         self.engine = engine
-        self._linked_sources = frozenset(linked_sources)
+        self._linked_sources = LinkedSources.of(*linked_sources)
         self._runner: web.AppRunner | None = None
         self.port = 0
 

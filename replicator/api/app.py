@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from replicator.api import client_sockets, data_plane, topic_sockets
 from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
+from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
 from replicator.engine.engine import Engine
 from snapshots.mapping import SnapshotMapping
@@ -43,12 +44,12 @@ SLICE_SECONDS: Final = 0.005
 def make_app(
     engine: Engine,
     source: StatusSource,
-    linked_sources: Collection[str],
+    linked_sources: LinkedSources,
     link_opened: Callable[[str], None] | None = None,
 ) -> web.Application:
     """The application of one worker.
 
-    ``linked_sources`` are the clusters that may append here; ``link_opened`` is told when one of them does.
+    ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does.
     """
     app = web.Application(middlewares=[report_errors])
     app[data_plane.ENGINE] = engine
@@ -58,7 +59,7 @@ def make_app(
     app[data_plane.STREAMS] = {}
     app[data_plane.PAGES_IN_FLIGHT] = []
     app.on_shutdown.append(data_plane.close_streams)
-    app[data_plane.LINKED_SOURCES] = frozenset(linked_sources)
+    app[data_plane.LINKED_SOURCES] = linked_sources
     app[STATUS] = source
     if link_opened is not None:
         app[data_plane.LINK_OPENED] = link_opened

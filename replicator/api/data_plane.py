@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from replicator.api.errors import BadRequest, error_response
+from replicator.api.linked_sources import LinkedSources, LinkKey
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError, TooBusy
 from replicator.engine.log.arrow import decode_append, encode_read
@@ -26,8 +27,8 @@ from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)
-LINKED_SOURCES: Final = web.AppKey("linked_sources", frozenset)
-"""The clusters that have a link to this one; nobody else may append."""
+LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
+"""The links that lead to this cluster; nobody else may append."""
 STREAMS: Final = web.AppKey("append_streams", dict[str, web.Request])
 """The stream of each source that appends here; kept only where the application sets it."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
@@ -72,6 +73,14 @@ async def close_streams(app: web.Application) -> None:
     for stream in app.get(STREAMS, {}).values():
         if stream.transport is not None:
             stream.transport.close()
+
+
+def end_streams(app: web.Application, links: Iterable[LinkKey]) -> None:
+    """Cut the streams of links that may not append as they did; those that still may come back by themselves."""
+    for source, _ in links:
+        stream = app.get(STREAMS, {}).get(source)
+        if stream is not None and stream.transport is not None:
+            stream.transport.abort()
 
 
 async def list_topics(request: web.Request) -> web.Response:

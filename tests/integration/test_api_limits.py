@@ -19,6 +19,7 @@ from engine_support import TOPIC, eventually, make_block, message, opened
 
 from replicator.api import data_plane
 from replicator.api.app import make_app
+from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import APPEND_SCHEMA, decode_append, encode_append
@@ -49,7 +50,7 @@ class NoStatus:
 @asynccontextmanager
 async def whole_app(engine: Engine) -> AsyncIterator[tuple[web.AppRunner, str]]:
     """The application as a worker runs it, and its base address."""
-    runner = web.AppRunner(make_app(engine, NoStatus(), LINKED), shutdown_timeout=10)
+    runner = web.AppRunner(make_app(engine, NoStatus(), LinkedSources.of(*LINKED)), shutdown_timeout=10)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

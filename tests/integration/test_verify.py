@@ -13,6 +13,7 @@ from aiohttp import web
 from wire_worker import PUBLISHED_AT_MS, ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
 
 from replicator.api.app import make_app
+from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import encode_entry
@@ -364,7 +365,7 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
         mapping = SnapshotMapping("s1", published[9], "eu-west", copied[9])
         runners, urls = [], {}
         for engine, source_of_status in ((us, Mappings(mapping)), (eu, Mappings())):
-            runner = web.AppRunner(make_app(engine, source_of_status, []))
+            runner = web.AppRunner(make_app(engine, source_of_status, LinkedSources()))
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             runners.append(runner)

@@ -1,0 +1,51 @@
+"""Which links lead to this cluster, and what each may bring. A reload of the topology replaces them under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LinkKey = tuple[str, str]
+"""The source and the name of a link that leads here; links between two clusters are told apart by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingLink:
+    """A link that leads here. ``origins`` are the clusters whose messages it may bring: invariant 4."""
+
+    source: str
+    name: str = ""
+    origins: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> LinkKey:
+        return self.source, self.name
+
+
+class LinkedSources:
+    """The links that may append here, and nobody else may."""
+
+    def __init__(self, links: Iterable[IncomingLink] = ()) -> None:
+        self._links: dict[LinkKey, IncomingLink] = {}
+        self.replace(links)
+
+    @classmethod
+    def of(cls, *sources: str) -> LinkedSources:
+        """One link from each of these clusters, which brings what that cluster published."""
+        return cls(IncomingLink(source, origins=frozenset({source})) for source in sources)
+
+    def find(self, source: str, name: str = "") -> IncomingLink | None:
+        return self._links.get((source, name))
+
+    def __contains__(self, source: object) -> bool:
+        """Whether any link comes from that cluster."""
+        return any(known == source for known, _ in self._links)
+
+    def replace(self, links: Iterable[IncomingLink]) -> set[LinkKey]:
+        """From now on these, and no others. Returns those that may not bring any more what they were bringing."""
+        before, self._links = self._links, {link.key: link for link in links}
+        return {
+            key
+            for key, link in before.items()
+            if (now := self._links.get(key)) is None or not link.origins <= now.origins
+        }
