@@ -16,3 +16,7 @@ class InvalidPosition(SnapshotsError):
 
 class MarkerCorrupt(SnapshotsError):
     """A marker whose payload is not the message that its type says."""
+
+
+class ExtentsCorrupt(SnapshotsError):
+    """Packed extents that are not what :meth:`snapshots.extents.ExtentTable.pack` gives."""

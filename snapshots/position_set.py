@@ -185,6 +185,28 @@ class PositionSet:
             if ledger in other._ledgers
         )
 
+    def ledgers(self) -> Iterator[tuple[int, BitMap]]:
+        """Each ledger with the bitmap of its entry ids, in order; the bitmaps are the set's own, not to be changed."""
+        for ledger in sorted(self._ledgers):
+            yield ledger, self._ledgers[ledger]
+
+    def add_entries(self, ledger: int, entries: BitMap) -> None:
+        """Add entry ids of one ledger; the bitmap becomes the set's own."""
+        mine = self._ledgers.get(ledger)
+        if mine is not None:
+            mine |= entries
+        elif entries:
+            self._ledgers[ledger] = entries
+
+    def discard_above(self, position: Position) -> None:
+        """Remove every position above ``position``."""
+        for ledger in [ledger for ledger in self._ledgers if ledger > position[0]]:
+            del self._ledgers[ledger]
+        bitmap = self._ledgers.get(position[0])
+        if bitmap is not None:
+            bitmap.remove_range(max(position[1] + 1, 0), 1 << 32)
+            self._forget_if_empty(position[0])
+
     def entries_in(self, ledger: int, first: int, last: int) -> BitMap:
         """The entry ids of ``ledger`` from ``first`` to ``last``, both included."""
         bitmap = self._ledgers.get(ledger)

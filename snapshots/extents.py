@@ -1,0 +1,349 @@
+"""Extents: the exact mapping between an origin's positions and the positions here, for one topic and one origin.
+
+An extent says: ``entries`` entries from origin position p on lie here from local position q on. Copying gives them for
+nothing (DESIGN 4.1), and since the entries of one origin have the same order everywhere (invariant 3), both sides of
+a table ascend. So one table answers in both directions by bisection.
+
+How it is kept: one column each for where the runs start at the origin, where they start here, and how long they are,
+20 bytes a run. A start is one number, ``rank of the ledger << 32 | entry``; the ranks' ledgers are in a list, as there
+are few. An entry id is below 2**32 (a writer opens a new ledger long before), so starts ascend as positions do, and
+numpy searches a million of them at once. A run lies in one ledger on each side.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from snapshots.errors import ExtentsCorrupt
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+ENTRY_BITS: Final = 32
+_ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
+SLICE_POSITIONS: Final = 1 << 20
+"""Positions of a set that are translated at once: some ten megabytes of numbers."""
+_COLUMNS: Final = 5
+
+Numbers = npt.NDArray[np.uint64]
+
+
+class Extent(NamedTuple):
+    """``entries`` entries from ``origin_first`` on at the origin lie here from ``local_first`` on."""
+
+    origin_first: Position
+    local_first: Position
+    entries: int
+
+    @property
+    def origin_last(self) -> Position:
+        return Position(self.origin_first.ledger, self.origin_first.entry + self.entries - 1)
+
+    @property
+    def local_last(self) -> Position:
+        return Position(self.local_first.ledger, self.local_first.entry + self.entries - 1)
+
+
+class _Side:
+    """The starts of all runs on one side: at the origin, or here."""
+
+    __slots__ = ("ledgers", "starts")
+
+    def __init__(self) -> None:
+        self.ledgers: list[int] = []
+        self.starts = array("Q")
+
+    def append(self, position: Position) -> None:
+        if not self.ledgers or self.ledgers[-1] != position.ledger:
+            self.ledgers.append(position.ledger)
+        self.starts.append((len(self.ledgers) - 1) << ENTRY_BITS | position.entry)
+
+    def position(self, key: int) -> Position:
+        return Position(self.ledgers[key >> ENTRY_BITS], key & _ENTRY_MASK)
+
+    def floor_key(self, position: Position) -> int:
+        """The key of ``position``, or of the highest place below it in one of these ledgers; -1 if there is none."""
+        rank = bisect_right(self.ledgers, position.ledger) - 1
+        if rank < 0:
+            return -1
+        if self.ledgers[rank] < position.ledger:
+            return rank << ENTRY_BITS | _ENTRY_MASK
+        return (rank << ENTRY_BITS) + min(position.entry, _ENTRY_MASK)
+
+    def drop(self, runs: int) -> None:
+        """Forget the first ``runs`` runs, and the ledgers that only those had."""
+        del self.starts[:runs]
+        gone = self.starts[0] >> ENTRY_BITS if self.starts else len(self.ledgers)
+        if gone:
+            del self.ledgers[:gone]
+            self.starts = array("Q", (np.frombuffer(self.starts, np.uint64) - np.uint64(gone << ENTRY_BITS)).tobytes())
+
+    def columns(self) -> tuple[Numbers, Numbers]:
+        """``(ledgers, entries)`` of all starts."""
+        starts = np.array(self.starts, np.uint64)
+        ledgers = np.array(self.ledgers, np.uint64)
+        return ledgers[starts >> np.uint64(ENTRY_BITS)], starts & np.uint64(_ENTRY_MASK)
+
+
+class ExtentTable:
+    """The extents of one topic, origin and incarnation. Positions that no extent covers are not here."""
+
+    __slots__ = ("_entries", "_local", "_origin")
+
+    def __init__(self) -> None:
+        self._origin = _Side()
+        self._local = _Side()
+        self._entries = array("I")
+
+    # ---- what is in it ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Runs."""
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Extent]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def __getitem__(self, index: int) -> Extent:
+        origin, local = self._origin.starts[index], self._local.starts[index]
+        return Extent(self._origin.position(origin), self._local.position(local), self._entries[index])
+
+    @property
+    def entries(self) -> int:
+        return sum(self._entries)
+
+    @property
+    def first(self) -> Extent | None:
+        return self[0] if self._entries else None
+
+    @property
+    def last(self) -> Extent | None:
+        return self[-1] if self._entries else None
+
+    def append(self, origin_first: Position, local_first: Position, entries: int) -> None:
+        """Entries were copied, after all that are here on both sides; lengthens the last run where both go on."""
+        assert entries > 0
+        before = self.last
+        if before is not None:
+            assert before.origin_last < origin_first, f"{origin_first} at the origin does not follow {before}"
+            assert before.local_last < local_first, f"{local_first} here does not follow {before}"
+            if _follows(before.origin_last, origin_first) and _follows(before.local_last, local_first):
+                self._entries[-1] += entries
+                return
+        self._origin.append(origin_first)
+        self._local.append(local_first)
+        self._entries.append(entries)
+
+    def trim(self, local_through: Position) -> int:
+        """Forget the runs that lie wholly at or below ``local_through``; returns how many those were."""
+        runs = bisect_right(self._local.starts, self._local.floor_key(local_through))
+        if runs and self[runs - 1].local_last > local_through:
+            runs -= 1
+        if runs:
+            self._origin.drop(runs)
+            self._local.drop(runs)
+            del self._entries[:runs]
+        return runs
+
+    # ---- one position -----------------------------------------------------------------------------------
+
+    def to_local(self, position: Position) -> Position | None:
+        """Where the entry at an origin's position lies here; None if it is not here."""
+        return self._one(self._origin, self._local, position)
+
+    def to_origin(self, position: Position) -> Position | None:
+        """The origin position of the entry that lies here; None if it is not of this origin."""
+        return self._one(self._local, self._origin, position)
+
+    def origin_through(self, local: Position) -> Position | None:
+        """The highest origin position p of which it is true that all that is here up to p lies at or below ``local``.
+
+        If all that is here lies above, the position before the first of it. None for an empty table.
+        """
+        if not self._entries:
+            return None
+        at = bisect_right(self._local.starts, self._local.floor_key(local)) - 1
+        if at < 0:
+            first = self[0].origin_first
+            return Position(first.ledger, first.entry - 1)
+        run = self[at]
+        if run.local_last <= local:
+            return run.origin_last
+        return Position(run.origin_first.ledger, run.origin_first.entry + local.entry - run.local_first.entry)
+
+    def floor_local(self, origin: Position) -> Position | None:
+        """Where the last entry at or below an origin's position lies here; None if all that is here is above it."""
+        at = bisect_right(self._origin.starts, self._origin.floor_key(origin)) - 1
+        if at < 0:
+            return None
+        run = self[at]
+        if run.origin_last <= origin:
+            return run.local_last
+        return Position(run.local_first.ledger, run.local_first.entry + origin.entry - run.origin_first.entry)
+
+    # ---- many positions ---------------------------------------------------------------------------------
+
+    def to_local_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
+        """``(ledgers, entries, found)`` of many positions at once; what is not found has no meaning."""
+        return self._many(self._origin, self._local, ledgers, entries)
+
+    def to_origin_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
+        """As :meth:`to_local_many`, the other way."""
+        return self._many(self._local, self._origin, ledgers, entries)
+
+    def to_local_set(self, positions: PositionSet) -> PositionSet:
+        """Where those of the origin's ``positions`` lie that are here."""
+        return self._set(self._origin, self._local, positions)
+
+    def to_origin_set(self, positions: PositionSet) -> PositionSet:
+        """The origin positions of those of ``positions`` here that are of this origin."""
+        return self._set(self._local, self._origin, positions)
+
+    def of_origin(self, positions: PositionSet) -> PositionSet:
+        """Those of ``positions`` here that are of this origin."""
+        return self._set(self._local, self._local, positions)
+
+    def local_between(self, after: Position, upto: Position, *, above: Position) -> PositionSet:
+        """Where the entries lie whose origin positions p have ``after < p <= upto``; only what is ``above`` here."""
+        found = PositionSet()
+        first = max(
+            bisect_right(self._origin.starts, self._origin.floor_key(after)) - 1,
+            bisect_right(self._local.starts, self._local.floor_key(above)) - 1,
+            0,
+        )
+        for index in range(first, len(self)):
+            run = self[index]
+            if run.origin_first > upto:
+                break
+            low, high = 0, run.entries - 1
+            if run.origin_first <= after:
+                low = (
+                    after.entry - run.origin_first.entry + 1 if after.ledger == run.origin_first.ledger else run.entries
+                )
+            if run.local_first <= above:
+                reached = (
+                    above.entry - run.local_first.entry + 1 if above.ledger == run.local_first.ledger else run.entries
+                )
+                low = max(low, reached)
+            if run.origin_last > upto:
+                high = upto.entry - run.origin_first.entry
+            found.add_range(run.local_first.ledger, run.local_first.entry + low, run.local_first.entry + high)
+        return found
+
+    # ---- bytes ------------------------------------------------------------------------------------------
+
+    def pack(self) -> bytes:
+        """The runs as compressed columns of differences: some bytes a run, for the index."""
+        columns = np.stack([*self._origin.columns(), *self._local.columns(), np.array(self._entries, np.uint64)])
+        deltas = np.diff(columns, axis=1, prepend=np.zeros((_COLUMNS, 1), np.uint64))  # wraps round, and back
+        return zlib.compress(deltas.astype("<u8").tobytes())
+
+    @classmethod
+    def unpack(cls, packed: bytes, *, runs_max: int = 1 << 20) -> ExtentTable:
+        """What :meth:`pack` gave; raises :class:`ExtentsCorrupt` for anything else, or more runs than ``runs_max``."""
+        limit = runs_max * _COLUMNS * 8
+        try:
+            unpacking = zlib.decompressobj()
+            raw = unpacking.decompress(packed, limit + 1)
+        except zlib.error as error:
+            raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes cannot be read: {error}") from None
+        if len(raw) > limit or len(raw) % (_COLUMNS * 8) or not unpacking.eof:
+            raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes are cut short, or hold over {runs_max} runs")
+        columns = np.cumsum(np.frombuffer(raw, "<u8").reshape(_COLUMNS, -1), axis=1, dtype=np.uint64)
+        table = cls()
+        try:
+            for origin_ledger, origin_entry, local_ledger, local_entry, entries in columns.T.tolist():
+                table.append(Position(origin_ledger, origin_entry), Position(local_ledger, local_entry), entries)
+        except (AssertionError, OverflowError) as error:
+            raise ExtentsCorrupt(f"packed extents contradict each other: {error}") from None
+        return table
+
+    # ---- both ways --------------------------------------------------------------------------------------
+
+    def _one(self, here: _Side, there: _Side, position: Position) -> Position | None:
+        rank = bisect_left(here.ledgers, position.ledger)
+        if rank == len(here.ledgers) or here.ledgers[rank] != position.ledger or not 0 <= position.entry <= _ENTRY_MASK:
+            return None
+        key = rank << ENTRY_BITS | position.entry
+        at = bisect_right(here.starts, key) - 1
+        if at < 0 or key - here.starts[at] >= self._entries[at]:
+            return None
+        return there.position(there.starts[at] + key - here.starts[at])
+
+    def _many(
+        self, here: _Side, there: _Side, ledgers: Numbers, entries: Numbers
+    ) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
+        if not self._entries or not len(ledgers):
+            nothing = np.zeros(len(ledgers), np.uint64)
+            return nothing, nothing, np.zeros(len(ledgers), np.bool_)
+        here_ledgers = np.array(here.ledgers, np.uint64)
+        rank = np.minimum(np.searchsorted(here_ledgers, ledgers), len(here_ledgers) - 1)
+        known = here_ledgers[rank] == ledgers
+        keys = rank.astype(np.uint64) << np.uint64(ENTRY_BITS) | np.asarray(entries, np.uint64)
+        translated, found = self._keys(here, there, keys)
+        there_ledgers = np.array(there.ledgers, np.uint64)
+        translated[~found] = 0
+        return (
+            there_ledgers[translated >> np.uint64(ENTRY_BITS)],
+            translated & np.uint64(_ENTRY_MASK),
+            found & known,
+        )
+
+    def _keys(self, here: _Side, there: _Side, keys: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """The keys there of ``keys`` here, and which of them there are."""
+        starts = np.frombuffer(here.starts, np.uint64)
+        lengths = np.frombuffer(self._entries, np.uint32)
+        at = np.searchsorted(starts, keys, side="right") - 1
+        below, at = at < 0, np.maximum(at, 0)
+        offset = keys - starts[at]
+        found: npt.NDArray[np.bool_] = ~below & (offset < lengths[at])
+        return np.frombuffer(there.starts, np.uint64)[at] + offset, found
+
+    def _set(self, here: _Side, there: _Side, positions: PositionSet) -> PositionSet:
+        result = PositionSet()
+        for ledger, bitmap in positions.ledgers():
+            rank = bisect_left(here.ledgers, ledger)
+            if rank == len(here.ledgers) or here.ledgers[rank] != ledger:
+                continue
+            first, last = bitmap.min(), bitmap.max()
+            if last - first + 1 == len(bitmap):
+                self._range(here, there, rank, first, last, result)
+            else:
+                self._scattered(here, there, rank, bitmap, result)
+        return result
+
+    def _range(self, here: _Side, there: _Side, rank: int, first: int, last: int, result: PositionSet) -> None:
+        """As :meth:`_scattered`, for entries without holes: by runs and not by entries."""
+        low, high = rank << ENTRY_BITS | first, rank << ENTRY_BITS | last
+        at = max(0, bisect_right(here.starts, low) - 1)
+        while at < len(self) and here.starts[at] <= high:
+            start, length = here.starts[at], self._entries[at]
+            begin, end = max(low, start) - start, min(high, start + length - 1) - start
+            to = there.position(there.starts[at])
+            result.add_range(to.ledger, to.entry + begin, to.entry + end)
+            at += 1
+
+    def _scattered(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
+        for begin in range(0, len(bitmap), SLICE_POSITIONS):
+            part: Any = bitmap[begin : begin + SLICE_POSITIONS]
+            keys = np.frombuffer(part.to_array(), np.uint32).astype(np.uint64) | np.uint64(rank << ENTRY_BITS)
+            translated, found = self._keys(here, there, keys)
+            translated = translated[found]  # ascending, as both sides are
+            ranks = (translated >> np.uint64(ENTRY_BITS)).astype(np.int64)
+            cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)] if len(ranks) else [0]
+            for start, stop in pairwise(cuts):
+                entries = (translated[start:stop] & np.uint64(_ENTRY_MASK)).astype(np.uint32)
+                result.add_entries(there.ledgers[int(ranks[start])], BitMap(array("I", entries.tobytes())))
+
+
+def _follows(last: Position, first: Position) -> bool:
+    return last.ledger == first.ledger and last.entry + 1 == first.entry
