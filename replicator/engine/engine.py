@@ -151,6 +151,14 @@ class Engine:
         """Of topics for which neither they nor their namespaces have others."""
         return self._policies
 
+    def set_default_policies(self, policies: TopicPolicies) -> None:
+        """Other policies for topics where neither they nor their namespaces set them; they hold at once."""
+        if policies == self._policies:
+            return
+        self._policies = policies
+        for topic in self._topics.values():
+            topic.set_default_policies(policies)
+
     def topics(self) -> list[Topic]:
         """Every topic that has a log; costs as much as there are of them."""
         return [topic for topic in self._topics.values() if topic.deleted is None]

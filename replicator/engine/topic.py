@@ -366,6 +366,11 @@ class Topic:
         of_namespace = self.namespace.policies.topic_policies
         return self._default_policies if of_namespace is None else of_namespace.over(self._default_policies)
 
+    def set_default_policies(self, policies: TopicPolicies) -> None:
+        """What counts where neither the topic nor its namespace sets anything; see the engine's method."""
+        self._default_policies = policies
+        self.apply_policies()
+
     def apply_policies(self) -> None:
         """The topic's own policies have changed, or its namespace's."""
         self.policies = self._policies_that_count()
