@@ -1,6 +1,6 @@
 """Markers: what workers tell each other inside the log.
 
-This module owns the four marker values, their types, and their bytes (``markers.proto``; numbers as on the
+This module owns the marker values, their types, and their bytes (``markers.proto``; numbers as on the
 public Pulsar wire). It decides nothing: :mod:`snapshots.controller` does.
 
 A position's entry is a ``uint64`` on the wire, and -1 (the place before a ledger's first entry) travels as
@@ -21,6 +21,9 @@ from snapshots import markers_pb2 as pb
 from snapshots.errors import MarkerCorrupt
 from snapshots.position import Position
 
+EPOCHS_TOPIC: Final = "persistent://replicator/system/epochs"
+"""The topic of the service itself: every link carries it, and users do not see it."""
+
 _ENTRY_BEFORE_FIRST: Final = 2**64 - 1
 _ENTRY_LIMIT: Final = 2**63
 
@@ -32,6 +35,8 @@ class MarkerType(IntEnum):
     SNAPSHOT_RESPONSE = 11
     LOCAL_SNAPSHOT = 12
     SUBSCRIPTIONS_UPDATE = 13
+    FAILOVER_EPOCH = 100
+    """This project's own: in the log of :data:`EPOCHS_TOPIC` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,28 @@ class SubscriptionsUpdate:
         assert self.updates, "an update of no subscription"
 
 
-Marker = SnapshotRequest | SnapshotResponse | LocalSnapshot | SubscriptionsUpdate
+@dataclass(frozen=True, slots=True)
+class FailoverEpoch:
+    """Which cluster serves the clients of which, from this epoch on. See :mod:`replicator.failover.epochs`.
+
+    ``serving`` holds every home cluster that another one serves; a cluster that is not in it serves itself.
+    ``consumers_kept`` are clusters whose consumers stay though they serve nobody. ``record_id`` is random and tells
+    apart what one writer wrote twice under one number, as after a restore from an old copy. ``at_ms`` is the writer's
+    wall clock; nothing is decided by it.
+    """
+
+    epoch: int
+    writer: str
+    record_id: str
+    at_ms: int
+    kind: str
+    source: str
+    target: str
+    serving: Mapping[str, str]
+    consumers_kept: tuple[str, ...] = ()
+
+
+Marker = SnapshotRequest | SnapshotResponse | LocalSnapshot | SubscriptionsUpdate | FailoverEpoch
 
 
 def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
@@ -120,6 +146,19 @@ def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
             kind = MarkerType.SUBSCRIPTIONS_UPDATE
             message = _update_to_wire(marker.updates[0])
             message.more.extend(_update_to_wire(update) for update in marker.updates[1:])
+        case FailoverEpoch():
+            kind = MarkerType.FAILOVER_EPOCH
+            message = pb.FailoverEpoch(
+                epoch=marker.epoch,
+                writer=marker.writer,
+                record_id=marker.record_id,
+                at_ms=marker.at_ms,
+                kind=marker.kind,
+                source=marker.source,
+                target=marker.target,
+                serving=[pb.FailoverAssignment(home=home, serving=by) for home, by in sorted(marker.serving.items())],
+                consumers_kept=marker.consumers_kept,
+            )
     return kind, message.SerializeToString()
 
 
@@ -164,6 +203,22 @@ def _decode(kind: MarkerType, payload: bytes) -> Marker:
             if any(nested.more for nested in update.more):
                 raise MarkerCorrupt("a SUBSCRIPTIONS_UPDATE marker nests `more` inside `more`")
             return SubscriptionsUpdate(tuple(map(_update_from_wire, (update, *update.more))))
+        case MarkerType.FAILOVER_EPOCH:
+            epoch = _parse(pb.FailoverEpoch, payload)
+            serving = {assignment.home: assignment.serving for assignment in epoch.serving}
+            if len(serving) != len(epoch.serving):
+                raise MarkerCorrupt("a FAILOVER_EPOCH marker assigns one cluster twice")
+            return FailoverEpoch(
+                epoch=epoch.epoch,
+                writer=epoch.writer,
+                record_id=epoch.record_id,
+                at_ms=epoch.at_ms,
+                kind=epoch.kind,
+                source=epoch.source,
+                target=epoch.target,
+                serving=serving,
+                consumers_kept=tuple(epoch.consumers_kept),
+            )
 
 
 _M = TypeVar("_M", bound=Message)

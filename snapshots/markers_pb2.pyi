@@ -63,3 +63,33 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     generation: int
     more: _containers.RepeatedCompositeFieldContainer[ReplicatedSubscriptionsUpdate]
     def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ...) -> None: ...
+
+class FailoverAssignment(_message.Message):
+    __slots__ = ("home", "serving")
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    home: str
+    serving: str
+    def __init__(self, home: _Optional[str] = ..., serving: _Optional[str] = ...) -> None: ...
+
+class FailoverEpoch(_message.Message):
+    __slots__ = ("epoch", "writer", "record_id", "at_ms", "kind", "source", "target", "serving", "consumers_kept")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    RECORD_ID_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    writer: str
+    record_id: str
+    at_ms: int
+    kind: str
+    source: str
+    target: str
+    serving: _containers.RepeatedCompositeFieldContainer[FailoverAssignment]
+    consumers_kept: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., writer: _Optional[str] = ..., record_id: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., serving: _Optional[_Iterable[_Union[FailoverAssignment, _Mapping]]] = ..., consumers_kept: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from snapshots import markers_pb2 as pb
 from snapshots.errors import MarkerCorrupt
 from snapshots.markers import (
+    FailoverEpoch,
     LocalSnapshot,
     Marker,
     MarkerType,
@@ -30,6 +31,18 @@ markers = st.one_of(
     st.builds(SnapshotResponse, names, names, positions, vectors, names),
     st.builds(LocalSnapshot, names, positions, vectors),
     st.builds(SubscriptionsUpdate, st.lists(updates, min_size=1, max_size=4).map(tuple)),
+    st.builds(
+        FailoverEpoch,
+        st.integers(0, 2**64 - 1),
+        names,
+        names,
+        st.integers(0, 2**64 - 1),
+        names,
+        names,
+        names,
+        st.dictionaries(names, names, max_size=4),
+        st.lists(names, max_size=3).map(tuple),
+    ),
 )
 
 
@@ -48,7 +61,7 @@ def test_fields_of_a_later_version_are_skipped(marker: Marker, number: int, unkn
     assert decode_marker(kind, payload + field) == marker
 
 
-@given(st.integers(10, 13), st.binary(max_size=60))
+@given(st.sampled_from(MarkerType), st.binary(max_size=60))
 def test_arbitrary_bytes_are_a_marker_or_refused_as_corrupt(marker_type: int, payload: bytes) -> None:
     try:
         marker = decode_marker(marker_type, payload)
