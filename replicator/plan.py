@@ -111,7 +111,7 @@ class Plan:
             both = link.reverse in links
             if both and links.index(link.reverse) < links.index(link):
                 continue
-            way = "both ways" if both else "one way"
+            way = "both ways" if both or self.topology.links_between(link.destination, link.source) else "one way"
             table.add_row(escape(link.source), escape(link.destination), way, self.topology.pipeline.engine)
         return table
 
@@ -202,7 +202,7 @@ async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
 
 def _link_warnings(topology: Topology) -> Iterator[PlanWarning]:
     for link in topology.links:
-        if link.reverse not in topology.links:
+        if not topology.links_between(link.destination, link.source):
             yield PlanWarning(
                 "one-way-link",
                 str(link),

@@ -167,7 +167,7 @@ def format_duration(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def _limit(kind: str, parse: Callable[[object], object] = lambda value: value, *, most: int = NUMBER_MAX,
+def limit(kind: str, parse: Callable[[object], object] = lambda value: value, *, most: int = NUMBER_MAX,
            off_at_0: bool = True) -> BeforeValidator:  # fmt: skip
     """A whole number of ``kind`` or ``unlimited``. With ``off_at_0`` a 0 is no limit, as brokers have it."""
 
@@ -207,14 +207,14 @@ def _check_flag(value: object) -> object:
     return value
 
 
-_SIZE_KIND: Final = "a size (for example 10GiB, or a number of bytes)"
-_DURATION_KIND: Final = "a duration (for example 7d, 12h, 30m, or a number of seconds)"
+SIZE_KIND: Final = "a size (for example 10GiB, or a number of bytes)"
+DURATION_KIND: Final = "a duration (for example 7d, 12h, 30m, or a number of seconds)"
 _COUNT_KIND: Final = "a whole number"
 
-_Count = Annotated[int | None, _limit(_COUNT_KIND)]
-_Size = Annotated[int | None, _limit(_SIZE_KIND, parse_size)]
-_Duration = Annotated[int | None, _limit(_DURATION_KIND, parse_duration)]
-_Flag = Annotated[bool, BeforeValidator(_check_flag)]
+_Count = Annotated[int | None, limit(_COUNT_KIND)]
+_Size = Annotated[int | None, limit(SIZE_KIND, parse_size)]
+_Duration = Annotated[int | None, limit(DURATION_KIND, parse_duration)]
+Flag = Annotated[bool, BeforeValidator(_check_flag)]
 
 
 def _check_master(text: str) -> str:
@@ -243,8 +243,8 @@ _DEFAULT: Final = TopicPolicies()
 class RetentionSettings(Section):
     """How much of what every subscription has consumed is kept. Here 0 is a limit: nothing is kept."""
 
-    age: Annotated[int | None, _limit(_DURATION_KIND, parse_duration, off_at_0=False)] = None
-    size: Annotated[int | None, _limit(_SIZE_KIND, parse_size, off_at_0=False)] = None
+    age: Annotated[int | None, limit(DURATION_KIND, parse_duration, off_at_0=False)] = None
+    size: Annotated[int | None, limit(SIZE_KIND, parse_size, off_at_0=False)] = None
 
 
 class BacklogQuotaSettings(Section):
@@ -261,14 +261,14 @@ class PolicySettings(Section):
     retention: RetentionSettings = RetentionSettings()
     message_ttl: _Duration = None
     backlog_quota: BacklogQuotaSettings = BacklogQuotaSettings()
-    deduplication: _Flag = _DEFAULT.deduplication
+    deduplication: Flag = _DEFAULT.deduplication
     compaction_threshold: _Size = None
     max_unacked_messages_per_consumer: _Count = _DEFAULT.max_unacked_messages_per_consumer
     max_unacked_messages_per_subscription: _Count = _DEFAULT.max_unacked_messages_per_subscription
     max_producers: _Count = None
     max_consumers: _Count = None
-    max_message_size: Annotated[int | None, _limit(_SIZE_KIND, parse_size, most=ENTRY_BYTES_MAX)] = None
-    delayed_delivery: _Flag = _DEFAULT.delayed_delivery
+    max_message_size: Annotated[int | None, limit(SIZE_KIND, parse_size, most=ENTRY_BYTES_MAX)] = None
+    delayed_delivery: Flag = _DEFAULT.delayed_delivery
     key_assignment: Annotated[KeyAssignment, _one_of(KeyAssignment)] = _DEFAULT.key_assignment
     key_ordering: Annotated[KeyOrdering, _one_of(KeyOrdering)] = _DEFAULT.key_ordering
 

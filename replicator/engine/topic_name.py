@@ -19,6 +19,8 @@ _PART = re.compile(r"[A-Za-z0-9\-_=:.]+")
 _PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
 _NAMESPACE_PARTS = 2
 SCHEME = "persistent://"
+EPOCHS_TOPIC = f"{SCHEME}replicator/system/epochs"
+"""Where the service tells the other clusters of failovers. Every link carries it; users do not see it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,71 @@
+"""Which origins travel over which link, and who gets what: pure functions over the directed links of a topology.
+
+Invariant (DESIGN §3): 4, no loops: nothing travels to where it came from, nor twice through one cluster.
+
+A link carries what its source originated. A link that forwards also carries what reached its source from elsewhere:
+
+1. Going back from the link's source, a link into it brings the messages of the cluster at its other end.
+2. If that link forwards, it also brings what reaches that cluster; so the search goes on from there.
+3. The link's destination is left out of the search: what only reaches the source through the destination is there
+   already, and what the destination originated does not go back to it.
+
+A path found this way visits no cluster twice, because taking out a detour leaves a path. The destination of each link
+on it lies nearer to the end than its source, so each of these links passes its own check too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class Edge(Protocol):
+    """A link, as far as paths go."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def destination(self) -> str: ...
+    @property
+    def forward(self) -> bool: ...
+
+
+def origins_over(link: Edge, links: Sequence[Edge]) -> frozenset[str]:
+    """The clusters whose messages ``link`` carries, when ``links`` are all that there are."""
+    if not link.forward:
+        return frozenset((link.source,))
+    passable = [each for each in links if link.destination not in (each.source, each.destination)]
+    return _reaching(link.source, passable) | {link.source}
+
+
+def reaching(cluster: str, links: Sequence[Edge]) -> frozenset[str]:
+    """The other clusters whose messages come to ``cluster``, straight or forwarded."""
+    return _reaching(cluster, links) - {cluster}
+
+
+def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
+    """The other clusters that get what ``origin`` publishes, straight or forwarded."""
+    found: set[str] = set()
+    ahead = [each.destination for each in links if each.source == origin]
+    while ahead:
+        cluster = ahead.pop()
+        if cluster not in found:
+            found.add(cluster)
+            ahead += [each.destination for each in links if each.source == cluster and each.forward]
+    return frozenset(found - {origin})
+
+
+def _reaching(cluster: str, links: Iterable[Edge]) -> frozenset[str]:
+    into: dict[str, list[Edge]] = {}
+    for each in links:
+        into.setdefault(each.destination, []).append(each)
+    found: set[str] = set()
+    searched = {cluster}
+    ahead = [cluster]
+    while ahead:
+        for each in into.get(ahead.pop(), ()):
+            found.add(each.source)
+            if each.forward and each.source not in searched:
+                searched.add(each.source)
+                ahead.append(each.source)
+    return frozenset(found)
