@@ -37,7 +37,7 @@ PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened")
 """Told the name of a cluster whose link opens a stream: a sign that it is there."""
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""
 PARTITIONED_TOLD_MAX: Final = 1_000

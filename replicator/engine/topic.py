@@ -21,6 +21,7 @@ from replicator.engine.errors import (
     TopicNotFound,
 )
 from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
 from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
@@ -84,6 +85,8 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self._subscribing = Subscribing(self)
         self._gate = PublishGate(self.name)
+        self._left_out: dict[str, tuple[Hole, ...]] = {}
+        """By origin, what was asked for since the last hole of it."""
         self._load()
         self.producers = TopicProducers(self, self._store.epoch(self.topic_id))
 
@@ -135,6 +138,14 @@ class Topic:
 
     def high_water(self, origin: str) -> HighWater | None:
         return self._high_water.get(origin)
+
+    def left_out(self, origin: str) -> list[Hole]:
+        """What the links that brought an origin's messages may have left out of them, up to its high-water mark here:
+        origin positions p with after < p <= upto, in order and apart from each other."""
+        holes = self._left_out.get(origin)
+        if holes is None:
+            holes = self._left_out[origin] = self._store.left_out(self.topic_id, origin)
+        return list(holes)
 
     # Writing.
 
@@ -236,6 +247,8 @@ class Topic:
                 self._message_vector[header.origin] = header.origin_last
             if header.kind is not BlockKind.LOCAL_MARKERS:
                 self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
+            if appended.hole:
+                self._left_out.pop(header.origin, None)
         for subscription in list(self.subscriptions.values()):
             subscription.on_appended(markers=markers)
         for listener in self._listeners:

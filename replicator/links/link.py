@@ -337,9 +337,9 @@ class Link:
 
     async def _tell_of_first_blocks(self, frame: Sequence[Outgoing], transport: HttpTransport) -> None:
         """A topic that begins anew at the destination may have been deleted there with the number of partitions."""
-        for name, previous, _ in frame:
-            if previous == BEFORE_ALL and parse_topic(name).partition >= 0:
-                self._partitions.changed(base_name(name))
+        for each in frame:
+            if each.previous == BEFORE_ALL and parse_topic(each.topic).partition >= 0:
+                self._partitions.changed(base_name(each.topic))
         await self._partitions.tell(transport)
 
     def _note_sent(self, size_bytes: int) -> None:
@@ -401,7 +401,7 @@ class Link:
                 continue
             for stored in blocks:
                 previous = self._copier.on_block(read.topic, stored.header.origin_last)
-                frame.append((read.topic, previous, stored.block))
+                frame.append(Outgoing(read.topic, previous, stored.block))
                 size_bytes += len(stored.block)
                 self.figures.blocks += 1
                 self.figures.entries += stored.header.entries

@@ -23,7 +23,7 @@ import pyarrow as pa
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer
 from snapshots.position import Position
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 CONNECT_SECONDS_MAX: Final = 5.0
 SILENCE_SECONDS_MAX: Final = 30.0
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -22,7 +22,7 @@ from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.arrow import APPEND_SCHEMA, decode_append, encode_append
+from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append, encode_append
 from snapshots.position import BEFORE_ALL, Position
 
 LINKED = ("us-east", "ap-south")
@@ -73,7 +73,9 @@ def framed(frame: bytes) -> bytes:
 
 def block_of(origin: str, first: int = 0) -> bytes:
     return framed(
-        encode_append([(TOPIC, BEFORE_ALL, make_block(Position(9, first), [message()], origin=origin))]).to_pybytes()
+        encode_append(
+            [Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, first), [message()], origin=origin))]
+        ).to_pybytes()
     )
 
 
@@ -81,7 +83,7 @@ async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.Str
     """A link's stream whose first frame, a sign of life, was answered; its body goes on."""
     host, port = base.removeprefix("http://").split("/")[0].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"POST /replication/v1/append?from={source}&protocol=1 HTTP/1.1\r\nHost: x\r\n".encode())
+    writer.write(f"POST /replication/v1/append?from={source}&protocol=2 HTTP/1.1\r\nHost: x\r\n".encode())
     writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(encode_append([]).to_pybytes()))
     assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
     return reader, writer
@@ -92,7 +94,7 @@ def test_invariant_4_a_link_carries_only_what_its_source_originated(tmp_path: Pa
 
     async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
         async def append(frame: bytes) -> dict[str, Any]:
-            params = {"from": "us-east", "protocol": "1"}
+            params = {"from": "us-east", "protocol": "2"}
             async with (
                 aiohttp.ClientSession() as session,
                 session.post(f"{base}/append", params=params, data=frame) as response,
@@ -168,7 +170,7 @@ def test_invariant_11_a_frame_that_is_compressed_is_refused_before_it_is_unpacke
     zeros = bytes(32 * 1024 * 1024)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, APPEND_SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-        columns = [["t"], [0], [-1], [zeros]]
+        columns = [["t"], [0], [-1], [False], [zeros]]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, APPEND_SCHEMA, strict=True)]
         stream.write_batch(pa.record_batch(arrays, schema=APPEND_SCHEMA))
     bomb = sink.getvalue().to_pybytes()

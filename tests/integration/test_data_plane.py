@@ -38,8 +38,8 @@ from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
 
 ONE, TWO, THREE = message(b"1"), message(b"2"), message(b"3")
-FIRST: Outgoing = (TOPIC, BEFORE_ALL, make_block(Position(9, 0), [ONE, TWO]))
-SECOND: Outgoing = (TOPIC, Position(9, 1), make_block(Position(9, 2), [THREE]))
+FIRST = Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, 0), [ONE, TWO]))
+SECOND = Outgoing(TOPIC, Position(9, 1), make_block(Position(9, 2), [THREE]))
 
 Body = Callable[[Engine, DataPlaneServer, aiohttp.ClientSession], Awaitable[None]]
 
@@ -79,7 +79,7 @@ async def post(
     server: DataPlaneServer, session: aiohttp.ClientSession, body: Any, **params: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """Status and answers; an error's answer is its JSON."""
-    params = {"from": "us-east", "protocol": "1"} | params
+    params = {"from": "us-east", "protocol": "2"} | params
     async with session.post(f"{server.url}/append", params=params, data=body) as response:
         if response.status != 200:
             return response.status, [await response.json()]
@@ -250,18 +250,24 @@ def test_a_refusal_concerns_its_topic_alone(tmp_path: Path) -> None:
     async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
         await post(server, session, framed(frame_of(FIRST)))
         refused: dict[str, tuple[str, Outgoing]] = {
-            TOPIC: ("IncarnationMismatch", (TOPIC, BEFORE_ALL, make_block(Position(9, 2), [ONE], incarnation=8))),
-            "gap": ("CopyGap", ("gap", Position(4, 4), FIRST[2])),
-            "own": ("NotAllowedError", ("own", BEFORE_ALL, make_block(Position(9, 0), [ONE], origin="eu-west"))),
-            "rotten": ("BlockCorrupt", ("rotten", BEFORE_ALL, FIRST[2][:-1] + b"!")),
-            "../up": ("InvalidTopicName", ("../up", BEFORE_ALL, FIRST[2])),
-            "x" * 500: ("InvalidTopicName", ("x" * 500, BEFORE_ALL, FIRST[2])),
+            TOPIC: (
+                "IncarnationMismatch",
+                Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, 2), [ONE], incarnation=8)),
+            ),
+            "gap": ("CopyGap", Outgoing("gap", Position(4, 4), FIRST[2])),
+            "own": (
+                "NotAllowedError",
+                Outgoing("own", BEFORE_ALL, make_block(Position(9, 0), [ONE], origin="eu-west")),
+            ),
+            "rotten": ("BlockCorrupt", Outgoing("rotten", BEFORE_ALL, FIRST[2][:-1] + b"!")),
+            "../up": ("InvalidTopicName", Outgoing("../up", BEFORE_ALL, FIRST[2])),
+            "x" * 500: ("InvalidTopicName", Outgoing("x" * 500, BEFORE_ALL, FIRST[2])),
             "local": (
                 "NotAllowedError",
-                ("local", BEFORE_ALL, make_block(Position(9, 0), [marker()], kind=BlockKind.LOCAL_MARKERS)),
+                Outgoing("local", BEFORE_ALL, make_block(Position(9, 0), [marker()], kind=BlockKind.LOCAL_MARKERS)),
             ),
         }
-        good: Outgoing = ("good", BEFORE_ALL, FIRST[2])
+        good = Outgoing("good", BEFORE_ALL, FIRST[2])
         status, (answer,) = await post(
             server, session, framed(frame_of(*(block for _, block in refused.values()), good))
         )
@@ -332,7 +338,7 @@ def test_a_later_frame_that_cannot_be_read_ends_the_stream_with_an_error(
     [
         ({"from": "ap-south"}, 409, "NotAllowedError"),
         ({"from": ""}, 400, "BadRequest"),
-        ({"protocol": "2"}, 400, "BadRequest"),
+        ({"protocol": "1"}, 400, "BadRequest"),
         ({"protocol": "x"}, 400, "BadRequest"),
     ],
 )
@@ -368,10 +374,10 @@ def test_invariant_11_frames_that_are_not_answered_yet_are_bounded(
 
         async def frames() -> AsyncIterator[bytes]:
             nonlocal sent
-            yield framed(frame_of((TOPIC, BEFORE_ALL, make_block(Position(9, 0), [b"x" * 200_000]))))
+            yield framed(frame_of(Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, 0), [b"x" * 200_000]))))
             for number in range(1, 60):
                 block = make_block(Position(9, number), [b"x" * 200_000])
-                yield framed(frame_of((TOPIC, Position(9, number - 1), block)))
+                yield framed(frame_of(Outgoing(TOPIC, Position(9, number - 1), block)))
                 sent = number
 
         posting = asyncio.ensure_future(post(server, session, frames()))
@@ -405,12 +411,14 @@ def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
             return await commit(*arguments)
 
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"POST /replication/v1/append?from=us-east&protocol=1 HTTP/1.1\r\nHost: x\r\n")
+        writer.write(b"POST /replication/v1/append?from=us-east&protocol=2 HTTP/1.1\r\nHost: x\r\n")
         writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(frame_of(FIRST)))
         await reader.readuntil(b"\r\n\r\n")
         monkeypatch.setattr(engine.writer, "copy", slow_copy)
         for number in range(20):
-            writer.write(framed(frame_of((TOPIC, Position(9, 1 + number), make_block(Position(9, 2 + number), [ONE])))))
+            writer.write(
+                framed(frame_of(Outgoing(TOPIC, Position(9, 1 + number), make_block(Position(9, 2 + number), [ONE]))))
+            )
         await eventually(lambda: submitted >= 2)
         writer.transport.abort()
         await reader.read()
@@ -447,7 +455,7 @@ def test_whatever_a_link_sends_the_worker_answers_and_stores_nothing_but_whole_b
             entries = [entry for _, _, entry in logged(topic)]
             assert entries in ([], [ONE, TWO], [ONE, TWO, THREE])
         # And the link can go on.
-        status, found = await post(server, session, framed(frame_of(("after", BEFORE_ALL, FIRST[2]))))
+        status, found = await post(server, session, framed(frame_of(Outgoing("after", BEFORE_ALL, FIRST[2]))))
         assert (status, found) == (200, [{"extents": 1, "refused": {}}])
 
     with tempfile.TemporaryDirectory() as directory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,15 +33,23 @@ APPEND_SCHEMA: Final = pa.schema(
         ("topic", pa.string()),
         ("previous_ledger", pa.uint64()),
         ("previous_entry", pa.int64()),
+        ("left_out", pa.bool_()),
         ("block", pa.large_binary()),
     ]
 )
-"""Appending to topics: a row a block, with the origin position that the sender had sent before it."""
+"""Appending to topics: a row a block, with the origin position that the sender had sent before it, and whether it may
+have left messages out between the two."""
 
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
-Outgoing = tuple[str, Position, bytes]
-"""Topic, the origin position sent before, and the block."""
+
+class Outgoing(NamedTuple):
+    """A block on its way to a topic of another cluster; see :class:`CopiedBlock`."""
+
+    topic: str
+    previous: Position
+    block: bytes
+    left_out: bool = False
 
 
 def encode_read(blocks: Sequence[StoredBlock]) -> pa.Buffer:
@@ -62,10 +70,11 @@ def encode_append(blocks: Sequence[Outgoing]) -> pa.Buffer:
     return _stream(
         APPEND_SCHEMA,
         [
-            [topic for topic, _, _ in blocks],
-            [previous.ledger for _, previous, _ in blocks],
-            [previous.entry for _, previous, _ in blocks],
-            [block for _, _, block in blocks],
+            [outgoing.topic for outgoing in blocks],
+            [outgoing.previous.ledger for outgoing in blocks],
+            [outgoing.previous.entry for outgoing in blocks],
+            [outgoing.left_out for outgoing in blocks],
+            [outgoing.block for outgoing in blocks],
         ],
     )
 
@@ -76,14 +85,14 @@ def decode_append(body: bytes) -> dict[str, list[CopiedBlock]]:
     Raises :class:`BlockCorrupt` for anything that is not a whole stream of :data:`APPEND_SCHEMA`.
     """
     topics: dict[str, list[CopiedBlock]] = {}
-    for topic, ledger, entry, block in _rows(body):
-        if topic is None or ledger is None or entry is None or block is None:
+    for topic, ledger, entry, left_out, block in _rows(body):
+        if topic is None or ledger is None or entry is None or left_out is None or block is None:
             raise BlockCorrupt("the Arrow stream has a row with a missing value")
-        topics.setdefault(topic, []).append(CopiedBlock(Position(ledger, entry), block))
+        topics.setdefault(topic, []).append(CopiedBlock(Position(ledger, entry), block, left_out))
     return topics
 
 
-def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, memoryview | None]]:
+def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, bool | None, memoryview | None]]:
     try:
         messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)))
         if not messages or messages[0].type != "schema":
@@ -102,6 +111,7 @@ def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, mem
                 batch.column("topic").to_pylist(),
                 batch.column("previous_ledger").to_pylist(),
                 batch.column("previous_entry").to_pylist(),
+                batch.column("left_out").to_pylist(),
                 views,
                 strict=True,
             )
@@ -143,6 +153,9 @@ def _array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     Not by ``pa.array``: that imports pandas where it is installed, half a second in which a worker that has just
     started would copy nothing.
     """
+    if pa.types.is_boolean(data_type):
+        bits = np.packbits(np.asarray(values, dtype=bool), bitorder="little")
+        return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(bits.tobytes())])
     if pa.types.is_integer(data_type):
         numbers = np.asarray(values, dtype=data_type.to_pandas_dtype())
         return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(numbers.tobytes())])

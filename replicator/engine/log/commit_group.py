@@ -34,6 +34,7 @@ from replicator.engine.log.block import (
     build_block,
     verify_block,
 )
+from replicator.engine.log.left_out import Hole, with_hole
 from replicator.engine.log.store import HighWater, Store, TopicRecord
 from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
@@ -61,6 +62,8 @@ class AppendedBlock:
 
     position: Position
     header: BlockHeader
+    hole: bool = False
+    """Whether the link that brought it may have left something out before it."""
 
     @property
     def last(self) -> Position:
@@ -69,10 +72,23 @@ class AppendedBlock:
 
 @dataclass(frozen=True, slots=True)
 class CopiedBlock:
-    """A block from another cluster. ``previous`` is the origin position that the link sent before this block."""
+    """A block from another cluster. ``previous`` is the origin position that the link sent before this block.
+
+    ``left_out`` says that the link may have left messages out between the two, such as those that a filter excludes.
+    """
 
     previous: Position
     block: Buffer
+    left_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    """A copied block, or the part of it that is not here yet; ``hole`` is what may have been left out before it."""
+
+    header: BlockHeader
+    block: Buffer
+    hole: Hole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,8 @@ class Tail:
     """None until this process appends: each process writes its own ledgers."""
     next_entry: int = 0
     open_extents: dict[str, Extent] = field(default_factory=dict)
+    holes: dict[str, tuple[Hole, ...]] = field(default_factory=dict)
+    """What links left out, by origin; of those origins only of which it was needed."""
     numbered: bool = False
     """Whether the store may have rows of deduplication for this topic."""
     sequences: SequenceTable | None = None
@@ -436,13 +454,29 @@ class CommitGroup:
         tail = request.tail
         accepted = select_new(request.blocks, cluster=self._store.cluster, topic=tail.name, high_water=tail.high_water)
         extents: list[Extent] = []
-        for header, block in accepted:
+        for new in accepted:
+            header = new.header
             local_first = self._next_position(tail)
-            self._append(txn, tail, header, block)
+            if new.hole is not None:
+                self._put_hole(txn, tail, header.origin, new.hole)
+            self._append(txn, tail, header, new.block, hole=new.hole is not None)
             self._put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
             extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
             self._put_extent(txn, tail, header, extents[-1])
         return extents
+
+    def _put_hole(self, txn: lmdb.Transaction, tail: Tail, origin: str, hole: Hole) -> None:
+        before = tail.holes.get(origin)
+        if before is None:
+            before = tables.read_holes(txn, self._dbs["left_out"], tail.topic_id, origin)
+        after = tail.holes[origin] = with_hole(before, *hole)
+        prefix = tables.extent_key_prefix(tail.topic_id, origin)
+        database = self._dbs["left_out"]
+        joined = len(after) < len(before)
+        for start, _ in set(before).difference(after) if joined else ():
+            txn.delete(prefix + tables.encode_place(start), db=database)
+        for start, end in set(after).difference(before) if joined else after[-1:]:
+            txn.put(prefix + tables.encode_place(start), tables.encode_place(end), db=database)
 
     def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
         """Write the extent, or lengthen the one before it where both sides go on without a gap."""
@@ -466,7 +500,12 @@ class CommitGroup:
     def _remember(self, tail: Tail) -> None:
         """Keep the tail as it is for :meth:`roll_back`."""
         if tail.topic_id not in self._undo:
-            before = replace(tail, high_water=dict(tail.high_water), open_extents=dict(tail.open_extents))
+            before = replace(
+                tail,
+                high_water=dict(tail.high_water),
+                open_extents=dict(tail.open_extents),
+                holes=dict(tail.holes),
+            )
             self._undo[tail.topic_id] = (tail, before)
 
     def _next_position(self, tail: Tail) -> Position:
@@ -476,7 +515,9 @@ class CommitGroup:
             tail.next_entry = 0
         return Position(tail.ledger, tail.next_entry)
 
-    def _append(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, block: Buffer) -> None:
+    def _append(
+        self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, block: Buffer, *, hole: bool = False
+    ) -> None:
         first = self._next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
         value = b"".join((tables.LOCAL_PREFIX.pack(tail.entries, tail.messages), block))
@@ -487,7 +528,7 @@ class CommitGroup:
         tail.next_entry += header.entries
         tail.entries += header.entries
         tail.messages += header.messages
-        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header))
+        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole))
 
     def _put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
         tail.high_water[origin] = high_water
@@ -502,13 +543,13 @@ def _deleted(tail: Tail) -> TopicNotFound:
 
 def select_new(
     blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
-) -> list[tuple[BlockHeader, Buffer]]:
+) -> list[NewBlock]:
     """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
 
     Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
     of them cannot be taken.
     """
-    selected: list[tuple[BlockHeader, Buffer]] = []
+    selected: list[NewBlock] = []
     reached = dict(high_water)
     for copied in blocks:
         header, block = verify_block(copied.block), copied.block
@@ -524,10 +565,14 @@ def select_new(
             raise CopyGap(f"{where}: {copied.previous} was sent before {header.origin_first}, here is {have.position}")
         if header.origin_last <= have.position:
             continue
+        hole: Hole | None = None
         if header.origin_first <= have.position:
             keep_from = have.position.entry - header.origin_first.entry + 1
             block = BlockView(block, header).slice(keep_from, header.entries)
             header = verify_block(block)
+        elif copied.left_out:
+            before = Position(header.origin_first.ledger, header.origin_first.entry - 1)
+            hole = (have.position, before) if have.position < before else None
         reached[header.origin] = HighWater(header.incarnation, header.origin_last)
-        selected.append((header, block))
+        selected.append(NewBlock(header, block, hole))
     return selected

@@ -11,6 +11,9 @@ topics     topic name                                     JSON: topic id, incarn
 blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block
 markers    topic id | ledger | first entry                entries u32
 high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
+left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
+                                                          position (exclusive) to the value's, both of the origin;
+                                                          see :mod:`replicator.engine.log.left_out`
 extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
            | first entry (origin's position)
 cursors    topic id | subscription                        see :mod:`replicator.engine.subscriptions.cursor_rows`
@@ -55,6 +58,7 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.left_out import Hole
 from replicator.engine.log.store_files import identity, lock_directory, open_environment
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -66,6 +70,7 @@ TABLES: Final = (
     "blocks",
     "markers",
     "high_water",
+    "left_out",
     "extents",
     "cursors",
     "cursor_rows",
@@ -86,6 +91,7 @@ LOCAL_PREFIX: Final = struct.Struct(">QQ")
 MARKER_RUN: Final = struct.Struct(">I")
 HIGH_WATER: Final = struct.Struct(">QQQ")
 EPOCH: Final = struct.Struct(">Q")
+HOLE_END: Final = struct.Struct(">QQ")
 EXTENT: Final = struct.Struct(">IQQ")
 EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 RESERVE_BYTES: Final = 16 * 1024 * 1024
@@ -319,6 +325,11 @@ class Store:
                 more = cursor.next()
         return found
 
+    def left_out(self, topic_id: int, origin: str) -> tuple[Hole, ...]:
+        """What links may have left out of an origin, in order."""
+        with self.env.begin(db=self.tables["left_out"]) as txn:
+            return read_holes(txn, self.tables["left_out"], topic_id, origin)
+
     def message_vector(self, topic_id: int, high_waters: Mapping[str, HighWater]) -> dict[str, Position]:
         """For each origin the origin position of its newest message; looks back from the end of the log.
 
@@ -526,6 +537,28 @@ class Store:
             verify_block(block)
         except BlockCorrupt as error:
             raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
+
+
+def read_holes(txn: lmdb.Transaction, database: Any, topic_id: int, origin: str) -> tuple[Hole, ...]:
+    """The rows of table ``left_out`` of one topic and origin, in order."""
+    prefix = extent_key_prefix(topic_id, origin)
+    found: list[Hole] = []
+    cursor = txn.cursor(db=database)
+    more = cursor.set_range(prefix)
+    while more and (key := bytes(cursor.key())).startswith(prefix):
+        found.append((decode_place(key[len(prefix) :]), decode_place(bytes(cursor.value()))))
+        more = cursor.next()
+    return tuple(found)
+
+
+def encode_place(position: Position) -> bytes:
+    """A position that may lie before a ledger's first entry; the bytes are in the order of positions."""
+    return HOLE_END.pack(position.ledger, position.entry + 1)
+
+
+def decode_place(stored: bytes) -> Position:
+    ledger, entry = HOLE_END.unpack(stored)
+    return Position(ledger, entry - 1)
 
 
 def extent_key_prefix(topic_id: int, origin: str) -> bytes:

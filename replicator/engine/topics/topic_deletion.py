@@ -24,6 +24,7 @@ SWEPT_TABLES: Final = (
     "blocks",
     "markers",
     "high_water",
+    "left_out",
     "extents",
     "cursors",
     "cursor_rows",

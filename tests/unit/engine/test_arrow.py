@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.arrow import APPEND_SCHEMA, BLOCK_SCHEMA, decode_append, encode_append, encode_read
+from replicator.engine.log.arrow import APPEND_SCHEMA, BLOCK_SCHEMA, Outgoing, decode_append, encode_append, encode_read
 from replicator.engine.log.block import read_header
 from replicator.engine.log.store import StoredBlock
 from snapshots.position import BEFORE_ALL, Position
 
 FRAME = encode_append(
     [
-        ("a", BEFORE_ALL, make_block(Position(5, 0), [b"one", b"two"])),
-        ("b", Position(3, -1), make_block(Position(3, 0), [b"x" * 100])),
-        ("a", Position(5, 1), make_block(Position(5, 2), [b"three"])),
+        Outgoing("a", BEFORE_ALL, make_block(Position(5, 0), [b"one", b"two"])),
+        Outgoing("b", Position(3, -1), make_block(Position(3, 0), [b"x" * 100])),
+        Outgoing("a", Position(5, 1), make_block(Position(5, 2), [b"three"]), True),
     ]
 ).to_pybytes()
 
@@ -37,13 +37,16 @@ def stream_of(schema: pa.Schema, *columns: list[object]) -> bytes:
 origin_positions = st.builds(Position, st.integers(0, 2**64 - 1), st.integers(-1, 2**62))
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), origin_positions, st.binary(max_size=80)), max_size=12))
-def test_blocks_come_back_by_topic_in_order(rows: list[tuple[str, Position, bytes]]) -> None:
+outgoing = st.builds(Outgoing, st.sampled_from("abc"), origin_positions, st.binary(max_size=80), st.booleans())
+
+
+@given(st.lists(outgoing, max_size=20))
+def test_blocks_come_back_by_topic_in_order(rows: list[Outgoing]) -> None:
     decoded = decode_append(encode_append(rows).to_pybytes())
-    assert list(decoded) == list(dict.fromkeys(topic for topic, _, _ in rows))
+    assert list(decoded) == list(dict.fromkeys(row.topic for row in rows))
     for name, copied in decoded.items():
-        expected = [(previous, block) for topic, previous, block in rows if topic == name]
-        assert [(block.previous, bytes(block.block)) for block in copied] == expected
+        expected = [row[1:] for row in rows if row.topic == name]
+        assert [(block.previous, bytes(block.block), block.left_out) for block in copied] == expected
 
 
 def test_a_stream_without_blocks_is_a_sign_of_life() -> None:
@@ -81,9 +84,9 @@ def test_noise_is_refused(noise: bytes) -> None:
         decode_append(noise)
 
 
-@pytest.mark.parametrize("missing", range(4))
+@pytest.mark.parametrize("missing", range(5))
 def test_a_missing_value_is_refused(missing: int) -> None:
-    columns: list[list[object]] = [["a"], [1], [2], [b"block"]]
+    columns: list[list[object]] = [["a"], [1], [2], [False], [b"block"]]
     columns[missing] = [None]
     with pytest.raises(BlockCorrupt, match="missing"):
         decode_append(stream_of(APPEND_SCHEMA, *columns))
@@ -98,9 +101,9 @@ def test_a_worker_that_has_just_started_imports_no_pandas_to_copy() -> None:
     """It would stand still for half a second at the first frame."""
     script = (
         "import sys\n"
-        "from replicator.engine.log.arrow import decode_append, encode_append\n"
+        "from replicator.engine.log.arrow import Outgoing, decode_append, encode_append\n"
         "from snapshots.position import Position\n"
-        "decode_append(encode_append([('t', Position(1, 2), b'x')]).to_pybytes())\n"
+        "decode_append(encode_append([Outgoing('t', Position(1, 2), b'x')]).to_pybytes())\n"
         "sys.exit('pandas' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

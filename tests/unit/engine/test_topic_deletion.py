@@ -36,8 +36,8 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     producer = await topic.create_producer(ProducerOptions(name="p", access_mode=AccessMode.EXCLUSIVE))
     for number in range(8):
         await producer.publish([keyed(number)])
-    copied = make_block(Position(1, 0), [batch([b"a", b"b"])], origin="x", batch_sizes=[2])
-    await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied)])
+    copied = make_block(Position(1, 1), [batch([b"a", b"b"])], origin="x", batch_sizes=[2])
+    await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied, left_out=True)])
     await topic.write_marker(message(b"marker"))
     consumer, inbox = await subscribed(topic)
     await inbox.holds(9)
