@@ -310,7 +310,7 @@ class ExtentTable:
 
     def _set(self, here: _Side, there: _Side, positions: PositionSet) -> PositionSet:
         result = PositionSet()
-        for ledger, bitmap in positions.ledgers():
+        for ledger, bitmap in positions.by_ledger():
             rank = bisect_left(here.ledgers, ledger)
             if rank == len(here.ledgers) or here.ledgers[rank] != ledger:
                 continue

@@ -11,21 +11,26 @@ too. No real entry comes near it: an entry id from 2**63 up is refused as corrup
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from pyroaring import BitMap
 
 from snapshots import markers_pb2 as pb
+from snapshots.ack_vector import BITMAP_POSITIONS_MAX, AckVector, OriginAcks, merged_ranges
 from snapshots.errors import MarkerCorrupt
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 EPOCHS_TOPIC: Final = "persistent://replicator/system/epochs"
 """The topic of the service itself: every link carries it, and users do not see it."""
 
 _ENTRY_BEFORE_FIRST: Final = 2**64 - 1
 _ENTRY_LIMIT: Final = 2**63
+BATCH_INDEXES_MAX: Final = 1 << 24
+"""No batch has as many messages: an entry of 5 MiB holds less."""
 
 
 class MarkerType(IntEnum):
@@ -74,14 +79,23 @@ class LocalSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUpdate:
-    """How far one subscription is, in the positions of each cluster that has a mapping.
+    """How far one subscription is.
 
-    Without an entry for a cluster it says there only that the subscription exists, in this generation.
+    ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
+    ``acks`` is the exact state: what changed, or with ``whole`` (a part of) all of it. Without either it says only that
+    the subscription exists, in this generation; with ``deleted`` that it does not. ``asks``: whoever has more says so.
+    ``properties`` and ``read_compacted`` are those of the subscription, for who has to make it.
     """
 
     subscription: str
     clusters: Mapping[str, Position]
     generation: int
+    acks: AckVector = field(default_factory=AckVector)
+    whole: bool = False
+    deleted: bool = False
+    asks: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    read_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +289,81 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
         subscription_name=update.subscription,
         clusters=_clusters_to_wire(update.clusters),
         generation=update.generation,
+        acks=[_acks_to_wire(origin, acks) for origin, acks in sorted(update.acks.origins.items())],
+        # What is not so is left out: most updates are one subscription's small change.
+        whole=update.whole or None,
+        deleted=update.deleted or None,
+        asks=update.asks or None,
+        properties=[pb.SubscriptionProperty(key=key, value=value) for key, value in sorted(update.properties.items())],
+        read_compacted=update.read_compacted or None,
     )
 
 
 def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpdate:
-    return SubscriptionUpdate(wire.subscription_name, _clusters_from_wire(wire.clusters), wire.generation)
+    vector = AckVector()
+    for acks in wire.acks:
+        if acks.origin in vector.origins:
+            raise MarkerCorrupt(f"an update names origin {acks.origin[:60]!r} twice")
+        vector.origins[acks.origin] = _acks_from_wire(acks)
+    return SubscriptionUpdate(
+        wire.subscription_name,
+        _clusters_from_wire(wire.clusters),
+        wire.generation,
+        vector,
+        wire.whole,
+        wire.deleted,
+        wire.asks,
+        {item.key: item.value for item in wire.properties},
+        wire.read_compacted,
+    )
+
+
+def _acks_to_wire(origin: str, acks: OriginAcks) -> pb.OriginAcks:
+    return pb.OriginAcks(
+        origin=origin,
+        incarnation=acks.incarnation,
+        ranges=[
+            pb.PositionRange(after=_position_to_wire(after), upto=_position_to_wire(upto))
+            for after, upto in acks.ranges
+        ],
+        ledgers=[
+            pb.LedgerAcks(ledger_id=ledger, entries=_bitmap_to_wire(entries))
+            for ledger, entries in acks.positions.by_ledger()
+        ],
+        parts=[
+            pb.PartAcks(message_id=_position_to_wire(position), indexes=_bitmap_to_wire(acks.batches[position]))
+            for position in sorted(acks.batches)
+        ],
+    )
+
+
+def _acks_from_wire(wire: pb.OriginAcks) -> OriginAcks:
+    positions = PositionSet()
+    for ledger in wire.ledgers:
+        positions.add_entries(ledger.ledger_id, _bitmap_from_wire(ledger.entries, BITMAP_POSITIONS_MAX))
+    return OriginAcks(
+        wire.incarnation,
+        merged_ranges((_position_from_wire(item.after), _position_from_wire(item.upto)) for item in wire.ranges),
+        positions,
+        {
+            _position_from_wire(part.message_id): _bitmap_from_wire(part.indexes, BATCH_INDEXES_MAX)
+            for part in wire.parts
+        },
+    )
+
+
+def _bitmap_to_wire(bitmap: BitMap) -> bytes:
+    compact = bitmap.copy()
+    compact.run_optimize()
+    return compact.serialize()
+
+
+def _bitmap_from_wire(encoded: bytes, span_max: int) -> BitMap:
+    """A bitmap whose members lie within ``span_max`` of each other: what a few bytes can unpack to stays small."""
+    try:
+        bitmap = BitMap.deserialize(encoded)
+    except (ValueError, IndexError, MemoryError) as error:
+        raise MarkerCorrupt(f"an update's bitmap of {len(encoded)} bytes is not readable: {error}") from None
+    if not bitmap or bitmap.max() - bitmap.min() >= span_max:
+        raise MarkerCorrupt(f"an update's bitmap of {len(encoded)} bytes is empty or spans too much")
+    return bitmap

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17snapshots/markers.proto\x12\x14replicator.snapshots\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"c\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12>\n\nmessage_id\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"\xc5\x01\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x37\n\x07\x63luster\x18\x02 \x01(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x36\n\x06vector\x18\x64 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x14\n\x0crequested_by\x18\x65 \x01(\t\"\xb6\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x44\n\x10local_message_id\x18\x02 \x01(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x08\x63lusters\x18\x03 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\"\xce\x01\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x38\n\x08\x63lusters\x18\x02 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x15\n\ngeneration\x18\x64 \x01(\x04:\x01\x31\x12\x41\n\x04more\x18\x65 \x03(\x0b\x32\x33.replicator.snapshots.ReplicatedSubscriptionsUpdate\"3\n\x12\x46\x61iloverAssignment\x12\x0c\n\x04home\x18\x64 \x02(\t\x12\x0f\n\x07serving\x18\x65 \x02(\t\"\xd1\x01\n\rFailoverEpoch\x12\r\n\x05\x65poch\x18\x64 \x02(\x04\x12\x0e\n\x06writer\x18\x65 \x02(\t\x12\x11\n\trecord_id\x18\x66 \x02(\t\x12\r\n\x05\x61t_ms\x18g \x01(\x04\x12\x0c\n\x04kind\x18h \x01(\t\x12\x0e\n\x06source\x18i \x01(\t\x12\x0e\n\x06target\x18j \x01(\t\x12\x39\n\x07serving\x18k \x03(\x0b\x32(.replicator.snapshots.FailoverAssignment\x12\x16\n\x0e\x63onsumers_kept\x18l \x03(\t')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17snapshots/markers.proto\x12\x14replicator.snapshots\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"c\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12>\n\nmessage_id\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"\xc5\x01\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x37\n\x07\x63luster\x18\x02 \x01(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x36\n\x06vector\x18\x64 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x14\n\x0crequested_by\x18\x65 \x01(\t\"\xb6\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x44\n\x10local_message_id\x18\x02 \x01(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x08\x63lusters\x18\x03 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\"\x84\x01\n\rPositionRange\x12\x39\n\x05\x61\x66ter\x18\x01 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x04upto\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"0\n\nLedgerAcks\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x0f\n\x07\x65ntries\x18\x02 \x02(\x0c\"[\n\x08PartAcks\x12>\n\nmessage_id\x18\x01 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x0f\n\x07indexes\x18\x02 \x02(\x0c\"\xc8\x01\n\nOriginAcks\x12\x0e\n\x06origin\x18\x01 \x02(\t\x12\x13\n\x0bincarnation\x18\x02 \x02(\x04\x12\x33\n\x06ranges\x18\x03 \x03(\x0b\x32#.replicator.snapshots.PositionRange\x12\x31\n\x07ledgers\x18\x04 \x03(\x0b\x32 .replicator.snapshots.LedgerAcks\x12-\n\x05parts\x18\x05 \x03(\x0b\x32\x1e.replicator.snapshots.PartAcks\"2\n\x14SubscriptionProperty\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x02(\t\"\x84\x03\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x38\n\x08\x63lusters\x18\x02 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x15\n\ngeneration\x18\x64 \x01(\x04:\x01\x31\x12\x41\n\x04more\x18\x65 \x03(\x0b\x32\x33.replicator.snapshots.ReplicatedSubscriptionsUpdate\x12.\n\x04\x61\x63ks\x18\x66 \x03(\x0b\x32 .replicator.snapshots.OriginAcks\x12\r\n\x05whole\x18g \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18h \x01(\x08\x12\x0c\n\x04\x61sks\x18i \x01(\x08\x12>\n\nproperties\x18j \x03(\x0b\x32*.replicator.snapshots.SubscriptionProperty\x12\x16\n\x0eread_compacted\x18k \x01(\x08\"3\n\x12\x46\x61iloverAssignment\x12\x0c\n\x04home\x18\x64 \x02(\t\x12\x0f\n\x07serving\x18\x65 \x02(\t\"\xd1\x01\n\rFailoverEpoch\x12\r\n\x05\x65poch\x18\x64 \x02(\x04\x12\x0e\n\x06writer\x18\x65 \x02(\t\x12\x11\n\trecord_id\x18\x66 \x02(\t\x12\r\n\x05\x61t_ms\x18g \x01(\x04\x12\x0c\n\x04kind\x18h \x01(\t\x12\x0e\n\x06source\x18i \x01(\t\x12\x0e\n\x06target\x18j \x01(\t\x12\x39\n\x07serving\x18k \x03(\x0b\x32(.replicator.snapshots.FailoverAssignment\x12\x16\n\x0e\x63onsumers_kept\x18l \x03(\t')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,10 +41,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTRESPONSE']._serialized_end=496
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_start=499
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_end=681
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=684
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=890
-  _globals['_FAILOVERASSIGNMENT']._serialized_start=892
-  _globals['_FAILOVERASSIGNMENT']._serialized_end=943
-  _globals['_FAILOVEREPOCH']._serialized_start=946
-  _globals['_FAILOVEREPOCH']._serialized_end=1155
+  _globals['_POSITIONRANGE']._serialized_start=684
+  _globals['_POSITIONRANGE']._serialized_end=816
+  _globals['_LEDGERACKS']._serialized_start=818
+  _globals['_LEDGERACKS']._serialized_end=866
+  _globals['_PARTACKS']._serialized_start=868
+  _globals['_PARTACKS']._serialized_end=959
+  _globals['_ORIGINACKS']._serialized_start=962
+  _globals['_ORIGINACKS']._serialized_end=1162
+  _globals['_SUBSCRIPTIONPROPERTY']._serialized_start=1164
+  _globals['_SUBSCRIPTIONPROPERTY']._serialized_end=1214
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=1217
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=1605
+  _globals['_FAILOVERASSIGNMENT']._serialized_start=1607
+  _globals['_FAILOVERASSIGNMENT']._serialized_end=1658
+  _globals['_FAILOVEREPOCH']._serialized_start=1661
+  _globals['_FAILOVEREPOCH']._serialized_end=1870
 # @@protoc_insertion_point(module_scope)

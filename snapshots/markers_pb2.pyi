@@ -52,17 +52,75 @@ class ReplicatedSubscriptionsSnapshot(_message.Message):
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
     def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
 
+class PositionRange(_message.Message):
+    __slots__ = ("after", "upto")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    UPTO_FIELD_NUMBER: _ClassVar[int]
+    after: MarkersMessageIdData
+    upto: MarkersMessageIdData
+    def __init__(self, after: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., upto: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ...) -> None: ...
+
+class LedgerAcks(_message.Message):
+    __slots__ = ("ledger_id", "entries")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entries: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., entries: _Optional[bytes] = ...) -> None: ...
+
+class PartAcks(_message.Message):
+    __slots__ = ("message_id", "indexes")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    message_id: MarkersMessageIdData
+    indexes: bytes
+    def __init__(self, message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., indexes: _Optional[bytes] = ...) -> None: ...
+
+class OriginAcks(_message.Message):
+    __slots__ = ("origin", "incarnation", "ranges", "ledgers", "parts")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    incarnation: int
+    ranges: _containers.RepeatedCompositeFieldContainer[PositionRange]
+    ledgers: _containers.RepeatedCompositeFieldContainer[LedgerAcks]
+    parts: _containers.RepeatedCompositeFieldContainer[PartAcks]
+    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., ledgers: _Optional[_Iterable[_Union[LedgerAcks, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartAcks, _Mapping]]] = ...) -> None: ...
+
+class SubscriptionProperty(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
 class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters", "generation", "more")
+    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted")
     SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
     generation: int
     more: _containers.RepeatedCompositeFieldContainer[ReplicatedSubscriptionsUpdate]
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ...) -> None: ...
+    acks: _containers.RepeatedCompositeFieldContainer[OriginAcks]
+    whole: bool
+    deleted: bool
+    asks: bool
+    properties: _containers.RepeatedCompositeFieldContainer[SubscriptionProperty]
+    read_compacted: bool
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ...) -> None: ...
 
 class FailoverAssignment(_message.Message):
     __slots__ = ("home", "serving")

@@ -76,6 +76,15 @@ class PositionSet:
             bitmap.remove_range(0, position[1] + 1)
             self._forget_if_empty(position[0])
 
+    def discard_after(self, position: Position) -> None:
+        """Remove every position above ``position``."""
+        for ledger in [ledger for ledger in self._ledgers if ledger > position[0]]:
+            del self._ledgers[ledger]
+        bitmap = self._ledgers.get(position[0])
+        if bitmap is not None:
+            bitmap.remove_range(max(position[1] + 1, 0), 2**32)
+            self._forget_if_empty(position[0])
+
     def update(self, other: PositionSet) -> None:
         """Add all positions of ``other``."""
         for ledger, bitmap in other._ledgers.items():
@@ -92,6 +101,29 @@ class PositionSet:
             if mine is not None:
                 mine -= bitmap
                 self._forget_if_empty(ledger)
+
+    def intersection_update(self, other: PositionSet) -> None:
+        """Keep only the positions that ``other`` has as well."""
+        for ledger in list(self._ledgers):
+            theirs = other._ledgers.get(ledger)
+            if theirs is None:
+                del self._ledgers[ledger]
+            else:
+                self._ledgers[ledger] &= theirs
+                self._forget_if_empty(ledger)
+
+    def common(self, other: PositionSet) -> PositionSet:
+        """The positions that are in both sets."""
+        found = PositionSet()
+        for ledger, bitmap in self._ledgers.items():
+            theirs = other._ledgers.get(ledger)
+            if theirs is not None and (both := bitmap & theirs):
+                found._ledgers[ledger] = both
+        return found
+
+    def ledgers(self) -> list[int]:
+        """The ledgers that have positions in the set, in order."""
+        return sorted(self._ledgers)
 
     def first(self) -> Position | None:
         if not self._ledgers:
@@ -185,7 +217,7 @@ class PositionSet:
             if ledger in other._ledgers
         )
 
-    def ledgers(self) -> Iterator[tuple[int, BitMap]]:
+    def by_ledger(self) -> Iterator[tuple[int, BitMap]]:
         """Each ledger with the bitmap of its entry ids, in order; the bitmaps are the set's own, not to be changed."""
         for ledger in sorted(self._ledgers):
             yield ledger, self._ledgers[ledger]

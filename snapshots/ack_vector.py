@@ -1,0 +1,179 @@
+"""Ack vectors: a subscription's acknowledged messages by identity, the same everywhere (DESIGN 4.4). Pure.
+
+A message's identity is (origin, origin position, batch index), with the incarnation of the topic at its origin. For
+each origin a vector holds
+
+- *ranges* ``(after, upto]``: everything of the origin in between. Whoever says so has all of it, or knows that the rest
+  is no message of that origin. Ranges are how the prefix travels;
+- *positions* beyond: whole entries, in compressed bitmaps;
+- *batches*: entries of which some messages are acknowledged, each with the bitmap of their indexes.
+
+Merging is by union of each, so it is commutative, associative and idempotent (invariant 6). Of two incarnations of a
+topic the newer one stays: what was acknowledged of a topic that was deleted says nothing of the one made anew.
+
+The order in which a vector says things has no meaning, so it can be split into parts that are merged one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyroaring import BitMap
+
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+PART_BYTES_TARGET: Final = 1024 * 1024
+"""A marker is an entry, and an entry has a limit of about 5 MiB."""
+BITMAP_POSITIONS_MAX: Final = 1 << 22
+"""In one part's bitmap: at most 64 containers of 8 kB each."""
+_RANGE_BYTES: Final = 48
+_BATCH_BYTES: Final = 24
+
+Range = tuple[Position, Position]
+"""``(after, upto]``."""
+
+
+@dataclass(slots=True)
+class OriginAcks:
+    """What is acknowledged of one origin's messages. Ranges ascend and are disjoint."""
+
+    incarnation: int
+    ranges: list[Range] = field(default_factory=list)
+    positions: PositionSet = field(default_factory=PositionSet)
+    batches: dict[Position, BitMap] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges or self.positions or self.batches)
+
+    def merge(self, other: OriginAcks) -> None:
+        """Take over what ``other`` says; an older incarnation's says nothing."""
+        if other.incarnation < self.incarnation:
+            return
+        if other.incarnation > self.incarnation:
+            self.incarnation = other.incarnation
+            self.ranges, self.positions, self.batches = [], PositionSet(), {}
+        self.ranges = merged_ranges([*self.ranges, *other.ranges])
+        self.positions.update(other.positions)
+        for position, indexes in other.batches.items():
+            mine = self.batches.get(position)
+            self.batches[position] = indexes if mine is None else mine | indexes
+
+    def discard_through(self, position: Position) -> None:
+        """Forget what concerns the origin's entries up to ``position``."""
+        self.ranges = [(max(after, position), upto) for after, upto in self.ranges if upto > position]
+        self.positions.discard_through(position)
+        self.batches = {at: indexes for at, indexes in self.batches.items() if at > position}
+
+    def covers(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        return position in self.positions or any(after < position <= upto for after, upto in self.ranges)
+
+    def copy(self) -> OriginAcks:
+        return OriginAcks(self.incarnation, list(self.ranges), self.positions.copy(), dict(self.batches))
+
+
+@dataclass(slots=True)
+class AckVector:
+    """For each origin what is acknowledged; an origin without anything says that the claimant knows the origin."""
+
+    origins: dict[str, OriginAcks] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is acknowledged."""
+        return any(self.origins.values())
+
+    def merge(self, other: AckVector) -> None:
+        for origin, acks in other.origins.items():
+            mine = self.origins.get(origin)
+            if mine is None:
+                self.origins[origin] = acks.copy()
+            else:
+                mine.merge(acks)
+
+    def copy(self) -> AckVector:
+        return AckVector({origin: acks.copy() for origin, acks in self.origins.items()})
+
+    def parts(self) -> Iterator[AckVector]:
+        """Vectors of about :data:`PART_BYTES_TARGET` encoded bytes at most, whose union is this one; at least one.
+
+        Each names all origins.
+        """
+        part, size = self._empty(), 0
+        for origin, acks in self.origins.items():
+            for piece, piece_bytes in _pieces(acks):
+                if size and size + piece_bytes > PART_BYTES_TARGET:
+                    yield part
+                    part, size = self._empty(), 0
+                part.origins[origin].merge(piece)
+                size += piece_bytes
+        yield part
+
+    def _empty(self) -> AckVector:
+        return AckVector({origin: OriginAcks(acks.incarnation) for origin, acks in self.origins.items()})
+
+
+def merged_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """The same positions by the fewest ranges, ascending and disjoint."""
+    merged: list[Range] = []
+    for after, upto in sorted(ranges):
+        if upto <= after:
+            continue
+        if merged and after <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], upto)
+        else:
+            merged.append((after, upto))
+    return merged
+
+
+def without(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
+    """What of ``ranges`` lies in none of ``holes``."""
+    left = merged_ranges(ranges)
+    for hole_after, hole_upto in holes:
+        cut: list[Range] = []
+        for after, upto in left:
+            cut.append((after, min(upto, hole_after)))
+            cut.append((max(after, hole_upto), upto))
+        left = [(after, upto) for after, upto in cut if after < upto]
+    return left
+
+
+def union(vectors: Iterable[AckVector]) -> AckVector:
+    """All of them merged; they stay as they are."""
+    result = AckVector()
+    for vector in vectors:
+        result.merge(vector)
+    return result
+
+
+def as_data(vector: AckVector) -> Mapping[str, object]:
+    """The vector for JSON: the same for equal vectors, exact, with runs instead of bitmaps."""
+    return {
+        origin: {
+            "incarnation": acks.incarnation,
+            "ranges": [[str(after), str(upto)] for after, upto in acks.ranges],
+            "beyond": [[str(first), str(last)] for first, last in acks.positions.runs()],
+            "batches": {str(position): list(acks.batches[position]) for position in sorted(acks.batches)},
+        }
+        for origin, acks in sorted(vector.origins.items())
+    }
+
+
+def _pieces(acks: OriginAcks) -> Iterator[tuple[OriginAcks, int]]:
+    """The acks in pieces that are small against a part, each with about its encoded bytes."""
+    for each in acks.ranges:
+        yield OriginAcks(acks.incarnation, ranges=[each]), _RANGE_BYTES
+    for ledger, bitmap in acks.positions.by_ledger():
+        low, last = bitmap.min(), bitmap.max()
+        while low <= last:
+            entries = bitmap & BitMap(range(low, low + BITMAP_POSITIONS_MAX))
+            if entries:
+                entries.run_optimize()
+                positions = PositionSet()
+                positions.add_entries(ledger, entries)
+                yield OriginAcks(acks.incarnation, positions=positions), len(entries.serialize())
+            low += BITMAP_POSITIONS_MAX
+    for position, indexes in acks.batches.items():
+        yield OriginAcks(acks.incarnation, batches={position: indexes}), _BATCH_BYTES + len(indexes.serialize())
