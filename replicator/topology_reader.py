@@ -41,7 +41,11 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 def load_topology(path: Path) -> Topology:
     """Read and check a topology file; raises :class:`TopologyError` with every problem that it has."""
-    text = _read_text(path)
+    return parse_topology(_read_text(path), path)
+
+
+def parse_topology(text: str, path: Path) -> Topology:
+    """The topology that a text describes, as if it stood in the file ``path``. Raises as :func:`load_topology`."""
     try:
         document = read_yaml(text)
     except YamlError as error:
