@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
+from replicator.engine.admission import Admission
 from replicator.engine.errors import (
     BlockCorrupt,
     EngineError,
@@ -71,6 +72,7 @@ class Engine:
         self.cluster = store.cluster
         self.store = store
         self.started_at_ms = settings.wall_clock_ms()
+        self.admission = Admission()
         self._listeners: list[TopicListener] = []
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
@@ -479,7 +481,15 @@ class Engine:
         """Load a topic."""
         namespace = self.catalog.index.add_namespace(parse_topic(record.name).full_namespace)
         topic = Topic(
-            record, self.store, self.writer, self._cache, self._listeners, self._failover, self._policies, namespace
+            record,
+            self.store,
+            self.writer,
+            self._cache,
+            self._listeners,
+            self._failover,
+            self._policies,
+            namespace,
+            self.admission,
         )
         self._topics[topic.name] = topic
         self._by_id[topic.topic_id] = topic

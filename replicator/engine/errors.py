@@ -114,6 +114,12 @@ class ProducerFenced(EngineError):
     status = 409
 
 
+class ClusterFenced(EngineError):
+    """Another cluster serves this one's clients since a failover, or is about to; the text names it and its address."""
+
+    status = 503
+
+
 class BacklogQuotaExceeded(EngineError):
     """The topic's backlog is over its quota: consume or skip messages, or raise the quota."""
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from replicator.engine.admission import Admission
 from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.errors import (
     BlockCorrupt,
+    EngineError,
     InvalidAck,
     InvalidSeek,
     StoreFailed,
@@ -62,8 +64,10 @@ class Topic:
         failover: FailoverRegistry,
         default_policies: TopicPolicies,
         namespace: Namespace,
+        admission: Admission,
     ) -> None:
         self.name = record.name
+        self.admission = admission
         self.topic_id = record.topic_id
         self.incarnation = record.incarnation
         self.partition = parse_topic(record.name).partition
@@ -155,6 +159,7 @@ class Topic:
         Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`NotAllowedError` and the store's errors.
         """
         self.check_there()
+        self.admission.check_producer()
         return await self.producers.create(options)
 
     async def publish(self, entries: Sequence[bytes], producer: EngineProducer | None = None) -> list[Position]:
@@ -165,8 +170,10 @@ class Topic:
         (then none was appended), and the store's errors.
         """
         checked = check_entries(entries, self.policies, None if producer is None else producer.name)
+        self.admission.check_producer()
         if not self._gate.open:
             await self._gate.enter(checked.size_bytes)
+            self.admission.check_producer()
             if producer is not None:
                 producer.check_open()
         return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered)
@@ -179,6 +186,12 @@ class Topic:
     @quota_exceeded.setter
     def quota_exceeded(self, policy: QuotaPolicy | None) -> None:
         self._gate.policy = policy
+
+    def fence_producers(self, error: EngineError) -> None:
+        """Let go of producers, and of what waits for the backlog's quota, because of a failover: see
+        :mod:`replicator.engine.admission`."""
+        self._gate.refuse(error)
+        self.producers.fence(error)
 
     async def stop(self, reason: str) -> None:
         """Let go of producers and of what waits or runs; the store is about to be closed."""

@@ -165,6 +165,14 @@ class TopicProducers:
         for producer in members.values():
             producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), code)
 
+    def fence(self, error: EngineError) -> None:
+        """Let go of everybody with ``error``; they may come back when it is over, or go where it sends them."""
+        members, self._members = self._members, {}
+        for session in members:
+            self.registry.leave(session)
+        for producer in members.values():
+            producer.put_out(error, error.code)
+
     def _act(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
             if isinstance(decision, Admitted):

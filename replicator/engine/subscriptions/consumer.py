@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from replicator.engine.errors import NotAllowedError
+from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from snapshots.position import Position
 
@@ -41,6 +41,7 @@ class EngineConsumer:
         self.on_active_change: Callable[[bool], None] | None = None
         """Failover: it became the active consumer, or is not any more."""
         self.closed = False
+        self._fenced: EngineError | None = None
 
     def flow(self, permits: int) -> None:
         """Allow ``permits`` more messages; raises :class:`NotAllowedError` for a number that makes no sense."""
@@ -88,6 +89,13 @@ class EngineConsumer:
         if reason is not None and self.on_closed is not None:
             self.on_closed(code, reason)
 
+    def fence(self, error: EngineError) -> None:
+        """Disconnect because of a failover: what comes late, such as an acknowledgement, is refused with ``error``."""
+        self._fenced = error
+        self.close(str(error), error.code)
+
     def _check_open(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced.with_traceback(None)
         if self.closed:
             raise NotAllowedError(f"consumer {self.name!r} is closed")

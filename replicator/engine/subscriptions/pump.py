@@ -59,6 +59,8 @@ class Pump:
         """Whether messages that are to be delivered later wait for their time."""
         self.error: str | None = None
         """Why dispatch stands still, such as a block that cannot be read."""
+        self.paused: Callable[[], bool] = lambda: False
+        """Whether nothing is to be dispatched for now; whoever ends that calls :meth:`schedule`."""
 
     @property
     def scheduled(self) -> bool:
@@ -80,7 +82,7 @@ class Pump:
     def _run(self) -> None:
         self._scheduled = None
         dispatcher = self.dispatcher
-        if dispatcher is None or self.read is None or not self._consumers:
+        if dispatcher is None or self.read is None or not self._consumers or self.paused():
             return
         now_ms = self._wall_clock_ms()
         plan = dispatcher.next_read(now_ms)

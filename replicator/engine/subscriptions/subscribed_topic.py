@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from replicator.engine.admission import Admission
 from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.writer import Writer
@@ -28,6 +29,7 @@ class SubscribedTopic(Protocol):
     loop: asyncio.AbstractEventLoop
     writer: Writer
     failover: FailoverRegistry
+    admission: Admission
     messages: int
 
     @property

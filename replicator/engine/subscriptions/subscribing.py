@@ -35,6 +35,7 @@ class Subscribing:
         Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
         """
         self._topic.check_there()
+        self._topic.admission.check_consumer()
         self._check_room_for_consumer()
         if options.durable:
             existing = await self._durable_subscription(subscription, options)
@@ -42,6 +43,7 @@ class Subscribing:
             existing = self._passing_subscription(subscription, options)
         try:
             self._topic.check_there()
+            self._topic.admission.check_consumer()
             self._check_room_for_consumer()  # others may have come while the subscription was made
             return existing.add(options, deliver)
         except BaseException:

@@ -124,10 +124,25 @@ class Subscription:
         self._pump.dispatcher = dispatcher
         self._pump.delays = self.topic.policies.delayed_delivery
         self._pump.read = self.read_entries
+        self._pump.paused = self._dispatch_paused
         if self._by_registry:
             self.topic.failover.add(self, consumer.name)
         self._tell_active_changes()
         return consumer
+
+    def _dispatch_paused(self) -> bool:
+        return self.topic.admission.dispatch_paused
+
+    def wake(self) -> None:
+        """Dispatch is not paused any more."""
+        self._pump.schedule()
+
+    @property
+    def held_entries(self) -> int:
+        """Entries that consumers have and have not acknowledged whole."""
+        if self.dispatcher is None:
+            return 0
+        return sum(len(state.pending) for state in self.dispatcher.consumers.values())
 
     @property
     def read_entries(self) -> ReadEntries:
