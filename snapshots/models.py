@@ -1,14 +1,17 @@
 """The tables of the Postgres index, for SQLAlchemy and Alembic. Values only; queries are in the repository.
 
-Every row names the ``cluster`` whose worker wrote it, so that several workers may share one database.
-Ledger ids are milliseconds of a clock or counters above that; a BIGINT holds them for 292 million years.
+Every row but those of drills names the ``cluster`` whose worker wrote it, so that several workers may share one
+database. Ledger ids are milliseconds of a clock or counters above that; a BIGINT holds them for 292 million years.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
-from sqlalchemy import BigInteger, Boolean, DateTime, MetaData, String, func
+from sqlalchemy import BigInteger, Boolean, DateTime, Index, Integer, LargeBinary, MetaData, String, Uuid, func, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMING = {
@@ -19,6 +22,11 @@ NAMING = {
 CLUSTER_CHARS_MAX = 64
 TOPIC_CHARS_MAX = 400
 SUBSCRIPTION_CHARS_MAX = 200
+LINK_CHARS_MAX = 200
+"""``SOURCE>DESTINATION#NAME``: two names of clusters, and one of a link."""
+DETAIL_CHARS_MAX = 1_000
+WORD_CHARS_MAX = 64
+SUBJECT_CHARS_MAX = 500
 
 
 class Base(DeclarativeBase):
@@ -56,3 +64,111 @@ class SubscriptionStateRow(Base):
     updated_at: Mapped[datetime] = mapped_column(
         DateTime(timezone=True), server_default=func.now(), onupdate=func.now()
     )
+    acked_beyond: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    """Entries that are acknowledged beyond the mark-delete position."""
+    holes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    """Runs of them: so many gaps lie between the mark-delete position and the last acknowledged entry."""
+    ack_vector: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """By origin ``{"through": "ledger:entry", "beyond": entries}``: a summary for people, not the state itself."""
+    tombstone: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+    """It was deleted, in every cluster; ``generation`` is what a subscription made anew must pass."""
+
+
+class ExtentSegmentRow(Base):
+    """A thousand runs of the exact mapping of one topic, origin and incarnation, packed (docs/adr/0022).
+
+    Bounds of the packed runs stand beside them, so that one row answers a look-up in either direction.
+    """
+
+    __tablename__ = "extent_segments"
+
+    cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
+    origin: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
+    incarnation: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    origin_ledger: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    origin_entry: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    origin_last_ledger: Mapped[int] = mapped_column(BigInteger)
+    origin_last_entry: Mapped[int] = mapped_column(BigInteger)
+    local_ledger: Mapped[int] = mapped_column(BigInteger)
+    local_entry: Mapped[int] = mapped_column(BigInteger)
+    local_last_ledger: Mapped[int] = mapped_column(BigInteger)
+    local_last_entry: Mapped[int] = mapped_column(BigInteger)
+    entries: Mapped[int] = mapped_column(BigInteger)
+    runs: Mapped[int] = mapped_column(Integer)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+    written_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
+
+    __table_args__ = (
+        Index(
+            "ix_extent_segments_local",
+            "cluster",
+            "topic",
+            "origin",
+            "incarnation",
+            "local_last_ledger",
+            "local_last_entry",
+        ),
+    )
+
+
+class LinkStateRow(Base):
+    """What a link of ``cluster`` last said of one topic; the link and the logs are the truth."""
+
+    __tablename__ = "link_states"
+
+    cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
+    link_key: Mapped[str] = mapped_column(String(LINK_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
+    state: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
+    acknowledged_ledger: Mapped[int] = mapped_column(BigInteger)
+    acknowledged_entry: Mapped[int] = mapped_column(BigInteger)
+    backlog_entries: Mapped[int] = mapped_column(BigInteger)
+    detail: Mapped[str] = mapped_column(String(DETAIL_CHARS_MAX))
+    updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
+
+
+class FailoverEpochRow(Base):
+    """A failover as ``cluster`` knows it; the markers in the logs are the truth."""
+
+    __tablename__ = "failover_epochs"
+
+    cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
+    epoch: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    from_cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX))
+    to_cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX))
+    kind: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
+    started_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    completed_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    report: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+
+
+class DrillRunRow(Base):
+    """A drill and what came out of it. Of the whole topology, so of no cluster. Kept here alone (docs/adr/0023)."""
+
+    __tablename__ = "drill_runs"
+
+    id: Mapped[str] = mapped_column(String(WORD_CHARS_MAX), primary_key=True)
+    scenario: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
+    topology_digest: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
+    started_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    passed: Mapped[bool | None] = mapped_column(Boolean)
+    report: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+
+
+class AuditRow(Base):
+    """Who did what to a cluster. Kept here alone (docs/adr/0023)."""
+
+    __tablename__ = "audit_log"
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    """Given by who writes it, so that a batch that is sent again is not there twice."""
+    at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX))
+    actor: Mapped[str] = mapped_column(String(SUBSCRIPTION_CHARS_MAX))
+    action: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
+    subject: Mapped[str] = mapped_column(String(SUBJECT_CHARS_MAX))
+    detail: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+
+    __table_args__ = (Index("ix_audit_log_cluster_at", "cluster", "at"),)

@@ -1,0 +1,74 @@
+"""The audit log: who did what to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects.postgresql import insert
+
+from snapshots.models import SUBJECT_CHARS_MAX, SUBSCRIPTION_CHARS_MAX, AuditRow
+from snapshots.repository.rows import Rows, batches
+
+LISTED_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """``actor`` did ``action`` to ``subject``. ``id`` is its writer's, so that it is written once however often it is
+    sent."""
+
+    id: UUID
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    detail: Mapping[str, Any] | None = None
+
+
+class AuditLog(Rows):
+    """The part of the repository that holds the audit log. Entries are added, and never changed."""
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries; those that are there are left as they are."""
+        rows = [
+            {
+                "id": entry.id,
+                "at": entry.at,
+                "cluster": self._cluster,
+                "actor": entry.actor[:SUBSCRIPTION_CHARS_MAX],
+                "action": entry.action,
+                "subject": entry.subject[:SUBJECT_CHARS_MAX],
+                "detail": None if entry.detail is None else dict(entry.detail),
+            }
+            for entry in entries
+        ]
+        async with self._connection() as connection:
+            for batch in batches(rows):
+                await connection.execute(insert(AuditRow).on_conflict_do_nothing(), batch)
+
+    async def audit_log(
+        self, *, action: str | None = None, since: datetime | None = None, newest: int = LISTED_MAX
+    ) -> list[AuditEntry]:
+        """The newest first."""
+        row = AuditRow
+        query = select(row.id, row.at, row.actor, row.action, row.subject, row.detail)
+        query = query.where(row.cluster == self._cluster)
+        if action is not None:
+            query = query.where(row.action == action)
+        if since is not None:
+            query = query.where(row.at >= since)
+        query = query.order_by(row.at.desc(), row.id).limit(min(newest, LISTED_MAX))
+        async with self._connection() as connection:
+            found = (await connection.execute(query)).all()
+        return [AuditEntry(*each) for each in found]
+
+    async def prune_audit(self, before: datetime) -> int:
+        """Remove entries older than ``before``; returns how many."""
+        statement = delete(AuditRow).where(AuditRow.cluster == self._cluster, AuditRow.at < before)
+        async with self._connection() as connection:
+            return int((await connection.execute(statement)).rowcount)

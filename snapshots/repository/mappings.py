@@ -1,0 +1,77 @@
+"""Snapshot mappings: the coarse one, by topic and peer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import delete, func, select, tuple_
+
+from snapshots.mapping import SnapshotMapping
+from snapshots.models import SnapshotMappingRow
+from snapshots.position import Position
+from snapshots.repository.rows import Rows
+
+
+class Mappings(Rows):
+    """The part of the repository that holds snapshot mappings."""
+
+    async def record_mappings(self, mappings: Sequence[tuple[str, SnapshotMapping]]) -> None:
+        """Write mappings, each with its topic."""
+        rows = {
+            (topic, mapping.peer, mapping.local): {
+                "cluster": self._cluster,
+                "topic": topic,
+                "peer": mapping.peer,
+                "local_ledger": mapping.local.ledger,
+                "local_entry": mapping.local.entry,
+                "remote_ledger": mapping.remote.ledger,
+                "remote_entry": mapping.remote.entry,
+                "snapshot_id": mapping.snapshot_id,
+            }
+            for topic, mapping in mappings
+        }
+        await self._upsert(SnapshotMappingRow, list(rows.values()), "recorded_at")
+
+    async def mappings(self, topic: str, peer: str | None = None) -> list[SnapshotMapping]:
+        """The mappings of a topic, by peer, oldest first."""
+        row = SnapshotMappingRow
+        query = select(
+            row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry
+        )
+        query = query.where(row.cluster == self._cluster, row.topic == topic)
+        if peer is not None:
+            query = query.where(row.peer == peer)
+        query = query.order_by(row.peer, row.local_ledger, row.local_entry)
+        async with self._connection() as connection:
+            found = (await connection.execute(query)).all()
+        return [
+            SnapshotMapping(snapshot_id, Position(local_ledger, local_entry), of, Position(remote_ledger, remote_entry))
+            for snapshot_id, local_ledger, local_entry, of, remote_ledger, remote_entry in found
+        ]
+
+    async def count_mappings(self, topic: str | None = None) -> int:
+        query = select(func.count()).select_from(SnapshotMappingRow).where(SnapshotMappingRow.cluster == self._cluster)
+        if topic is not None:
+            query = query.where(SnapshotMappingRow.topic == topic)
+        async with self._connection() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async def prune_mappings(self, topic: str, below: Position) -> int:
+        """Remove the mappings whose local position is below ``below``; returns how many."""
+        row = SnapshotMappingRow
+        statement = delete(row).where(
+            row.cluster == self._cluster,
+            row.topic == topic,
+            tuple_(row.local_ledger, row.local_entry) < tuple_(below.ledger, below.entry),
+        )
+        async with self._connection() as connection:
+            return int((await connection.execute(statement)).rowcount)
+
+    async def keep_mappings(self, topic: str, peer: str, kept: Collection[Position]) -> int:
+        """Remove the mappings of a topic and peer whose local position is not in ``kept``; returns how many."""
+        row = SnapshotMappingRow
+        statement = delete(row).where(row.cluster == self._cluster, row.topic == topic, row.peer == peer)
+        if kept:
+            statement = statement.where(tuple_(row.local_ledger, row.local_entry).not_in(list(map(tuple, kept))))
+        async with self._connection() as connection:
+            return int((await connection.execute(statement)).rowcount)

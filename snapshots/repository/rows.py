@@ -1,0 +1,110 @@
+"""What all tables of the repository share: connections, upserts of whole batches, and errors of our own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from snapshots.errors import SnapshotsError
+from snapshots.models import Base, ExtentSegmentRow, LinkStateRow, SnapshotMappingRow, SubscriptionStateRow
+
+ROWS_AT_ONCE: Final = 200
+"""Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
+
+OF_TOPICS: Final = (SnapshotMappingRow, SubscriptionStateRow, ExtentSegmentRow, LinkStateRow)
+"""The tables whose rows are of a topic, and go with it."""
+
+T = TypeVar("T")
+
+
+class RepositoryUnavailable(SnapshotsError):
+    """The database did not take a statement, and may take it later. Nothing of the batch was kept."""
+
+
+class RowsRefused(SnapshotsError):
+    """The database will never take these rows, such as text with a NUL. Nothing of the batch was kept."""
+
+
+class Rows:
+    """Base of the parts of the repository, one for each table."""
+
+    def __init__(self, engine: AsyncEngine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    async def now(self) -> datetime:
+        """The database's clock, by which rows are dated."""
+        async with self._connection() as connection:
+            now = (await connection.execute(select(func.now()))).scalar_one()
+        assert isinstance(now, datetime)
+        return now
+
+    async def delete_topics(self, topics: Sequence[str]) -> None:
+        """Remove everything of these topics, all or nothing."""
+        async with self._connection() as connection:
+            for batch in batches(topics):
+                for row in OF_TOPICS:
+                    await connection.execute(delete(row).where(row.cluster == self._cluster, row.topic.in_(batch)))
+
+    async def prune_not_written_since(self, moment: datetime, *, topic: str | None = None) -> int:
+        """Remove mappings, subscription states and, without ``topic``, link states that were not written, for the
+        first time or again, at ``moment`` or later; how many."""
+        removed = 0
+        async with self._connection() as connection:
+            for row, written_at in (
+                (SnapshotMappingRow, SnapshotMappingRow.recorded_at),
+                (SubscriptionStateRow, SubscriptionStateRow.updated_at),
+                (LinkStateRow, LinkStateRow.updated_at),
+            ):
+                statement = delete(row).where(row.cluster == self._cluster, written_at < moment)
+                if topic is not None:
+                    if row is LinkStateRow:
+                        continue
+                    statement = statement.where(row.topic == topic)
+                removed += int((await connection.execute(statement)).rowcount)
+        return removed
+
+    async def _upsert(self, table: type[Base], rows: list[dict[str, Any]], *dates: str) -> None:
+        """Insert or overwrite ``rows``, which have different keys, all or none; ``dates`` are now.
+
+        One statement of one row, which is made once; the driver sends the rows of a batch in one go.
+        """
+        if not rows:
+            return
+        keys = [column.name for column in table.__table__.primary_key]
+        async with self._connection() as connection:
+            statement = insert(table).values(dict.fromkeys(dates, func.now()))
+            set_ = {name: statement.excluded[name] for name in (*rows[0], *dates) if name not in keys}
+            for batch in batches(rows):
+                await connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=set_), batch)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection]:
+        """A connection in a transaction; the driver's errors become this module's."""
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+        except (DataError, IntegrityError) as error:
+            raise RowsRefused(first_line(error)) from None
+        except (SQLAlchemyError, OSError) as error:
+            # Not the chain: SQLAlchemy's text has the statement and its values.
+            raise RepositoryUnavailable(first_line(error)) from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a database error; SQLAlchemy appends statement and parameters, which help nobody."""
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+
+
+def batches(rows: Sequence[T], rows_max: int = ROWS_AT_ONCE) -> Iterator[Sequence[T]]:
+    """``rows`` in parts of ``rows_max``."""
+    for first in range(0, len(rows), rows_max):
+        yield rows[first : first + rows_max]
