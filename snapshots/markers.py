@@ -24,9 +24,6 @@ from snapshots.errors import MarkerCorrupt
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
-EPOCHS_TOPIC: Final = "persistent://replicator/system/epochs"
-"""The topic of the service itself: every link carries it, and users do not see it."""
-
 _ENTRY_BEFORE_FIRST: Final = 2**64 - 1
 _ENTRY_LIMIT: Final = 2**63
 BATCH_INDEXES_MAX: Final = 1 << 24
@@ -41,7 +38,7 @@ class MarkerType(IntEnum):
     LOCAL_SNAPSHOT = 12
     SUBSCRIPTIONS_UPDATE = 13
     FAILOVER_EPOCH = 100
-    """This project's own: in the log of :data:`EPOCHS_TOPIC` alone."""
+    """This project's own: in the log of the topic ``persistent://replicator/system/epochs`` alone."""
 
 
 @dataclass(frozen=True, slots=True)
