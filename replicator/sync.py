@@ -30,12 +30,13 @@ from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
 from snapshots.actions import (
     Action,
     ApplyUpdate,
+    ControllerSettings,
     ControllerStats,
     LogState,
     RecordMapping,
     WriteLocalSnapshot,
 )
-from snapshots.controller import ControllerSettings, SnapshotController
+from snapshots.controller import SnapshotController
 from snapshots.errors import MarkerCorrupt
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, Marker, SnapshotResponse, decode_marker, encode_marker
@@ -130,9 +131,12 @@ class SubscriptionSync:
         self._of(topic).on_subscription(subscription)
         self._index_state(topic, subscription)
 
-    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
         self._of(topic).on_subscription_deleted(name)
         self.index.subscription_deleted(topic.name, name)
+
+    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
+        """Exact states are not told yet."""
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         self._of(topic).on_mark_delete(subscription, local=local)

@@ -96,20 +96,20 @@ class AckVector:
     def copy(self) -> AckVector:
         return AckVector({origin: acks.copy() for origin, acks in self.origins.items()})
 
-    def parts(self) -> Iterator[AckVector]:
+    def parts(self) -> Iterator[tuple[AckVector, int]]:
         """Vectors of about :data:`PART_BYTES_TARGET` encoded bytes at most, whose union is this one; at least one.
 
-        Each names all origins.
+        Each names all origins, and comes with about its size in bytes.
         """
         part, size = self._empty(), 0
         for origin, acks in self.origins.items():
             for piece, piece_bytes in _pieces(acks):
                 if size and size + piece_bytes > PART_BYTES_TARGET:
-                    yield part
+                    yield part, size
                     part, size = self._empty(), 0
                 part.origins[origin].merge(piece)
                 size += piece_bytes
-        yield part
+        yield part, size
 
     def _empty(self) -> AckVector:
         return AckVector({origin: OriginAcks(acks.incarnation) for origin, acks in self.origins.items()})

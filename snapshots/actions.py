@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from snapshots.ack_vector import AckVector
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """``snapshot_interval_ms`` bounds how far the coarse state is behind while the topic moves; ``whole_interval_ms``
+    is how often a subscription that changes is told whole."""
+
+    snapshot_interval_ms: int = 200
+    snapshot_timeout_ms: int = 30_000
+    update_interval_ms: int = 100
+    whole_interval_ms: int = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +73,24 @@ class WriteUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ApplyUpdate:
-    """Create the subscription if it does not exist, from the earliest message on; then, if there is a position, move
-    its mark-delete position up to it. Idempotent; it never moves one back."""
+    """What ``source`` tells of a subscription; idempotent.
+
+    1. With ``deleted``: delete it, unless it has a higher generation, and keep ``generation`` as its tombstone.
+    2. Create it if it does not exist, from the earliest message on.
+    3. If the generation is new here: what is acknowledged of the origins that ``acks`` names starts anew; without
+       ``whole`` everything does.
+    4. Merge ``acks``. If there is a position, move the mark-delete position up to it, never back.
+    """
 
     subscription: str
     generation: int
     position: Position | None
     source: str
+    acks: AckVector = field(default_factory=AckVector)
+    whole: bool = False
+    deleted: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    read_compacted: bool = False
 
 
 Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | WriteUpdate | ApplyUpdate

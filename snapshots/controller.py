@@ -3,7 +3,7 @@
 It serves invariants 5 (no skip: a position is claimed for a peer only through a mapping that proves it), 6 (monotone
 within a generation), 7 (an idle topic gets no markers) and 8 (every peer answers for itself; a dead one delays
 nobody). Sans-IO: events come in with the clock's reading, :data:`~snapshots.actions.Action` values come out, nothing
-is called. The source is DESIGN 4.2 and the coarse part of 4.3; the idea of pairing LACs through request and response
+is called. The source is DESIGN 4.2; the idea of pairing LACs through request and response
 is the field's (seed 004).
 
 Algorithm, in cluster A with peer B:
@@ -20,8 +20,8 @@ Algorithm, in cluster A with peer B:
    depends on them.
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
 5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
-   told to its peer, unless the peer was told as much already. Changes are collected for ``update_interval_ms``; one
-   marker carries all subscriptions. What only an update from elsewhere moved is not told again (no echo).
+   told to its peer, unless the peer was told as much already; with it goes the exact state
+   (:mod:`snapshots.telling`).
 6. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
    the topic is idle in A, and B would never cover it. So when B gets messages that neither A nor B originated after
    B's last answer to A, and A does not ask again soon, B answers unasked (the *follow-up*): once, so idle stays idle.
@@ -35,19 +35,18 @@ topic holds messages, then the markers that were not handled yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from snapshots.actions import (
     Action,
-    ApplyUpdate,
+    ControllerSettings,
     ControllerStats,
     LogState,
     RecordMapping,
     WriteLocalSnapshot,
     WriteRequest,
     WriteResponse,
-    WriteUpdate,
 )
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
@@ -56,38 +55,17 @@ from snapshots.markers import (
     SnapshotRequest,
     SnapshotResponse,
     SubscriptionsUpdate,
-    SubscriptionUpdate,
 )
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.telling import AckSource, UpdateTeller
 
 PENDING_REQUESTS_MAX: Final = 256
 """Unanswered requests remembered for counting: 30 s of them at 5/s are 150. Past it the oldest counts as timed out."""
 WAITING_ANSWERS_MAX: Final = 16
 """Answers of one peer that may wait for a third origin. Past it the newest replaces the one before: the oldest are
 fulfilled first, and the newest covers most."""
-UPDATES_PER_MARKER_MAX: Final = 1000
-"""Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
 FOLLOW_UP_INTERVALS: Final = 5
 """A peer that will ask again does so within an interval and a round trip; after so many, it is answered unasked."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
-    """``snapshot_interval_ms`` bounds how far the coarse state is behind while the topic moves."""
-
-    snapshot_interval_ms: int = 200
-    snapshot_timeout_ms: int = 30_000
-    update_interval_ms: int = 100
-
-
-@dataclass(slots=True)
-class _Subscription:
-    generation: int
-    announced: bool
-    mark_delete: Position = BEFORE_ALL
-    claim: Position = BEFORE_ALL
-    """The mark-delete position when it last moved by an acknowledgement here: what peers may be told."""
-    told: dict[str, Position] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -111,6 +89,7 @@ class SnapshotController:
         reachable_origins: Collection[str],
         next_id: Callable[[], str],
         settings: ControllerSettings | None = None,
+        acks: AckSource | None = None,
     ) -> None:
         self._local = local
         self._settings = settings or ControllerSettings()
@@ -118,8 +97,8 @@ class SnapshotController:
         self._peers = _others(peers, local)
         self._reachable = _others(reachable_origins, local)
         self._tables: dict[str, MappingTable] = {}
-        self._subscriptions: dict[str, _Subscription] = {}
         self.stats = ControllerStats()
+        self.updates = UpdateTeller(local, self._peers, self._settings, self.stats, self._mapped, acks)
 
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
@@ -131,9 +110,6 @@ class SnapshotController:
         self._waiting: dict[str, list[SnapshotResponse]] = {}
         self._waiting_may_end = False
         self._follow_up_ms: dict[str, int] = {}
-        self._changed: dict[str, None] = {}
-        """Subscriptions that there is something to tell of, in order of their change."""
-        self._update_ms = 0
 
     # ---- what the shell may ask -------------------------------------------------------------------------
 
@@ -146,8 +122,8 @@ class SnapshotController:
         deadlines = [*self._follow_ups_due().values()]
         if self._waiting_may_end:
             deadlines.append(now_ms)
-        if self._changed:
-            deadlines.append(self._update_ms)
+        if (due_ms := self.updates.due_ms) is not None:
+            deadlines.append(due_ms)
         if self._wants_request():
             deadlines.append(self._request_ms(now_ms))
         if self._pending:
@@ -172,35 +148,31 @@ class SnapshotController:
                     self._follow_up_ms.setdefault(peer, due_ms)
         elif any(table.newest and table.newest.local > before for table in self._tables.values()):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
-            self._note_all(now_ms)
+            self.updates.note_all(now_ms)
 
     def on_subscription(
         self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool = False
     ) -> None:
-        """A replicated subscription exists. Peers are told once, unless it came from them (``announced``)."""
-        known = self._subscriptions.get(name)
-        if known is None or known.generation < generation:
-            self._subscriptions[name] = _Subscription(generation, announced)
-        self.on_mark_delete(name, mark_delete, generation, now_ms, local=True)
+        """A replicated subscription exists. Peers are told once, unless they know of it (``announced``)."""
+        self.updates.on_subscription(name, mark_delete, generation, now_ms, announced=announced)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
         """The mark-delete position moved; ``local`` unless only an applied update moved it.
 
         A higher generation starts over, a lower one is ignored, and so is a subscription that is not replicated.
         """
-        subscription = self._subscriptions.get(name)
-        if subscription is None or generation < subscription.generation:
-            return
-        if generation > subscription.generation:
-            subscription = self._subscriptions[name] = _Subscription(generation, announced=not local)
-        subscription.mark_delete = max(subscription.mark_delete, mark_delete)
-        if local:
-            subscription.claim = subscription.mark_delete
-        self._note(name, subscription, now_ms)
+        self.updates.on_mark_delete(name, mark_delete, generation, now_ms, local=local)
 
-    def on_subscription_deleted(self, name: str) -> None:
-        self._subscriptions.pop(name, None)
-        self._changed.pop(name, None)
+    def on_acknowledged(self, name: str, now_ms: int) -> None:
+        """Something was acknowledged here that the source of acks has ready."""
+        self.updates.on_acknowledged(name, now_ms)
+
+    def on_subscription_deleted(
+        self, name: str, generation: int | None = None, now_ms: int = 0, *, announced: bool = False
+    ) -> None:
+        """A subscription is gone, or not replicated any more; with the generation of its tombstone if others are to
+        delete it too, and whether they were told."""
+        self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced)
 
     def on_topology(self, peers: Collection[str], reachable_origins: Collection[str], now_ms: int) -> None:
         """Links came or went. A new peer is told of every subscription; what is known of the others stays."""
@@ -209,13 +181,9 @@ class SnapshotController:
         self._reachable = _others(reachable_origins, self._local)
         self._follow_up_ms = {peer: due for peer, due in self._follow_up_ms.items() if peer in self._peers}
         self._waiting_may_end = any(self._waiting.values())
-        if not self._peers:
-            self._changed.clear()
         if added:
             self._moved = self._last_message is not None
-            for subscription in self._subscriptions.values():
-                subscription.announced = False
-        self._note_all(now_ms)
+        self.updates.on_peers(self._peers, now_ms, tell_all=bool(added))
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
         """Take back what was recorded before a restart: each peer's oldest first, before any marker is replayed."""
@@ -245,7 +213,7 @@ class SnapshotController:
             case SnapshotResponse() if marker.cluster == origin and self._is_for_us(marker):
                 return self._on_response(position, marker, log, now_ms)
             case SubscriptionsUpdate():
-                return self._on_updates(marker, origin, log)
+                return [*self.updates.on_updates(marker, origin, log.lac, now_ms)]
             case _:
                 return []
 
@@ -260,14 +228,15 @@ class SnapshotController:
                 actions.append(self._answer(self._next_id(), peer, log))
         if self._wants_request() and self._request_ms(now_ms) <= now_ms:
             actions.append(self._request(now_ms))
-        if self._changed and self._update_ms <= now_ms:
-            actions += self._tell()
+        update_ms = self.updates.due_ms
+        if update_ms is not None and update_ms <= now_ms:
+            actions += self.updates.tell(now_ms)
         return actions
 
     # ---- asking (step 1) --------------------------------------------------------------------------------
 
     def _wants_request(self) -> bool:
-        return self._moved and bool(self._subscriptions) and bool(self._peers & self._reachable)
+        return self._moved and self.updates.has_subscriptions and bool(self._peers & self._reachable)
 
     def _request_ms(self, now_ms: int) -> int:
         if self._requested_ms is None:
@@ -304,7 +273,7 @@ class SnapshotController:
         return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, dict(vector), asked_by))
 
     def _follow_ups_due(self) -> dict[str, int]:
-        return dict(self._follow_up_ms) if self._subscriptions else {}
+        return dict(self._follow_up_ms) if self.updates.has_subscriptions else {}
 
     # ---- mapping (steps 3 and 4) ------------------------------------------------------------------------
 
@@ -368,71 +337,18 @@ class SnapshotController:
         if not self._tables.setdefault(peer, MappingTable()).add(mapping):
             return []
         self.stats.mappings += 1
-        self._note_all(now_ms)
+        self.updates.note_all(now_ms)
         snapshot = LocalSnapshot(mapping.snapshot_id, local, {peer: mapping.remote})
         return [RecordMapping(mapping), WriteLocalSnapshot(snapshot)]
 
-    # ---- telling (step 5) -------------------------------------------------------------------------------
-
-    def _news(self, subscription: _Subscription) -> dict[str, Position]:
-        """For each peer the position that its copy of the subscription may move to, where that is new to the peer."""
-        claim = subscription.claim
+    def _mapped(self, peer: str, claim: Position) -> Position | None:
+        """How far the peer's copy of a subscription may move that consumed all up to ``claim`` here."""
         if self._last_message is not None and claim >= self._last_message:
             # Only markers follow, and nobody consumes those.
             claim = max(claim, self._last)
-        news: dict[str, Position] = {}
-        for peer in self._peers:
-            table = self._tables.get(peer)
-            mapping = table.lookup(claim) if table is not None else None
-            if mapping is not None and mapping.remote > subscription.told.get(peer, BEFORE_ALL):
-                news[peer] = mapping.remote
-        return news
-
-    def _note(self, name: str, subscription: _Subscription, now_ms: int) -> None:
-        if name in self._changed or not self._peers:
-            return
-        if subscription.announced and not self._news(subscription):
-            return
-        if not self._changed:
-            self._update_ms = now_ms + self._settings.update_interval_ms
-        self._changed[name] = None
-
-    def _note_all(self, now_ms: int) -> None:
-        for name, subscription in self._subscriptions.items():
-            self._note(name, subscription, now_ms)
-
-    def _tell(self) -> list[Action]:
-        updates: list[SubscriptionUpdate] = []
-        for name in self._changed:
-            subscription = self._subscriptions[name]
-            news = self._news(subscription)
-            if news or not subscription.announced:
-                updates.append(SubscriptionUpdate(name, news, subscription.generation))
-                subscription.told.update(news)
-                subscription.announced = True
-        self._changed.clear()
-        self.stats.updates_sent += len(updates)
-        return [
-            WriteUpdate(SubscriptionsUpdate(tuple(updates[first : first + UPDATES_PER_MARKER_MAX])))
-            for first in range(0, len(updates), UPDATES_PER_MARKER_MAX)
-        ]
-
-    def _on_updates(self, marker: SubscriptionsUpdate, origin: str, log: LogState) -> list[Action]:
-        actions: list[Action] = []
-        for update in marker.updates:
-            position = update.clusters.get(self._local)
-            known = self._subscriptions.get(update.subscription)
-            if known is not None and known.generation >= update.generation:
-                is_old = known.generation > update.generation
-                if is_old or position is None or position <= known.mark_delete:
-                    continue
-            if position is not None and position > log.lac:
-                # Nothing that was mapped can be past our log, unless we lost a part of it.
-                self.stats.skipped += 1
-                continue
-            self.stats.updates_applied += 1
-            actions.append(ApplyUpdate(update.subscription, update.generation, position, origin))
-        return actions
+        table = self._tables.get(peer)
+        mapping = None if table is None else table.lookup(claim)
+        return None if mapping is None else mapping.remote
 
     # ---- our own markers, seen again --------------------------------------------------------------------
 
@@ -448,12 +364,7 @@ class SnapshotController:
                     self._tables.setdefault(peer, MappingTable()).add(mapping)
             case SubscriptionsUpdate():
                 for update in marker.updates:
-                    subscription = self._subscriptions.get(update.subscription)
-                    if subscription is None or subscription.generation != update.generation:
-                        continue
-                    subscription.announced = True
-                    for peer, reached in update.clusters.items():
-                        subscription.told[peer] = max(reached, subscription.told.get(peer, BEFORE_ALL))
+                    self.updates.recall(update)
             case SnapshotResponse():
                 if self._last_message is not None and self._last_message <= marker.position:
                     self._follow_up_ms.pop(marker.requested_by, None)  # that answer covered everything

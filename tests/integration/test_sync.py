@@ -15,7 +15,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.links.link import Link
 from replicator.sync import SubscriptionSync
-from snapshots.controller import ControllerSettings
+from snapshots.actions import ControllerSettings
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 

@@ -12,7 +12,7 @@ from test_sync import TOPIC, RecordingIndex, consume_all, mesh
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.sync import SubscriptionSync
-from snapshots.controller import ControllerSettings
+from snapshots.actions import ControllerSettings
 from snapshots.position import BEFORE_ALL
 
 FAST = ControllerSettings(snapshot_interval_ms=20, update_interval_ms=10)

@@ -87,7 +87,7 @@ def test_a_marker_carries_a_vector_exactly(vector: AckVector) -> None:
 def test_the_parts_of_a_vector_are_small_and_say_the_same_together(vector: AckVector, target: int) -> None:
     before, ack_vector.PART_BYTES_TARGET = ack_vector.PART_BYTES_TARGET, target  # type: ignore[misc]
     try:
-        parts = list(vector.parts())
+        parts = [part for part, _ in vector.parts()]
     finally:
         ack_vector.PART_BYTES_TARGET = before  # type: ignore[misc]
     assert meaning(union(parts)) == meaning(vector)
@@ -97,7 +97,7 @@ def test_the_parts_of_a_vector_are_small_and_say_the_same_together(vector: AckVe
 def test_a_vector_with_a_million_holes_fits_markers() -> None:
     positions = PositionSet()
     positions.add_entries(1, BitMap(range(0, 60_000_000, 7)))
-    parts = list(AckVector({"a": OriginAcks(1, positions=positions)}).parts())
+    parts = [part for part, _ in AckVector({"a": OriginAcks(1, positions=positions)}).parts()]
     assert len(parts) > 1
     for part in parts:
         _, payload = encode_marker(SubscriptionsUpdate((SubscriptionUpdate("sub", {}, 1, part),)))

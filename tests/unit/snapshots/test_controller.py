@@ -11,6 +11,7 @@ import pytest
 from snapshots.actions import (
     Action,
     ApplyUpdate,
+    ControllerSettings,
     LogState,
     RecordMapping,
     WriteLocalSnapshot,
@@ -20,14 +21,13 @@ from snapshots.actions import (
 )
 from snapshots.controller import (
     PENDING_REQUESTS_MAX,
-    UPDATES_PER_MARKER_MAX,
     WAITING_ANSWERS_MAX,
-    ControllerSettings,
     SnapshotController,
 )
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.telling import UPDATES_PER_MARKER_MAX
 
 A: Final = "us-east"
 B: Final = "eu-west"

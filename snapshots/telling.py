@@ -1,0 +1,324 @@
+"""What peers are told of a topic's subscriptions, and what is made of what they tell (DESIGN 4.3 and 4.4). Pure.
+
+It serves invariants 5 (a coarse position is told only through a mapping that proves it; an exact claim is made by who
+has the acknowledgements), 6 (the generation decides, and within one everything is merged) and 7 (nothing is told twice,
+so an idle topic gets no markers; what is told in full now and then goes with what is to be told anyway).
+
+1. A change is noted: the mark-delete position moved, something was acknowledged, a mapping came, a subscription was
+   made or deleted. Changes are collected for ``update_interval_ms``; one marker carries all subscriptions of the topic.
+2. A subscription's update has the coarse state for each peer that a mapping at or below the claim is new to, and the
+   exact state: what was acknowledged since the last update, or the whole of it when that is due: in the first update of
+   a generation, when somebody asked, after a restart that does not know what was told, and once in
+   ``whole_interval_ms`` together with a change (then a cluster learns from the others what a dead one told only them).
+3. An update of an older generation than ours is answered with our whole state, and one for a subscription that we
+   buried with its deletion: whoever sent it had not heard. At an equal generation a deletion wins.
+4. An update of a newer generation replaces what is here; one of the same generation is merged.
+5. Who learns of a subscription by a change, and not by its whole state, asks for that.
+
+What only an update from elsewhere changed is not told again, unless the shell relays it: then the engine notes it as a
+change here. A cluster relays where some peer is not reached by the one that told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from snapshots.ack_vector import PART_BYTES_TARGET, AckVector
+from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats, WriteUpdate
+from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
+from snapshots.position import BEFORE_ALL, Position
+
+UPDATES_PER_MARKER_MAX: Final = 1000
+"""Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a cluster needs to make a subscription that it does not have."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    read_compacted: bool = False
+
+
+class AckSource(Protocol):
+    """Where the exact state comes from; it keeps what is not told yet."""
+
+    def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
+        """What was acknowledged since the last call, or all that is; whether it is all. It then counts as told."""
+
+    def describe(self, name: str) -> Description: ...
+
+
+@dataclass(slots=True)
+class _Subscription:
+    generation: int
+    whole_due: bool
+    """Peers wait for the whole state."""
+    mark_delete: Position = BEFORE_ALL
+    claim: Position = BEFORE_ALL
+    """The mark-delete position when it last moved by an acknowledgement here: what peers may be told."""
+    told: dict[str, Position] = field(default_factory=dict)
+    acknowledged: bool = False
+    """Something was acknowledged here and not told."""
+    whole_next: bool = True
+    """Whatever is told next is the whole state: peers may not have this generation."""
+    whole_told_ms: int = 0
+    asks: bool = False
+
+
+class UpdateTeller:
+    """The telling and hearing of one topic in cluster ``local``. ``mapped`` finds, for a peer and a claim here, how far
+    the peer's copy may move; ``acks`` is None where only mark-delete positions travel."""
+
+    def __init__(
+        self,
+        local: str,
+        peers: Collection[str],
+        settings: ControllerSettings,
+        stats: ControllerStats,
+        mapped: Callable[[str, Position], Position | None],
+        acks: AckSource | None,
+    ) -> None:
+        self._local = local
+        self._settings = settings
+        self._stats = stats
+        self._mapped = mapped
+        self._acks = acks
+        self._peers = peers
+        self._subscriptions: dict[str, _Subscription] = {}
+        self._buried: dict[str, int] = {}
+        """The generations of the tombstones of deleted subscriptions."""
+        self._unknown: set[str] = set()
+        """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
+        self._changed: dict[str, None] = {}
+        """Subscriptions that there is something to tell of, in order of their change."""
+        self._due_ms = 0
+
+    @property
+    def has_subscriptions(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def due_ms(self) -> int | None:
+        """When what is noted is to be told."""
+        return self._due_ms if self._changed else None
+
+    # ---- events -----------------------------------------------------------------------------------------
+
+    def on_subscription(
+        self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool
+    ) -> None:
+        """A replicated subscription exists. Peers are told of it once, unless they know (``announced``)."""
+        known = self._subscriptions.get(name)
+        if known is None or known.generation < generation:
+            unknown = name in self._unknown
+            self._unknown.discard(name)
+            self._subscriptions[name] = _Subscription(
+                generation,
+                whole_due=not announced or unknown,
+                asks=self._acks is not None and (not announced or unknown),
+            )
+        self._buried.pop(name, None)
+        self.on_mark_delete(name, mark_delete, generation, now_ms, local=True)
+
+    def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
+        """See :meth:`SnapshotController.on_mark_delete`."""
+        subscription = self._subscriptions.get(name)
+        if subscription is None or generation < subscription.generation:
+            return
+        if generation > subscription.generation:
+            subscription = self._subscriptions[name] = _Subscription(generation, whole_due=local)
+        subscription.mark_delete = max(subscription.mark_delete, mark_delete)
+        if local:
+            subscription.claim = subscription.mark_delete
+        self._note(name, subscription, now_ms)
+
+    def on_acknowledged(self, name: str, now_ms: int) -> None:
+        """Something was acknowledged here that the source of acks has ready."""
+        subscription = self._subscriptions.get(name)
+        if subscription is not None and self._acks is not None:
+            subscription.acknowledged = True
+            self._note(name, subscription, now_ms)
+
+    def on_subscription_deleted(self, name: str, generation: int | None, now_ms: int, *, announced: bool) -> None:
+        """A subscription is gone; with the generation of its tombstone if others are to delete it too, and whether they
+        were told already."""
+        self._subscriptions.pop(name, None)
+        self._changed.pop(name, None)
+        if generation is not None:
+            self._buried[name] = generation
+            if not announced:
+                self._add(name, now_ms)
+
+    def on_peers(self, peers: Collection[str], now_ms: int, *, tell_all: bool) -> None:
+        """Other clusters get our markers; with ``tell_all`` some of them know nothing yet."""
+        self._peers = peers
+        if not peers:
+            self._changed.clear()
+        if tell_all:
+            self.tell_all(now_ms)
+        self.note_all(now_ms)
+
+    def tell_all(self, now_ms: int) -> None:
+        """Tell the whole state of every subscription, and ask for what others have."""
+        for name, subscription in self._subscriptions.items():
+            subscription.whole_due = True
+            subscription.asks = self._acks is not None
+            self._note(name, subscription, now_ms)
+
+    def note_all(self, now_ms: int) -> None:
+        """What was known of mappings has changed: any subscription may have news."""
+        for name, subscription in self._subscriptions.items():
+            self._note(name, subscription, now_ms)
+
+    def recall(self, update: SubscriptionUpdate) -> None:
+        """An update of our own stands in the log: what it says was told."""
+        subscription = self._subscriptions.get(update.subscription)
+        if subscription is None or subscription.generation != update.generation or update.deleted:
+            return
+        if self._acks is None or update.whole:
+            subscription.whole_due = subscription.asks = False
+        for peer, reached in update.clusters.items():
+            subscription.told[peer] = max(reached, subscription.told.get(peer, BEFORE_ALL))
+
+    # ---- telling ----------------------------------------------------------------------------------------
+
+    def tell(self, now_ms: int) -> list[WriteUpdate]:
+        """Markers for all that is noted."""
+        markers: list[WriteUpdate] = []
+        updates: list[SubscriptionUpdate] = []
+        room = PART_BYTES_TARGET
+        for name in self._changed:
+            for update, size in self._updates(name, now_ms):
+                if updates and (size > room or len(updates) >= UPDATES_PER_MARKER_MAX):
+                    markers.append(WriteUpdate(SubscriptionsUpdate(tuple(updates))))
+                    updates, room = [], PART_BYTES_TARGET
+                updates.append(update)
+                room -= size
+                self._stats.updates_sent += 1
+        if updates:
+            markers.append(WriteUpdate(SubscriptionsUpdate(tuple(updates))))
+        self._changed.clear()
+        return markers
+
+    def _updates(self, name: str, now_ms: int) -> Iterable[tuple[SubscriptionUpdate, int]]:
+        """What there is to tell of one subscription, each part with about its size in bytes."""
+        subscription = self._subscriptions.get(name)
+        if subscription is None:
+            if (generation := self._buried.get(name)) is not None:
+                yield SubscriptionUpdate(name, {}, generation, deleted=True), 0
+            return
+        news = self._news(subscription)
+        due, asks = subscription.whole_due, subscription.asks
+        vector, whole = self._take(name, subscription, now_ms)
+        subscription.told.update(news)
+        subscription.whole_due = subscription.asks = False
+        if not (news or due or asks or vector):
+            return
+        description = Description()
+        if due or whole:
+            description = Description() if self._acks is None else self._acks.describe(name)
+        for number, (part, size) in enumerate(vector.parts()):
+            first = number == 0
+            yield (
+                SubscriptionUpdate(
+                    name,
+                    news if first else {},
+                    subscription.generation,
+                    part,
+                    whole=whole,
+                    asks=asks and first,
+                    properties=description.properties,
+                    read_compacted=description.read_compacted,
+                ),
+                size,
+            )
+
+    def _take(self, name: str, subscription: _Subscription, now_ms: int) -> tuple[AckVector, bool]:
+        if self._acks is None or not (subscription.whole_due or subscription.acknowledged):
+            return AckVector(), False
+        often_enough = now_ms - subscription.whole_told_ms < self._settings.whole_interval_ms
+        whole = subscription.whole_due or subscription.whole_next or not often_enough
+        vector, whole = self._acks.take(name, whole=whole)
+        subscription.acknowledged = False
+        if whole:
+            subscription.whole_next = False
+            subscription.whole_told_ms = now_ms
+        return vector, whole
+
+    def _news(self, subscription: _Subscription) -> dict[str, Position]:
+        """For each peer the position that its copy of the subscription may move to, where that is new to the peer."""
+        news: dict[str, Position] = {}
+        for peer in self._peers:
+            position = self._mapped(peer, subscription.claim)
+            if position is not None and position > subscription.told.get(peer, BEFORE_ALL):
+                news[peer] = position
+        return news
+
+    def _note(self, name: str, subscription: _Subscription, now_ms: int) -> None:
+        if name in self._changed:
+            return
+        if subscription.whole_due or subscription.acknowledged or self._news(subscription):
+            self._add(name, now_ms)
+
+    def _add(self, name: str, now_ms: int) -> None:
+        if not self._peers:
+            return
+        if not self._changed:
+            self._due_ms = now_ms + self._settings.update_interval_ms
+        self._changed[name] = None
+
+    # ---- hearing ----------------------------------------------------------------------------------------
+
+    def on_updates(self, marker: SubscriptionsUpdate, origin: str, lac: Position, now_ms: int) -> list[ApplyUpdate]:
+        """What ``origin`` tells, as actions; ``lac`` is that of the log here."""
+        return [
+            action for update in marker.updates if (action := self._on_update(update, origin, lac, now_ms)) is not None
+        ]
+
+    def _on_update(self, update: SubscriptionUpdate, origin: str, lac: Position, now_ms: int) -> ApplyUpdate | None:
+        name, known = update.subscription, self._subscriptions.get(update.subscription)
+        newest = self._buried.get(name, 0) if known is None else known.generation
+        if newest > update.generation or (known is None and newest == update.generation):
+            if not update.deleted or newest > update.generation:
+                self._answer(name, now_ms)
+            return None
+        if known is not None and update.asks:
+            self._answer(name, now_ms)
+        acks = update.acks if self._acks is not None else AckVector()
+        position = update.clusters.get(self._local)
+        if position is not None and position > lac:
+            # Nothing that was mapped can be past our log, unless we lost a part of it.
+            self._stats.skipped += 1
+            position = None
+            if not (acks or update.whole or update.deleted):
+                return None
+        if known is not None and known.generation == update.generation and not update.deleted:
+            is_old = position is None or position <= known.mark_delete
+            if is_old and not acks:
+                return None
+        if known is None and acks and not update.whole:
+            self._unknown.add(name)
+        self._stats.updates_applied += 1
+        return ApplyUpdate(
+            name,
+            update.generation,
+            position,
+            origin,
+            acks,
+            whole=update.whole,
+            deleted=update.deleted,
+            properties=update.properties,
+            read_compacted=update.read_compacted,
+        )
+
+    def _answer(self, name: str, now_ms: int) -> None:
+        """Whoever told has not heard of what is here."""
+        subscription = self._subscriptions.get(name)
+        if subscription is not None:
+            if self._acks is None:
+                return
+            subscription.whole_due = True
+        self._add(name, now_ms)
