@@ -1,0 +1,1 @@
+"""Failover: which cluster serves the clients of which, and the switch from one to another (DESIGN §4.5)."""

@@ -1,0 +1,215 @@
+"""What one worker knows of failovers, and whether it may take clients. Sans-IO.
+
+Invariants (DESIGN §3, §4.5):
+- The known record only goes up in the order of :mod:`replicator.failover.epochs`.
+- A worker that starts takes no clients before it has asked the others (or they had their time): an old primary that
+  comes back takes no write after it could have known of the epoch that fenced it.
+- What a planned switch fenced is free again when its coordinator dies, but not before the others were asked: the
+  coordinator may have died after the target had taken over.
+- Nothing is announced before it is durable here.
+
+Algorithm:
+1. Start: take what is stored; ask every other cluster; the highest answer wins; then the gate opens or not.
+2. A record comes by marker, poll or push: if it is higher it is adopted at once (the gate follows in the same step)
+   and saved. A lower one is ignored.
+3. A switch to this cluster is proposed by a coordinator who names the record that it builds upon: if that is not the
+   one known here, it is refused (:class:`EpochConflict`). Else it is saved, then announced by a marker, then adopted.
+4. A planned switch away from here holds the gate closed under a lease. When the lease runs out, the others are asked
+   again, and the hold ends with their answers. A hold ends as well by its release, or with a record that fences us.
+
+Events are methods; they return what the shell has to do, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from replicator.failover.epochs import FIRST, Precedence, is_fenced, precedence, successor
+from replicator.failover.errors import EpochConflict
+from snapshots.markers import FailoverEpoch
+
+HOLD_MS_MAX: Final = 60_000
+"""How long a coordinator that is not heard of keeps a cluster fenced. It renews its lease while it works."""
+
+
+class Closed(Enum):
+    """Why the gate is closed."""
+
+    STARTING = "starting"
+    """The others are being asked whether somebody took over."""
+    SWITCHING = "switching"
+    """A planned switch is on its way."""
+    FENCED = "fenced"
+    """Another cluster serves our clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Who is taken: None for open, else why not. ``serving`` is where clients belong, or will belong."""
+
+    producers: Closed | None
+    consumers: Closed | None
+    serving: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate:
+    """Take and refuse clients so from now on, before anything else is done; disconnect those that are refused."""
+
+    gate: Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Make the record durable, and index it."""
+
+    record: FailoverEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Write the record's marker, and tell the other clusters."""
+
+    record: FailoverEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AskOthers:
+    """Ask every other cluster for its record, and report with :meth:`FailoverCore.on_answers`."""
+
+
+Action = SetGate | Save | Announce | AskOthers
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A planned switch to ``target`` under way. ``until_ms`` is its lease, on the shell's clock."""
+
+    operation: str
+    target: str
+    keep_consumers: bool
+    until_ms: int
+    asking: bool = False
+    """The lease is over, and the others are being asked."""
+
+
+class FailoverCore:
+    """The failover state of one worker of ``cluster``."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.record: FailoverEpoch = FIRST
+        self.learned = False
+        """Whether the others were asked since the start."""
+        self.hold: Hold | None = None
+
+    @property
+    def gate(self) -> Gate:
+        """Follows from the state alone."""
+        record, hold = self.record, self.hold
+        if is_fenced(record, self.cluster):
+            kept = self.cluster in record.consumers_kept
+            return Gate(Closed.FENCED, None if kept else Closed.FENCED, successor(record, self.cluster), record.epoch)
+        if not self.learned:
+            return Gate(Closed.STARTING, Closed.STARTING, self.cluster, record.epoch)
+        if hold is not None:
+            consumers = None if hold.keep_consumers else Closed.SWITCHING
+            return Gate(Closed.SWITCHING, consumers, hold.target, record.epoch)
+        return Gate(None, None, self.cluster, record.epoch)
+
+    # Learning.
+
+    def start(self, stored: FailoverEpoch | None, logged: Iterable[FailoverEpoch]) -> list[Action]:
+        """``stored`` is what was saved; ``logged`` what stands in the log of epochs, in any order."""
+        assert not self.learned, "started twice"
+        self.record = stored or FIRST
+        announced = list(logged)
+        newest = max(announced, key=precedence, default=FIRST)
+        actions: list[Action] = []
+        if precedence(newest) > precedence(self.record):  # it came by a link, and we fell before it was saved
+            self.record = newest
+            actions.append(Save(newest))
+        elif (
+            self.record.writer == self.cluster and self.record not in announced
+        ):  # saved, and we fell before the marker
+            actions.append(Announce(self.record))
+        return [SetGate(self.gate), *actions, AskOthers()]
+
+    def on_answers(self, records: Iterable[FailoverEpoch]) -> list[Action]:
+        """The others have answered with these, or had their time."""
+        self.learned = True
+        if self.hold is not None and self.hold.asking:
+            self.hold = None
+        highest = max(records, key=precedence, default=FIRST)
+        return self._adopt(highest) or [SetGate(self.gate)]
+
+    def on_record(self, record: FailoverEpoch) -> list[Action]:
+        """A record came: by a marker, a push, or an answer to a poll."""
+        return self._adopt(record)
+
+    def _adopt(self, record: FailoverEpoch) -> list[Action]:
+        if precedence(record) <= precedence(self.record):
+            return []
+        self.record = record
+        if is_fenced(record, self.cluster):
+            self.hold = None
+        return [SetGate(self.gate), Save(record)]
+
+    # Taking over.
+
+    def propose(self, record: FailoverEpoch, expected: Precedence) -> list[Action]:
+        """A switch to this cluster, built upon the record with the precedence ``expected``.
+
+        The shell calls :meth:`on_saved` when it is saved. Raises :class:`EpochConflict`; then nothing is changed.
+        """
+        assert record.writer == record.target == self.cluster, record
+        if precedence(self.record) != expected:
+            raise EpochConflict(
+                f"{self.cluster} is at failover epoch {self.record.epoch} of {self.record.writer or 'nobody'}, the "
+                f"request builds upon {expected[0]} of {expected[1] or 'nobody'}: look at failover-status, and try again"
+            )
+        assert record.epoch == self.record.epoch + 1, record
+        return [Save(record)]
+
+    def on_saved(self, record: FailoverEpoch) -> list[Action]:
+        """What was proposed is durable. Another one may have come meanwhile; what is saved is announced all the same."""
+        actions = self._adopt(record)
+        return [*(action for action in actions if not isinstance(action, Save)), Announce(record)]
+
+    # Being switched away from.
+
+    def hold_clients(
+        self, operation: str, target: str, expected: Precedence, until_ms: int, *, keep_consumers: bool
+    ) -> list[Action]:
+        """Fence this cluster for a planned switch, or renew its lease.
+
+        Raises :class:`EpochConflict` where the coordinator knows another record, or another switch is on its way.
+        """
+        if precedence(self.record) != expected:
+            raise EpochConflict(
+                f"{self.cluster} is at failover epoch {self.record.epoch}, not {expected[0]}: look at failover-status, "
+                "and try again"
+            )
+        if self.hold is not None and self.hold.operation != operation:
+            raise EpochConflict(f"{self.cluster} is being switched to {self.hold.target} already: wait for that to end")
+        self.hold = Hold(operation, target, keep_consumers, until_ms)
+        return [SetGate(self.gate)]
+
+    def release(self, operation: str) -> list[Action]:
+        """The switch was given up; nothing happens if it is not the one that holds."""
+        if self.hold is None or self.hold.operation != operation:
+            return []
+        self.hold = None
+        return [SetGate(self.gate)]
+
+    def on_tick(self, now_ms: int) -> list[Action]:
+        """A lease may be over."""
+        hold = self.hold
+        if hold is None or hold.asking or now_ms < hold.until_ms:
+            return []
+        self.hold = Hold(hold.operation, hold.target, hold.keep_consumers, hold.until_ms, asking=True)
+        return [AskOthers()]

@@ -1,0 +1,119 @@
+"""Epochs: which cluster serves the clients of which. Pure values and functions.
+
+A *home* is the cluster whose clients are meant; it is *served* by one cluster. At epoch 0 every cluster serves itself.
+Each switch is one record with the next number, and holds the whole assignment, so that the newest record is all that
+a worker needs to know.
+
+Invariants:
+- Total order: records are ordered by (epoch, writer's name, record id), and a worker only ever goes up. Two clusters that
+  switch at once write the same number; everywhere the same one of the two wins, so all come to one assignment whatever
+  order the records come in (last writer wins on a total order: commutative, associative, idempotent).
+- A cluster that serves nobody, not even itself, is *fenced*. This follows from the assignment alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from replicator.failover.errors import SwitchImpossible
+from snapshots.markers import FailoverEpoch
+
+FIRST: Final = FailoverEpoch(0, "", "", 0, "", "", "", {})
+"""Before the first failover: everybody serves himself."""
+EPOCH_MAX: Final = 2**63 - 1
+"""What Postgres holds; nobody comes near it."""
+CLUSTERS_MAX: Final = 1_000
+"""In one record, which travels in a marker."""
+KINDS: Final = ("planned", "unplanned", "failback", "promote")
+
+Precedence = tuple[int, str, str]
+
+
+def precedence(record: FailoverEpoch) -> Precedence:
+    """The greater one wins."""
+    return record.epoch, record.writer, record.record_id
+
+
+def serving(record: FailoverEpoch, home: str) -> str:
+    """Who serves the clients of ``home``."""
+    return record.serving.get(home, home)
+
+
+def homes_served(record: FailoverEpoch, cluster: str) -> tuple[str, ...]:
+    """Whose clients ``cluster`` serves, sorted."""
+    own = () if cluster in record.serving else (cluster,)
+    return tuple(sorted((*own, *(home for home, by in record.serving.items() if by == cluster))))
+
+
+def is_fenced(record: FailoverEpoch, cluster: str) -> bool:
+    """Whether it serves nobody, so that it takes no producers."""
+    return not homes_served(record, cluster)
+
+
+def successor(record: FailoverEpoch, cluster: str) -> str:
+    """Where clients of a fenced cluster belong: who serves its own."""
+    return serving(record, cluster)
+
+
+def switched(
+    current: FailoverEpoch,
+    *,
+    kind: str,
+    homes: Collection[str],
+    target: str,
+    record_id: str,
+    at_ms: int,
+    keep_consumers: bool = False,
+) -> FailoverEpoch:
+    """The record by which ``target`` serves ``homes``; its writer is ``target``.
+
+    Raises :class:`SwitchImpossible` if it serves them already.
+    """
+    assert kind in KINDS, kind
+    moved = sorted(home for home in homes if serving(current, home) != target)
+    if not moved:
+        raise SwitchImpossible(
+            f"{target} serves {', '.join(sorted(homes)) or 'nobody'} already: there is nothing to do"
+        )
+    source = serving(current, moved[0])
+    assignment = {**current.serving, **dict.fromkeys(moved, target)}
+    assignment = {home: by for home, by in sorted(assignment.items()) if home != by}
+    new = FailoverEpoch(current.epoch + 1, target, record_id, at_ms, kind, source, target, assignment)
+    kept = {*current.consumers_kept, *((source,) if keep_consumers else ())}
+    if kept:
+        still = tuple(sorted(cluster for cluster in kept if is_fenced(new, cluster)))
+        new = FailoverEpoch(new.epoch, target, record_id, at_ms, kind, source, target, assignment, still)
+    return new
+
+
+def as_json(record: FailoverEpoch) -> dict[str, Any]:
+    """For the store and for HTTP."""
+    return {**asdict(record), "consumers_kept": list(record.consumers_kept)}
+
+
+def from_json(value: object) -> FailoverEpoch:
+    """Raises :class:`ValueError`, which says what is wrong."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a failover epoch is an object")  # noqa: TRY004 - whoever sent it sent a wrong value
+    texts = {name: value.get(name) for name in ("writer", "record_id", "kind", "source", "target")}
+    numbers = {name: value.get(name) for name in ("epoch", "at_ms")}
+    assignment, kept = value.get("serving"), value.get("consumers_kept", [])
+    for name, text in texts.items():
+        if not isinstance(text, str) or len(text) > 200:
+            raise ValueError(f"{name} of a failover epoch is not a text")
+    for name, number in numbers.items():
+        if type(number) is not int or not 0 <= number <= EPOCH_MAX:
+            raise ValueError(f"{name} of a failover epoch is not a number from 0 to 2**63-1")
+    if not isinstance(assignment, Mapping) or not _all_texts((*assignment.keys(), *assignment.values())):
+        raise ValueError("serving of a failover epoch is not an object of texts")
+    if not isinstance(kept, list) or not _all_texts(kept):
+        raise ValueError("consumers_kept of a failover epoch is not a list of texts")
+    if len(assignment) > CLUSTERS_MAX or len(kept) > CLUSTERS_MAX:
+        raise ValueError(f"a failover epoch has at most {CLUSTERS_MAX} clusters")
+    return FailoverEpoch(**texts, **numbers, serving=dict(assignment), consumers_kept=tuple(kept))  # type: ignore[arg-type]
+
+
+def _all_texts(values: Collection[object]) -> bool:
+    return all(isinstance(value, str) for value in values)

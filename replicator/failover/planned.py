@@ -1,0 +1,202 @@
+"""A planned switch, step by step. Sans-IO: the shell runs what it says and reports what came of it.
+
+Invariants (DESIGN §3, §4.5): nothing is switched before the target has every message of the source and equals it in
+every replicated subscription (1, 5: lost 0, repeated 0); and until the epoch is written everything can be taken back.
+
+Steps, each begun only when the one before it is done:
+1. FENCE: the source takes no producers, finishes what is in flight, lets consumers acknowledge what they hold and then
+   go. It reports, for every topic that links carry to the target, its last position: the *goal*. Under the fence no
+   message comes after it.
+2. DRAIN: the target is asked until it has, of the source, everything up to each goal.
+3. FLUSH: both are asked until every replicated subscription has the same state in both.
+4. WRITE: the source confirms that it was held all the while (else clients were there again); then the target writes.
+5. TELL: the source and the others are told; what does not answer learns by link, poll or at its start.
+
+A step that fails before WRITE, or the deadline in DRAIN and FLUSH, leads to RELEASE: the source takes clients again. A
+target that falls silent in WRITE leaves the switch in doubt: then nobody is released, since it may have taken over; the
+source asks it when its lease runs out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from snapshots.position import Position
+
+NAMED_MAX = 3
+"""Topics named in a refusal; the report has them all."""
+
+
+class Step(Enum):
+    """Where a switch is."""
+
+    FENCE = "fence"
+    DRAIN = "drain"
+    FLUSH = "flush"
+    WRITE = "write"
+    TELL = "tell"
+    DONE = "done"
+    REFUSED = "refused"
+    IN_DOUBT = "in doubt"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the target is to have of one topic: the source's entries up to ``last``, of that incarnation."""
+
+    incarnation: int
+    last: Position
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSource:
+    """Fence the source, and report with :meth:`PlannedSwitch.on_fenced`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskTarget:
+    """Ask the target what it has of these topics; :meth:`PlannedSwitch.on_copies`."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compare the subscriptions of these topics in both clusters; :meth:`PlannedSwitch.on_compared`."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEpoch:
+    """Have the source confirm its hold, then have the target write the epoch; :meth:`PlannedSwitch.on_written`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellOthers:
+    """Tell every other cluster; then :meth:`PlannedSwitch.on_told`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let the source take clients again; it was ``reason`` that ended the switch."""
+
+    reason: str
+
+
+Action = FenceSource | AskTarget | Compare | WriteEpoch | TellOthers | Release
+
+
+class PlannedSwitch:
+    """One planned switch. ``deadline_ms`` is on the shell's clock, for DRAIN and FLUSH together.
+
+    With ``flush`` False (consumers stay at the source, and go on acknowledging there) FLUSH is left out.
+    """
+
+    def __init__(self, source: str, target: str, *, deadline_ms: int, flush: bool = True) -> None:
+        self.source = source
+        self.target = target
+        self.step = Step.FENCE
+        self.reason = ""
+        self._deadline_ms = deadline_ms
+        self._flush = flush
+        self._goals: dict[str, Goal] = {}
+        self._missing: dict[str, str] = {}
+        """Topics that keep the step from being done, each with why."""
+        self._all: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Topics that the present step waits for, each with why."""
+        return self._missing
+
+    def start(self) -> list[Action]:
+        return [FenceSource()]
+
+    def on_fenced(self, goals: Mapping[str, Goal], subscribed: Sequence[str]) -> list[Action]:
+        """The source is fenced; ``subscribed`` are the topics with replicated subscriptions, all of them among the
+        carried."""
+        assert self.step is Step.FENCE, self.step
+        self.step = Step.DRAIN
+        self._goals = dict(goals)
+        self._all = tuple(subscribed)
+        self._missing = dict.fromkeys(goals, "not compared yet")
+        return self._ask() if self._missing else self._drained()
+
+    def on_copies(self, copies: Mapping[str, Goal], now_ms: int) -> list[Action]:
+        """What the target has of the topics that it was asked for; a topic that it has nothing of is left out."""
+        assert self.step is Step.DRAIN, self.step
+        self._missing = {
+            topic: reason
+            for topic in self._missing
+            if (reason := _lacks(self._goals[topic], copies.get(topic))) is not None
+        }
+        if not self._missing:
+            return self._drained()
+        if now_ms >= self._deadline_ms:
+            return self._give_up("does not have every message")
+        return self._ask()
+
+    def on_compared(self, different: Mapping[str, str], now_ms: int) -> list[Action]:
+        """Topics whose subscriptions differ, of those that were compared, each with why."""
+        assert self.step is Step.FLUSH, self.step
+        self._missing = dict(different)
+        if not different:
+            return self._flushed()
+        if now_ms >= self._deadline_ms:
+            return self._give_up("does not have every acknowledgement")
+        return [Compare(tuple(different))]
+
+    def on_written(self) -> list[Action]:
+        assert self.step is Step.WRITE, self.step
+        self.step = Step.TELL
+        return [TellOthers()]
+
+    def on_told(self) -> list[Action]:
+        assert self.step is Step.TELL, self.step
+        self.step = Step.DONE
+        return []
+
+    def on_failed(self, reason: str, *, in_doubt: bool = False) -> list[Action]:
+        """A step failed, or the operator gave up. ``in_doubt`` if the target may have written the epoch."""
+        if self.step in (Step.TELL, Step.DONE, Step.REFUSED, Step.IN_DOUBT):
+            return []
+        self.reason = reason
+        if in_doubt:
+            assert self.step is Step.WRITE, self.step
+            self.step = Step.IN_DOUBT
+            return []
+        self.step = Step.REFUSED
+        return [Release(reason)]
+
+    def _ask(self) -> list[Action]:
+        return [AskTarget(tuple(self._missing))]
+
+    def _drained(self) -> list[Action]:
+        if not self._flush or not self._all:
+            return self._flushed()
+        self.step = Step.FLUSH
+        self._missing = dict.fromkeys(self._all, "not compared yet")
+        return [Compare(self._all)]
+
+    def _flushed(self) -> list[Action]:
+        self.step = Step.WRITE
+        self._missing = {}
+        return [WriteEpoch()]
+
+    def _give_up(self, what: str) -> list[Action]:
+        named = [f"{topic} ({reason})" for topic, reason in list(self._missing.items())[:NAMED_MAX]]
+        more = len(self._missing) - len(named)
+        listed = ", ".join(named) + (f" and {more} more topics" if more else "")
+        return self.on_failed(f"{self.target} {what} of {self.source} within the time: {listed}")
+
+
+def _lacks(goal: Goal, copy: Goal | None) -> str | None:
+    """Why the copy is not enough; None if it is."""
+    if copy is None:
+        return f"it has nothing of it, {goal.last} is the last"
+    if copy.incarnation != goal.incarnation:
+        return "it has another incarnation of it"
+    return None if copy.last >= goal.last else f"it has up to {copy.last} of {goal.last}"
