@@ -170,13 +170,13 @@ class FailoverCore:
         if precedence(self.record) != expected:
             raise EpochConflict(
                 f"{self.cluster} is at failover epoch {self.record.epoch} of {self.record.writer or 'nobody'}, the "
-                f"request builds upon {expected[0]} of {expected[1] or 'nobody'}: look at failover-status, and try again"
+                f"request builds upon {expected[0]} of {expected[1] or 'nobody'}: look at failover-status and try again"
             )
         assert record.epoch == self.record.epoch + 1, record
         return [Save(record)]
 
     def on_saved(self, record: FailoverEpoch) -> list[Action]:
-        """What was proposed is durable. Another one may have come meanwhile; what is saved is announced all the same."""
+        """What was proposed is durable. Another may have come meanwhile; what is saved is announced all the same."""
         actions = self._adopt(record)
         return [*(action for action in actions if not isinstance(action, Save)), Announce(record)]
 
@@ -185,19 +185,25 @@ class FailoverCore:
     def hold_clients(
         self, operation: str, target: str, expected: Precedence, until_ms: int, *, keep_consumers: bool
     ) -> list[Action]:
-        """Fence this cluster for a planned switch, or renew its lease.
+        """Fence this cluster for a planned switch.
 
         Raises :class:`EpochConflict` where the coordinator knows another record, or another switch is on its way.
         """
         if precedence(self.record) != expected:
             raise EpochConflict(
-                f"{self.cluster} is at failover epoch {self.record.epoch}, not {expected[0]}: look at failover-status, "
+                f"{self.cluster} is at failover epoch {self.record.epoch}, not {expected[0]}: look at failover-status "
                 "and try again"
             )
         if self.hold is not None and self.hold.operation != operation:
             raise EpochConflict(f"{self.cluster} is being switched to {self.hold.target} already: wait for that to end")
         self.hold = Hold(operation, target, keep_consumers, until_ms)
         return [SetGate(self.gate)]
+
+    def renew(self, operation: str, until_ms: int) -> None:
+        """The coordinator goes on. Raises :class:`EpochConflict` if the hold is over: clients may have been here since."""
+        if self.hold is None or self.hold.operation != operation:
+            raise EpochConflict(f"{self.cluster} is not held for this switch any more: it took clients again")
+        self.hold = Hold(operation, self.hold.target, self.hold.keep_consumers, until_ms)
 
     def release(self, operation: str) -> list[Action]:
         """The switch was given up; nothing happens if it is not the one that holds."""
