@@ -71,6 +71,8 @@ class TopicPolicies:
     max_consumers: int | None = None
     max_message_bytes: int | None = None
     delayed_delivery: bool = True
+    replicate_subscription_state: bool = False
+    """Whether subscriptions that are made are replicated where their maker does not say."""
     key_assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING
     key_ordering: KeyOrdering = KeyOrdering.DRAINING
 

@@ -36,6 +36,7 @@ from replicator.engine.subscriptions.cursor_rows import load_cursors
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.subscribing import END_LEDGER, Subscribing
 from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import Namespace
@@ -87,6 +88,8 @@ class Topic:
         self._cache = cache
         self._listeners = listeners
         self.subscriptions: dict[str, Subscription] = {}
+        self.tombstones = Tombstones(record.topic_id, store.tombstones(record.topic_id).items(), writer.wall_clock_ms)
+        """The generations of replicated subscriptions that were deleted."""
         self._subscribing = Subscribing(self)
         self._gate = PublishGate(self.name)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
@@ -447,13 +450,23 @@ class Topic:
         name: str,
         start: Position,
         *,
-        replicated: bool,
+        replicated: bool | None = None,
         properties: dict[str, str] | None = None,
         read_compacted: bool = False,
+        generation: int | None = None,
     ) -> Subscription:
-        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
+        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none. With None its
+        topic's policies say whether it is replicated. One that another cluster made has its ``generation`` there.
+
+        Raises :class:`SubscriptionNotFound` if it was deleted with that generation or a higher one.
+        """
         return await self._subscribing.create(
-            name, start, replicated=replicated, properties=properties, read_compacted=read_compacted
+            name,
+            start,
+            replicated=replicated,
+            properties=properties,
+            read_compacted=read_compacted,
+            generation=generation,
         )
 
     def position_before(self, target: Position) -> Position:
@@ -492,18 +505,27 @@ class Topic:
             raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
         await subscription.delete()
 
-    def forget(self, subscription: Subscription) -> None:
-        """The subscription was deleted from the store."""
+    async def bury_subscription(self, name: str, generation: int) -> None:
+        """Another cluster deleted the subscription: delete it here, with its consumers disconnected, unless it lives in
+        a higher generation; and keep the tombstone."""
+        await self._subscribing.bury(name, generation)
+
+    def forget(self, subscription: Subscription, generation: int | None = None) -> None:
+        """The subscription was deleted from the store; ``generation`` is that of its tombstone, if it left one."""
         if self.subscriptions.get(subscription.name) is not subscription:
             return  # another one has its name by now
         del self.subscriptions[subscription.name]
         if subscription.durable:
             for listener in self._listeners:
-                listener.on_subscription_deleted(self, subscription.name)
+                listener.on_subscription_deleted(self, subscription.name, generation)
 
     def notify_subscription(self, subscription: Subscription) -> None:
         for listener in self._listeners:
             listener.on_subscription(self, subscription)
+
+    def notify_acknowledged(self, subscription: Subscription) -> None:
+        for listener in self._listeners:
+            listener.on_acknowledged(self, subscription)
 
     def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
         for listener in self._listeners:

@@ -19,10 +19,14 @@ class TopicListener(Protocol):
         """Blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription was made, loaded, or became replicated."""
+        """A subscription was made, loaded, became replicated, or is not any more."""
 
-    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
-        """A subscription is gone."""
+    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
+        """A subscription is gone; ``generation`` is that of its tombstone, None if it was not replicated."""
+
+    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
+        """A replicated subscription has something to be told to other clusters, where it had nothing before: called
+        once until that is taken with ``take_untold``, however much is acknowledged meanwhile."""
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""

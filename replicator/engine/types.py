@@ -77,7 +77,9 @@ class SubscribeOptions:
     """All up to here is consumed in a subscription that this consumer makes; overrides ``initial``."""
     durable: bool = True
     """A subscription that is not durable is gone with its last consumer, and holds no message back from retention."""
-    replicated: bool = False
+    replicated: bool | None = None
+    """Whether other clusters are told what is consumed; None leaves a subscription as it is, and gives one that is made
+    what its topic's policies say."""
     read_compacted: bool = False
     """Only the newest message of each key, as far as the topic is compacted; Exclusive and Failover only. It stays with
     the subscription: what was compacted away meanwhile is not there for its later consumers either."""

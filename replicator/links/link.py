@@ -114,6 +114,12 @@ class Link:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=CANCEL_AGAIN_SECONDS)
 
+    def let_go(self) -> None:
+        """The link is stopped for good: nothing is held back for it, and the engine tells it nothing more."""
+        self.engine.remove_listener(self)
+        for topic in self.engine.topics():
+            topic.held_back.pop(self._holder, None)
+
     def nudge(self) -> None:
         """The destination was heard of, by its own link to us: if we are waiting to try again, try now."""
         self._nudged.set()
@@ -129,7 +135,10 @@ class Link:
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Links carry blocks; what happens to subscriptions travels in markers."""
 
-    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
+        """See :meth:`on_subscription`."""
+
+    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
         """See :meth:`on_subscription`."""
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:

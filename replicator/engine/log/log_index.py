@@ -17,6 +17,7 @@ them without acknowledging anything. They never become individually deleted rang
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from snapshots.position import BEFORE_ALL, Position
@@ -132,13 +133,26 @@ class LogIndex:
 
     def entries_between(self, after: Position, upto: Position) -> int:
         """How many entries p, markers included, have ``after < p <= upto``."""
-        total = 0
-        start = bisect_left(self._ledgers, after[0])
-        for at in range(start, len(self._ledgers)):
+        return sum(last - first + 1 for _, first, last in self.runs_between(after, upto))
+
+    def runs_between(self, after: Position, upto: Position) -> Iterator[tuple[int, int, int]]:
+        """The entries p with ``after < p <= upto``, markers included: a ledger, its first and its last of them."""
+        for at in range(bisect_left(self._ledgers, after[0]), len(self._ledgers)):
             ledger = self._ledgers[at]
             if ledger > upto[0]:
                 break
             low = max(self._first[at], after[1] + 1) if ledger == after[0] else self._first[at]
             high = min(self._last[at], upto[1]) if ledger == upto[0] else self._last[at]
-            total += max(0, high - low + 1)
-        return total
+            if low <= high:
+                yield ledger, low, high
+
+    def messages_of(self, positions: PositionSet) -> PositionSet:
+        """Those of ``positions`` that exist and are no markers, whole runs at a time."""
+        bounds = PositionSet()
+        for ledger in positions.ledgers():
+            at = bisect_left(self._ledgers, ledger)
+            if at < len(self._ledgers) and self._ledgers[at] == ledger:
+                bounds.add_range(ledger, self._first[at], self._last[at])
+        found = positions.common(bounds)
+        found.difference_update(self.markers)
+        return found

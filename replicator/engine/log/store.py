@@ -18,6 +18,7 @@ extents    topic id | origin NUL | incarnation | ledger   entries u32 | local le
            | first entry (origin's position)
 cursors    topic id | subscription                        see :mod:`replicator.engine.subscriptions.cursor_rows`
 cursor_rows                                               see there
+tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
 trims      topic id                                       JSON: up to where the log was trimmed, and by origin
                                                           the newest message that was trimmed
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
@@ -74,6 +75,7 @@ TABLES: Final = (
     "extents",
     "cursors",
     "cursor_rows",
+    "tombstones",
     "trims",
     "policies",
     "sequences",
@@ -358,13 +360,20 @@ class Store:
         return Trim() if stored is None else decode_trim(stored)
 
     def cursors(self, topic_id: int) -> dict[str, bytes]:
+        return self._by_name("cursors", topic_id)
+
+    def tombstones(self, topic_id: int) -> dict[str, bytes]:
+        """The stored tombstones by subscription."""
+        return self._by_name("tombstones", topic_id)
+
+    def _by_name(self, table: str, topic_id: int) -> dict[str, bytes]:
         prefix = TOPIC_KEY.pack(topic_id)
         found: dict[str, bytes] = {}
-        with self.env.begin(db=self.tables["cursors"]) as txn:
+        with self.env.begin(db=self.tables[table]) as txn:
             cursor = txn.cursor()
             more = cursor.set_range(prefix)
             while more and cursor.key().startswith(prefix):
-                found[cursor.key()[4:].decode()] = cursor.value()
+                found[cursor.key()[len(prefix) :].decode()] = cursor.value()
                 more = cursor.next()
         return found
 

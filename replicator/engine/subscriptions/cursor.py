@@ -31,7 +31,7 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,7 @@ from pyroaring import BitMap
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch_chunk_of
+from replicator.engine.subscriptions.untold import Untold
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet, chunk_of
 
@@ -75,6 +76,14 @@ class CursorState:
     dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
     read_compacted: bool = False
     """Whether the subscription is one to the compacted view."""
+    untold: Untold | None = field(default=None, compare=False)
+    """What changed here and others were not told of; None unless the subscription is replicated."""
+    to_tell: bool = field(default=False, compare=False)
+    """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
+
+    def __post_init__(self) -> None:
+        if self.replicated and self.untold is None:
+            self.untold = Untold(whole=self.to_tell)
 
 
 class Cursor:
@@ -141,13 +150,16 @@ class Cursor:
             indexes = indexes if done is None else done | indexes
             if len(indexes) < batch_size:
                 if indexes:
-                    self._state.batch_acks[position] = indexes
-                    self._state.dirty.batches[batch_chunk_of(position)] = None
+                    self._put_batch(position, indexes)
+                    if (untold := self._telling()) is not None:
+                        untold.note_batch(position)
                 return False
         if self._state.batch_acks.pop(position, None) is not None:
             self._state.dirty.batches[batch_chunk_of(position)] = None
         self._state.individually_deleted.add(position)
         self._state.dirty.deleted[chunk_of(position)] = None
+        if (untold := self._telling()) is not None:
+            untold.note(position)
         self.advance()
         return True
 
@@ -160,18 +172,19 @@ class Cursor:
         if position <= self._state.mark_delete:
             return
         if batch_index is None or batch_index == batch_size - 1:
-            self._move(position)
+            self._move(position, tell=True)
             return
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
             raise InvalidAck(f"batch index {batch_index} of {position} is negative")
-        self._move(self.clamp(_before(position)))
+        self._move(self.clamp(_before(position)), tell=True)
         self.acknowledge(position, prefix, batch_size)
 
-    def merge_mark_delete(self, position: Position, generation: int) -> bool:
+    def merge_mark_delete(self, position: Position, generation: int, *, tell: bool = False) -> bool:
         """Take over what another cluster says: all up to ``position`` is consumed. Returns whether the state changed.
 
         A lower generation is old news and ignored; a higher one replaces the state. ``position`` need not exist.
+        With ``tell`` it is somebody here who says so.
         """
         if generation < self._state.generation:
             return False
@@ -181,9 +194,80 @@ class Cursor:
             changed = True
         elif position > self._state.mark_delete:
             before = self._state.mark_delete
-            self._move(self.clamp(position))
+            self._move(self.clamp(position), tell=tell)
             changed = self._state.mark_delete != before
         return changed
+
+    def merge_acks(
+        self,
+        positions: PositionSet,
+        batches: Mapping[Position, BitMap],
+        batch_size: Callable[[Position], int],
+        *,
+        tell: bool,
+    ) -> bool:
+        """Take over what is acknowledged elsewhere in this generation. Returns whether the state changed.
+
+        ``positions`` are whole entries, ``batches`` the acknowledged indexes of others; what is not here (yet, or any
+        more) is passed over, as markers are. ``batch_size`` is asked for batches with something new; where it says
+        that there is no message, the batch is passed over. With ``tell`` what was new is noted as untold.
+
+        1. Of the positions the new ones are found with a few operations on whole bitmaps, however many there are.
+        2. Indexes are united with those that are here; a batch that becomes whole by that is one position more.
+        3. The rest is as if each had been acknowledged here: chunks are noted to be saved, the MDP moves.
+        """
+        state = self._state
+        new = self._unconsumed(positions)
+        opened: dict[Position, BitMap] = {}
+        for position, indexes in batches.items():
+            if position in new or not self._open(position):
+                continue
+            done = state.batch_acks.get(position, BitMap())
+            if indexes <= done:
+                continue
+            size = batch_size(position)
+            united = (indexes & BitMap(range(size))) | done
+            if size and len(united) >= size:
+                new.add(position)
+            elif len(united) > len(done):
+                opened[position] = united
+        if not new and not opened:
+            return False
+        for position, united in opened.items():
+            self._put_batch(position, united)
+        self._forget_batches(new)
+        state.individually_deleted.update(new)
+        state.dirty.deleted.update(dict.fromkeys(new.chunk_ids()))
+        if tell and (untold := self._telling()) is not None:
+            untold.note_set(new)
+            for position in opened:
+                untold.note_batch(position)
+        self.advance()
+        return True
+
+    def adopt_generation(self, generation: int, *, through: Position = BEFORE_ALL) -> None:
+        """Start over in the higher ``generation`` of another cluster, with all up to ``through`` consumed."""
+        self.restart(through, generation)
+
+    def set_replicated(self, replicated: bool) -> None:
+        """Tell others from now on, beginning with the whole state; or not any more."""
+        state = self._state
+        state.replicated = state.to_tell = replicated
+        state.untold = Untold(whole=True) if replicated else None
+
+    def take_untold(self) -> Untold:
+        """What changed here since the last call; empty if nothing has, or if nobody is to be told."""
+        untold = self._state.untold
+        if not untold:
+            return Untold()
+        self._state.untold = Untold()
+        return untold
+
+    def told(self) -> bool:
+        """What was taken is known to be told for good. Returns whether that is all there is to tell."""
+        if not self._state.untold:
+            self._state.to_tell = False
+        return not self._state.to_tell
 
     def restart(self, position: Position, generation: int | None = None) -> None:
         """Start a new generation in which all up to ``position`` is consumed and nothing else is (seek, reset)."""
@@ -193,6 +277,9 @@ class Cursor:
         state.mark_delete = self.clamp(position)
         state.individually_deleted = PositionSet()
         state.batch_acks = BatchAcks()
+        if state.untold is not None:
+            state.untold = Untold(whole=generation is None)
+            state.to_tell |= generation is None
         self.advance()
 
     def advance(self) -> bool:
@@ -250,14 +337,63 @@ class Cursor:
         left = view.positions.count_between(state.mark_delete, view.horizon)
         return left - view.positions.count_common(state.individually_deleted)
 
-    def _move(self, position: Position) -> None:
+    def _move(self, position: Position, *, tell: bool) -> None:
         state = self._state
         if position <= state.mark_delete:
             return
+        if tell and (untold := self._telling()) is not None:
+            untold.note_runs(self._log.runs_between(state.mark_delete, position))
+            if state.read_compacted and state.mark_delete < self._log.trimmed:
+                of_view = self._log.view.positions.copy()
+                of_view.discard_through(state.mark_delete)
+                of_view.discard_after(min(position, self._log.trimmed))
+                untold.note_set(of_view)
         state.mark_delete = position
         state.individually_deleted.discard_through(position)
         state.batch_acks.discard_through(position)
         self.advance()
+
+    def _telling(self) -> Untold | None:
+        """Where to note a change; None if nobody is to be told."""
+        untold = self._state.untold
+        if untold is not None:
+            self._state.to_tell = True
+        return untold
+
+    def _put_batch(self, position: Position, indexes: BitMap) -> None:
+        self._state.batch_acks[position] = indexes
+        self._state.dirty.batches[batch_chunk_of(position)] = None
+
+    def _forget_batches(self, whole: PositionSet) -> None:
+        """These entries are consumed as a whole: which of their messages were is of no interest any more."""
+        batch_acks = self._state.batch_acks
+        if not batch_acks:
+            return
+        done: Iterable[Position] = (
+            [position for position in whole if position in batch_acks]
+            if len(whole) < len(batch_acks)
+            else [position for position in batch_acks if position in whole]
+        )
+        for position in done:
+            del batch_acks[position]
+            self._state.dirty.batches[batch_chunk_of(position)] = None
+
+    def _unconsumed(self, positions: PositionSet) -> PositionSet:
+        """Those of ``positions`` that are messages here and not consumed."""
+        state, log = self._state, self._log
+        found = log.messages_of(positions)
+        if state.read_compacted and log.view.horizon > state.mark_delete:
+            found.discard_through(log.view.horizon)
+            found.update(log.view.positions.common(positions))
+        found.discard_through(state.mark_delete)
+        found.difference_update(state.individually_deleted)
+        return found
+
+    def _open(self, position: Position) -> bool:
+        """Whether ``position`` is a message here and not consumed."""
+        log = self._log
+        there = position in log or (self._state.read_compacted and position in log.view.positions)
+        return there and position not in log.markers and not self.is_consumed(position)
 
     def _check(self, position: Position) -> None:
         if position not in self._log:

@@ -7,7 +7,8 @@ counts for a later one; 11, an acknowledgement writes what it changed, not the w
 table       key                                         value
 =========== =========================================== ==================================================
 cursors     topic id | subscription                     JSON: format, mark-delete, generation, replicated,
-                                                        properties; read_compacted where it is true
+                                                        properties; read_compacted and untold (others may not
+                                                        know all of it) where they are true
 cursor_rows topic id | subscription NUL | "d" | ledger  roaring bitmap of the entry ids that are individually
             | chunk of 65,536 entry ids                 deleted
 cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 | roaring bitmap of
@@ -216,6 +217,7 @@ def _encode_head(state: CursorState) -> bytes:
             "replicated": state.replicated,
             "properties": dict(state.properties),
             **({"read_compacted": True} if state.read_compacted else {}),
+            **({"untold": True} if state.to_tell else {}),
         },
         separators=(",", ":"),
     ).encode()
@@ -230,6 +232,7 @@ def _decode_head(stored: bytes) -> CursorState:
         head["replicated"],
         head["properties"],
         read_compacted=head.get("read_compacted", False),
+        to_tell=head.get("untold", False),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.cursor import CursorState
-from replicator.engine.subscriptions.cursor_rows import CursorRows
+from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 
 
 class CursorSaver:
@@ -22,6 +22,7 @@ class CursorSaver:
         state: Callable[[], CursorState],
         *,
         stored: bool,
+        with_first_save: Sequence[RowWrite] = (),
     ) -> None:
         self._loop = loop
         self._writer = writer
@@ -30,6 +31,7 @@ class CursorSaver:
         self._waiting: list[asyncio.Future[None]] = []
         self._running: asyncio.Task[None] | None = None
         self._deleting: EngineError | None = None
+        self._with_first_save = with_first_save
         self.stored = stored
         """Whether the store knows of the subscription. Not so for a moment after it was made."""
 
@@ -41,12 +43,13 @@ class CursorSaver:
             self._running = self._loop.create_task(self._run())
         return future
 
-    async def delete(self, refusal: EngineError) -> None:
-        """Remove the state from the store; from here on saving raises ``refusal``: it would bring the state back."""
+    async def delete(self, refusal: EngineError, writes: Sequence[RowWrite]) -> None:
+        """Remove the state from the store, and make the ``writes`` that belong to that; from here on saving raises
+        ``refusal``: it would bring the state back."""
         self._deleting = refusal
         try:
             deletion = self._rows.deletion()
-            await self._writer.put_many(deletion.writes, cleared=deletion.cleared)
+            await self._writer.put_many([*deletion.writes, *writes], cleared=deletion.cleared)
         except BaseException:
             self._deleting = None
             raise
@@ -86,7 +89,8 @@ class CursorSaver:
         changes = self._rows.changes(self._state())
         try:
             if changes:
-                await self._writer.put_many(changes.writes, cleared=changes.cleared)
+                writes = changes.writes if self.stored else [*changes.writes, *self._with_first_save]
+                await self._writer.put_many(writes, cleared=changes.cleared)
         except BaseException:
             self._rows.failed()
             raise

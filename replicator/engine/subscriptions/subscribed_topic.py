@@ -12,6 +12,7 @@ from replicator.engine.log.writer import Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.pump import ReadEntries
+from replicator.engine.subscriptions.tombstones import Tombstones
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -31,6 +32,7 @@ class SubscribedTopic(Protocol):
     failover: FailoverRegistry
     admission: Admission
     messages: int
+    tombstones: Tombstones
 
     @property
     def policies(self) -> TopicPolicies: ...
@@ -60,4 +62,8 @@ class SubscribedTopic(Protocol):
 
     def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None: ...
 
-    def forget(self, subscription: Subscription) -> None: ...
+    def notify_subscription(self, subscription: Subscription) -> None: ...
+
+    def notify_acknowledged(self, subscription: Subscription) -> None: ...
+
+    def forget(self, subscription: Subscription, generation: int | None = None) -> None: ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from replicator.engine.errors import EngineError, InvalidSeek, NotAllowedError, SubscriptionNotFound
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
-from replicator.engine.subscriptions.cursor import CursorState
+from replicator.engine.subscriptions.cursor import FIRST_GENERATION, CursorState
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic_name import check_subscription_name
 from replicator.engine.types import InitialPosition, SubscribeOptions
@@ -78,14 +78,12 @@ class Subscribing:
             await existing.saved()
         to_be_replicated = options.replicated and existing.durable  # else the consumer will be refused
         if to_be_replicated and not existing.replicated:  # also if another consumer was making it at the same time
-            existing.cursor.state.replicated = True
-            self._topic.notify_subscription(existing)  # first: nobody does so if this caller gives up
-            await existing.saved()
+            await existing.set_replicated(True)
         return existing
 
     def _passing_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         """A subscription that is gone with its last consumer."""
-        if options.replicated:
+        if options.replicated:  # with None it is not, whatever the policies say
             raise NotAllowedError(f"subscription {name!r}: one that is not durable cannot be replicated")
         check_subscription_name(name)
         existing = self._topic.subscriptions.get(name)
@@ -116,11 +114,12 @@ class Subscribing:
         name: str,
         start: Position,
         *,
-        replicated: bool,
+        replicated: bool | None,
         properties: dict[str, str] | None = None,
         read_compacted: bool = False,
+        generation: int | None = None,
     ) -> Subscription:
-        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none."""
+        """See :meth:`Topic.create_subscription`."""
         self._topic.check_there()
         check_subscription_name(name)
         while (existing := self._topic.subscriptions.get(name)) is not None:
@@ -128,10 +127,25 @@ class Subscribing:
                 return existing
             await existing.saved()  # then look again: it is gone if it could not be stored
         self._check_room_for_subscription()
+        tombstones = self._topic.tombstones
+        buried = tombstones.get(name)
+        if generation is not None and buried is not None and generation <= buried:
+            raise SubscriptionNotFound(
+                f"subscription {name!r} of {self._topic.name} was deleted in generation {buried}; "
+                f"what is of generation {generation} is older"
+            )
+        replicated = self._topic.policies.replicate_subscription_state if replicated is None else replicated
         state = CursorState(
-            mark_delete=start, replicated=replicated, properties=properties or {}, read_compacted=read_compacted
+            mark_delete=start,
+            generation=generation or (FIRST_GENERATION if buried is None else buried + 1),
+            replicated=replicated,
+            properties=properties or {},
+            read_compacted=read_compacted,
+            to_tell=replicated and generation is None,
         )
-        created = self._topic.subscriptions[name] = Subscription(self._topic, name, state)
+        created = self._topic.subscriptions[name] = Subscription(
+            self._topic, name, state, with_first_save=tombstones.removal(name) if replicated else ()
+        )
         saving = created.saved()
         saving.add_done_callback(lambda _: self._subscription_made(created, saving))
         await asyncio.shield(saving)  # others may wait for the same subscription: who gives up does not undo it
@@ -143,7 +157,28 @@ class Subscribing:
             created.not_made(error)
             del self._topic.subscriptions[created.name]
         else:
+            if created.replicated:
+                self._topic.tombstones.forget(created.name)
             self._topic.notify_subscription(created)
+            created.announce_untold()
+
+    async def bury(self, name: str, generation: int) -> None:
+        """See :meth:`Topic.bury_subscription`."""
+        tombstones = self._topic.tombstones
+        while True:  # it may be made, or deleted by others, while this waits for the store
+            self._topic.check_there()
+            living = self._topic.subscriptions.get(name)
+            if living is None:
+                if tombstones.get(name, 0) >= generation:
+                    return
+                await self._topic.writer.put_many(tombstones.writes(name, generation))
+                tombstones.note(name, generation)
+            elif not living.replicated or living.cursor.generation > generation:
+                return
+            elif living.stored:
+                await living.bury(generation)
+            else:
+                await living.saved()
 
     def _check_room_for_subscription(self) -> None:
         if len(self._topic.subscriptions) >= SUBSCRIPTIONS_MAX:

@@ -13,12 +13,19 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import ConsumerBusy, EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
+from replicator.engine.errors import (
+    BlockCorrupt,
+    ConsumerBusy,
+    EngineError,
+    InvalidAck,
+    NotAllowedError,
+    SubscriptionNotFound,
+)
 from replicator.engine.log.last_message import last_message
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
-from replicator.engine.subscriptions.cursor_rows import CursorRows
+from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_saver import CursorSaver
 from replicator.engine.subscriptions.dispatch.choice import make_dispatcher, unacked_limits
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
@@ -29,8 +36,10 @@ from replicator.engine.subscriptions.pump import Pump, ReadEntries
 from replicator.engine.subscriptions.skipping import skip_messages
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.subscription_status import subscription_status
+from replicator.engine.subscriptions.untold import Untold
 from replicator.engine.types import Ack, LoggedEntry, SubscribeOptions, SubscriptionType
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 CONSUMERS_MAX: Final = 10_000
 
@@ -46,8 +55,10 @@ class Subscription:
         *,
         rows: CursorRows | None = None,
         durable: bool = True,
+        with_first_save: Sequence[RowWrite] = (),
     ) -> None:
-        """``rows`` are those that it was loaded from; a new subscription has none yet."""
+        """``rows`` are those that it was loaded from; a new subscription has none yet, and what is to be written in the
+        transaction that makes it is ``with_first_save``."""
         self.topic = topic
         self.name = name
         self.durable = durable
@@ -62,11 +73,15 @@ class Subscription:
             rows or CursorRows(topic.topic_id, name),
             lambda: self.cursor.state,
             stored=rows is not None or not durable,
+            with_first_save=with_first_save,
         )
         self._redeliveries = RedeliveryCounts()
         self._pump = Pump(topic.loop, topic.writer.wall_clock_ms, self.cursor, self.consumers)
         self._deleting = False
+        self._deletion: asyncio.Task[None] | None = None
         self._consumed_messages: int | None = None
+        self._announced: Untold | None = None
+        """What was noted there as untold, listeners know of already."""
 
     @property
     def type(self) -> SubscriptionType | None:
@@ -156,10 +171,10 @@ class Subscription:
         so they count as acknowledged: with those that are left the batch is consumed."""
         entries = self.topic.read_compacted(after, upto, entries_max, bytes_max)
         before = self.cursor.mark_delete
-        for entry in entries:
-            if entry.compacted_out is not None:
-                self.cursor.acknowledge(entry.position, BitMap.deserialize(entry.compacted_out), entry.batch_size)
-        if self.cursor.mark_delete != before:  # of a batch only such messages were left
+        compacted = [entry for entry in entries if entry.compacted_out is not None]
+        for entry in compacted:
+            self.cursor.acknowledge(entry.position, BitMap.deserialize(entry.compacted_out or b""), entry.batch_size)
+        if compacted:  # maybe only such messages were left of a batch
             self.topic.loop.call_soon(self._passed_over, before)  # not amid a dispatch
         return entries
 
@@ -301,6 +316,82 @@ class Subscription:
         self._changed(before, local=self.locally_active)
         return True
 
+    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool:
+        """Take over what other clusters say is acknowledged, in positions of this one: see :meth:`Cursor.merge_acks`.
+
+        What consumers here hold of it is released, and it is not sent again. Not yet saved.
+        """
+        before = self.cursor.mark_delete
+        if not self.cursor.merge_acks(positions, batches, self._batch_size_if_readable, tell=tell):
+            return False
+        self._consumed_messages = None
+        if self.dispatcher is not None:
+            self._release(self.dispatcher, positions, batches)
+        if self.cursor.mark_delete != before:
+            self.locally_active = tell
+        self._changed(before, local=tell)
+        self._pump.schedule()
+        return True
+
+    def _release(self, dispatcher: Dispatcher, positions: PositionSet, batches: Mapping[Position, BitMap]) -> None:
+        """Nobody holds any more what was merged."""
+        dispatcher.acknowledged_all(positions)
+        for position in batches:
+            if self.cursor.is_consumed(position):
+                dispatcher.acknowledged(position)
+                continue
+            acked, size = self.cursor.acked_indexes(position), self._batch_size_if_readable(position)
+            if acked is not None and size:
+                dispatcher.partly_acknowledged(position, size - len(acked))
+
+    def _batch_size_if_readable(self, position: Position) -> int:
+        """0 for a batch that cannot be read: what is said of it can be neither checked nor shown to anybody."""
+        try:
+            return self.topic.batch_size(position)
+        except (BlockCorrupt, InvalidAck):
+            return 0
+
+    def adopt_generation(self, generation: int) -> None:
+        """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.
+
+        What is consumed in it is then merged. A generation that is not higher is old news. Not yet saved.
+        """
+        if generation <= self.cursor.generation:
+            return
+        self.cursor.adopt_generation(generation)
+        self._consumed_messages = None
+        self.locally_active = False
+        self._restarted()
+        self._changed(None, local=False)
+
+    async def set_replicated(self, replicated: bool) -> None:
+        """Tell other clusters of the state from now on, beginning with all of it; or not any more. Durable when it
+        returns. Raises :class:`NotAllowedError` for a subscription that is not durable."""
+        if replicated and not self.durable:
+            raise NotAllowedError(f"subscription {self.name!r}: one that is not durable cannot be replicated")
+        if self._deleting:
+            raise self._being_deleted()
+        if replicated != self.replicated:
+            self.cursor.set_replicated(replicated)
+            self.topic.notify_subscription(self)  # first: nobody does so if this caller gives up
+            self.announce_untold()
+        await self.saved()
+
+    def take_untold(self) -> Untold:
+        """See :meth:`Cursor.take_untold`."""
+        return self.cursor.take_untold()
+
+    def told(self) -> None:
+        """What was taken is durable where others will find it. Noted with the next save: a crash only repeats it."""
+        self.cursor.told()
+
+    def announce_untold(self) -> None:
+        """Tell listeners once that there is something to be told to other clusters, until it is taken."""
+        untold = self.cursor.state.untold
+        if untold is not None and untold is not self._announced and untold:
+            self._announced = untold
+            self.topic.notify_acknowledged(self)
+
     def _over_markers(self, position: Position) -> Position:
         """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
         log = self.topic.log
@@ -338,6 +429,7 @@ class Subscription:
                 self.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._pump.schedule()
             self.topic.notify_mark_delete(self, local=local)
+        self.announce_untold()
 
     # What operators and users do to the position.
 
@@ -381,7 +473,7 @@ class Subscription:
     def consume_through_unsaved(self, position: Position) -> bool:
         """As :meth:`consume_through`, to be saved by the caller; returns whether anything changed."""
         before = self.cursor.mark_delete
-        changed = self.cursor.merge_mark_delete(position, self.cursor.generation)
+        changed = self.cursor.merge_mark_delete(position, self.cursor.generation, tell=True)
         if changed:
             self._consumed_messages = None
             self._changed(before, local=True)
@@ -426,8 +518,11 @@ class Subscription:
         done.set_result(None)
         return done
 
-    async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None:
-        """Delete the subscription and its state.
+    async def delete(
+        self, by: EngineConsumer | None = None, *, force: bool = False, generation: int | None = None
+    ) -> None:
+        """Delete the subscription and its state. One that is replicated leaves a tombstone, with ``generation`` or else
+        the next one, so that nothing that other clusters said before brings it back.
 
         Raises :class:`NotAllowedError` while others consume it; with ``force`` they are disconnected instead.
         """
@@ -440,21 +535,34 @@ class Subscription:
             raise self._being_deleted()
         self._deleting = True
         # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
-        deletion = self.topic.loop.create_task(self._delete(by))
+        if generation is None and self.replicated:
+            generation = self.cursor.generation + 1
+        deletion = self._deletion = self.topic.loop.create_task(self._delete(by, generation))
         deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
         await asyncio.shield(deletion)
 
-    async def _delete(self, by: EngineConsumer | None) -> None:
+    async def bury(self, generation: int) -> None:
+        """Another cluster deleted it: delete it here with that tombstone, or wait until it is deleted."""
+        if self._deletion is None:
+            await self.delete(force=True, generation=generation)
+        else:
+            await asyncio.wait([self._deletion])
+
+    async def _delete(self, by: EngineConsumer | None, generation: int | None) -> None:
         if self.durable:
+            tombstones = self.topic.tombstones
+            writes = [] if generation is None else tombstones.writes(self.name, generation)
             try:
-                await self._saver.delete(self._being_deleted())
+                await self._saver.delete(self._being_deleted(), writes)
             except BaseException:
-                self._deleting = False
+                self._deleting, self._deletion = False, None
                 raise
+            if generation is not None:
+                tombstones.note(self.name, generation)
         reason = f"subscription {self.name!r} was deleted"
         for consumer in list(self.consumers.values()):
             consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
-        self.topic.forget(self)
+        self.topic.forget(self, generation)
 
     def not_made(self, error: EngineError) -> None:
         """The store did not take it: whoever still has it must not bring it there later."""

@@ -28,6 +28,7 @@ SWEPT_TABLES: Final = (
     "extents",
     "cursors",
     "cursor_rows",
+    "tombstones",
     "trims",
     "policies",
     "sequences",

@@ -94,8 +94,11 @@ class Maintenance:
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Checked by the next pass."""
 
-    def on_subscription_deleted(self, topic: Topic, name: str) -> None:
+    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
         self._check_soon(topic)
+
+    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
+        """See :meth:`on_mark_delete`."""
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         self._check_soon(topic)

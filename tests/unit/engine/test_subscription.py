@@ -440,7 +440,7 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
         def on_subscription(self, topic: Any, subscription: Any) -> None:
             heard.append(("subscription", subscription.name))
 
-        def on_subscription_deleted(self, topic: Any, name: str) -> None:
+        def on_subscription_deleted(self, topic: Any, name: str, generation: int | None) -> None:
             heard.append(("deleted", name))
 
         def on_mark_delete(self, topic: Any, subscription: Any, *, local: bool) -> None:

@@ -44,6 +44,7 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     await consumer.acknowledge([Ack(inbox.positions[0]), Ack(inbox.positions[3]), Ack(inbox.positions[8], (1,))])
     consumer.close()
     producer.close()
+    await topic.bury_subscription("buried", 2)
     await topic.compact()
     await topic.trim(inbox.positions[0])
     await engine.remember(f"markers handled {topic.topic_id}", [1, 2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 TICK_MS: Final = 10
@@ -29,8 +29,7 @@ class DelayedEntries:
         self._by_tick: dict[int, PositionSet] = {}
         self._ticks: list[int] = []
         self._waiting = PositionSet()
-        self._passed = BEFORE_ALL
-        """What lies at or below it does not wait any more, though it may still be among the ticks."""
+        """What is not among them does not wait any more, though it may still be among the ticks."""
         self._kept = 0
         """Entries among the ticks."""
 
@@ -54,8 +53,8 @@ class DelayedEntries:
             heapq.heappush(self._ticks, tick)
         if position not in positions:
             positions.add(position)
-            self._waiting.add(position)
             self._kept += 1
+        self._waiting.add(position)
 
     def take_due(self, now_ms: int) -> PositionSet:
         """Remove and return what is due, or its beginning if that is much: then :attr:`next_due_ms` is still past."""
@@ -67,28 +66,34 @@ class DelayedEntries:
             self._kept -= len(positions)
             due.update(positions)
         if due:
-            due.discard_through(self._passed)
+            due.intersection_update(self._waiting)
             self._waiting.difference_update(due)
         return due
 
     def discard_through(self, position: Position) -> None:
         """All up to ``position`` is consumed: it does not count any more, whenever it was due."""
-        self._passed = max(self._passed, position)
         self._waiting.discard_through(position)
-        # Ticks are looked through once they hold more that has gone than that waits: so each entry costs little.
-        if self._kept > 2 * len(self._waiting) + TICKS_AT_ONCE:
-            self._sweep()
+        self._sweep_if_worth_it()
+
+    def discard_all(self, positions: PositionSet) -> None:
+        """These are consumed, whenever they were due."""
+        self._waiting.difference_update(positions)
+        self._sweep_if_worth_it()
 
     def clear(self) -> None:
         self._by_tick.clear()
         self._ticks.clear()
         self._waiting = PositionSet()
-        self._passed = BEFORE_ALL
         self._kept = 0
+
+    def _sweep_if_worth_it(self) -> None:
+        # Ticks are looked through once they hold more that has gone than that waits: so each entry costs little.
+        if self._kept > 2 * len(self._waiting) + TICKS_AT_ONCE:
+            self._sweep()
 
     def _sweep(self) -> None:
         for positions in self._by_tick.values():
-            positions.discard_through(self._passed)
+            positions.intersection_update(self._waiting)
         self._by_tick = {tick: positions for tick, positions in self._by_tick.items() if positions}
         self._ticks = sorted(self._by_tick)
         self._kept = len(self._waiting)

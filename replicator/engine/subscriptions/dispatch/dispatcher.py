@@ -110,6 +110,10 @@ class Dispatcher(ABC):
     def acknowledged(self, position: Position) -> None:
         """The whole entry is consumed: nobody holds it any more."""
 
+    @abstractmethod
+    def acknowledged_all(self, positions: PositionSet) -> None:
+        """As :meth:`acknowledged`, for a million positions too: what it costs goes with those of them that are held."""
+
     def partly_acknowledged(self, position: Position, unacked: int) -> None:  # noqa: B027 - not all types count
         """Some messages of a batch are acknowledged, ``unacked`` are not."""
 

@@ -8,7 +8,7 @@ stutter at the limit, one message at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -74,12 +74,7 @@ class HeldEntries:
 
     def remove_through(self, position: Position) -> list[HeldEntry]:
         """Remove all up to ``position`` and return them; each counts once for its consumer, however many they are."""
-        removed: list[HeldEntry] = []
-        unacked: Counter[int] = Counter()
-        for held in takewhile(lambda held: held <= position, self._positions):
-            entry = self._entries.pop(held)
-            removed.append(entry)
-            unacked[entry.consumer_id] += entry.unacked
+        removed, unacked = self._take(takewhile(lambda held: held <= position, self._positions))
         if removed:
             self._positions.discard_through(position)
             for consumer_id, messages in unacked.items():
@@ -87,6 +82,27 @@ class HeldEntries:
                 state.pending.discard_through(position)
                 self._count(state, -messages)
         return removed
+
+    def remove_all(self, positions: PositionSet) -> list[HeldEntry]:
+        """Remove those of ``positions`` that are out, and return them; each counts once for its consumer."""
+        removed, unacked = self._take(out := self._positions.common(positions))
+        if removed:
+            self._positions.difference_update(out)
+            for consumer_id, messages in unacked.items():
+                state = self._consumers[consumer_id]
+                state.pending.difference_update(out)
+                self._count(state, -messages)
+        return removed
+
+    def _take(self, positions: Iterable[Position]) -> tuple[list[HeldEntry], Counter[int]]:
+        """The entries at ``positions``, and their messages by consumer."""
+        removed: list[HeldEntry] = []
+        unacked: Counter[int] = Counter()
+        for held in positions:
+            entry = self._entries.pop(held)
+            removed.append(entry)
+            unacked[entry.consumer_id] += entry.unacked
+        return removed, unacked
 
     def shrink(self, position: Position, unacked: int) -> None:
         """Some messages of the entry are acknowledged; ``unacked`` are left."""

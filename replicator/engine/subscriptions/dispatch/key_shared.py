@@ -150,6 +150,15 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         self._forget(position)
         self.redeliveries.forget(position)
 
+    def acknowledged_all(self, positions: PositionSet) -> None:
+        for entry in self._held.remove_all(positions):
+            self._released(entry)
+        for waiting in self._waiting_order.common(positions):
+            self._unpark(waiting)
+        self._due.difference_update(positions)
+        self._delayed.discard_all(positions)
+        self.redeliveries.forget_all(positions)
+
     def acknowledged_through(self, position: Position) -> None:
         for entry in self._held.remove_through(position):
             self._released(entry)

@@ -50,6 +50,11 @@ class RedeliveryCounts:
             del self._counts[counted]
         self._positions.discard_through(position)
 
+    def forget_all(self, positions: PositionSet) -> None:
+        for counted in (known := self._positions.common(positions)):
+            del self._counts[counted]
+        self._positions.difference_update(known)
+
     def clear(self) -> None:
         self._counts.clear()
         self._positions = PositionSet()

@@ -94,6 +94,12 @@ class SharedDispatcher(ManyActiveDispatcher):
         self._replay.discard(position)
         self.redeliveries.forget(position)
 
+    def acknowledged_all(self, positions: PositionSet) -> None:
+        self._held.remove_all(positions)
+        self._replay.difference_update(positions)
+        self._delayed.discard_all(positions)
+        self.redeliveries.forget_all(positions)
+
     def acknowledged_through(self, position: Position) -> None:
         self._held.remove_through(position)
         self._replay.discard_through(position)

@@ -101,6 +101,12 @@ class SingleActiveDispatcher(Dispatcher):
         self._replay.discard(position)
         self.redeliveries.forget(position)
 
+    def acknowledged_all(self, positions: PositionSet) -> None:
+        if self.active is not None:
+            self.consumers[self.active].pending.difference_update(positions)
+        self._replay.difference_update(positions)
+        self.redeliveries.forget_all(positions)
+
     def acknowledged_through(self, position: Position) -> None:
         if self.active is not None:
             self.consumers[self.active].pending.discard_through(position)
