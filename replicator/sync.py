@@ -12,6 +12,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,7 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
+from replicator.topology import Topology
 from snapshots.actions import (
     Action,
     ApplyUpdate,
@@ -156,6 +158,17 @@ class SubscriptionSync:
         for name in self.engine.catalog.topics(namespace):
             topic, sync = self.engine.find(name), self._topics.get(name)
             if topic is not None and sync is not None:
+                sync.on_topology(self._peers_of(topic), self._reachable_origins)
+
+    def on_topology(self, topology: Topology) -> None:
+        """Clusters or links came or went, or the paces changed: all topics follow."""
+        cluster = self.engine.cluster
+        self._peers, self._reachable_origins = topology.reached_from(cluster), topology.reaching(cluster)
+        self._settings = replace(self._settings, **topology.sync.model_dump())
+        for name, sync in self._topics.items():
+            topic = self.engine.find(name)
+            if topic is not None:
+                sync.controller.on_settings(self._settings)
                 sync.on_topology(self._peers_of(topic), self._reachable_origins)
 
     def _peers_of(self, topic: Topic) -> Collection[str]:

@@ -20,15 +20,17 @@ from aiohttp import web
 
 from replicator import __version__
 from replicator.api.app import make_app
+from replicator.api.data_plane import end_streams
 from replicator.api.linked_sources import LinkedSources
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
 from replicator.index_writer import IndexWriter
-from replicator.links.link import Link
+from replicator.running_links import RunningLinks, incoming
 from replicator.sync import SubscriptionSync
-from replicator.topology import Cluster, Topology
-from snapshots.controller import ControllerSettings
+from replicator.topology import Cluster, Topology, TopologyError
+from replicator.topology_reload import NotRunning, TopologyReloader
+from snapshots.actions import ControllerSettings
 from snapshots.errors import SnapshotsError
 from snapshots.mapping import SnapshotMapping
 
@@ -48,27 +50,74 @@ class Worker:
     """One cluster's worker. :meth:`start`, :meth:`stop`; or :meth:`run` until SIGTERM or SIGINT."""
 
     def __init__(self, topology: Topology, cluster: str) -> None:
-        self._topology = topology
+        self._reloader = TopologyReloader(cluster, topology, self._carry_out)
         self._cluster: Cluster = topology.cluster(cluster)
         self._socket: socket.socket | None = None
         self._database: Database | None = None
         self._engine: Engine | None = None
         self._index: IndexWriter | None = None
         self._sync: SubscriptionSync | None = None
-        self._links: list[Link] = []
+        self._links: RunningLinks | None = None
+        self._sources = LinkedSources()
         self._runner: web.AppRunner | None = None
 
     async def run(self) -> None:
-        """Start, serve until SIGTERM or SIGINT, and stop. Raises what :meth:`start` raises."""
-        stopping = asyncio.Event()
+        """Start, serve until SIGTERM or SIGINT, and stop. Raises what :meth:`start` raises.
+
+        SIGHUP makes the worker read its file again; one that comes while it starts is heeded when it has started.
+        """
+        stopping, hung_up = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+        reloading: asyncio.Task[None] | None = None
         try:
             await self.start()
+            reloading = loop.create_task(self._reload_on(hung_up), name="reloads on SIGHUP")
             await stopping.wait()
         finally:
+            if reloading is not None:
+                reloading.cancel()
             await self.stop()
+
+    async def reload(self, topology: Topology) -> list[str]:
+        """Run ``topology`` from now on; returns what changed for this worker, in words.
+
+        Raises :class:`TopologyError` for what needs a restart, and :class:`NotRunning`; nothing was changed then.
+        """
+        return await self._reloader.reload(topology)
+
+    async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
+        """See :meth:`TopologyReloader.reload_file`."""
+        return await self._reloader.reload_file(expected=expected, dry_run=dry_run)
+
+    async def _reload_on(self, hung_up: asyncio.Event) -> None:
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            try:
+                await self.reload_file()
+            except TopologyError as error:
+                problems = list(error.problems)
+                log.error("topology not reloaded", cluster=self._cluster.name, problems=problems)  # noqa: TRY400
+            except NotRunning:  # it is being stopped
+                return
+            except Exception:
+                log.exception("topology not reloaded", cluster=self._cluster.name)
+
+    async def _carry_out(self, topology: Topology) -> None:
+        """The steps of a reload. They go by what runs, so that they can be done again."""
+        assert self._engine is not None
+        assert self._sync is not None
+        assert self._links is not None
+        assert self._runner is not None
+        self._cluster = topology.cluster(self._cluster.name)
+        gone = self._sources.replace(incoming(topology, self._cluster.name))
+        end_streams(self._runner.app, gone)
+        await self._links.change(topology)
+        self._engine.set_default_policies(self._cluster.policies.topic_policies())
+        self._sync.on_topology(topology)
 
     async def start(self) -> None:
         """Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`; then nothing was changed."""
@@ -86,17 +135,20 @@ class Worker:
         if self._database.state == "up":
             await self._engine.remember("database_reached", Database.fingerprint_of(cluster.database))
         await self._start_parts(self._engine, self._database)
+        self._reloader.ready()
         log.info("worker ready", cluster=cluster.name, address=cluster.address, pid=os.getpid())
 
     async def stop(self) -> None:
         """Stop what was started, in the order that loses nothing: traffic, sync, links, index, store, database."""
+        await self._reloader.close()
         if self._runner is not None:
             await self._runner.cleanup()
         elif self._socket is not None:
             self._socket.close()
         if self._sync is not None:
             await self._sync.stop()
-        await asyncio.gather(*(link.stop() for link in self._links))
+        if self._links is not None:
+            await self._links.stop()
         if self._index is not None:
             await self._index.stop()
         if self._engine is not None:
@@ -117,40 +169,37 @@ class Worker:
     async def _open_store(self, data: Path) -> None:
         if self._engine is None:
             settings = EngineSettings(
-                store_bytes_max=self._topology.store.size_max, policies=self._cluster.policies.topic_policies()
+                store_bytes_max=self._reloader.topology.store.size_max, policies=self._cluster.policies.topic_policies()
             )
             self._engine = await Engine.open(data, cluster=self._cluster.name, settings=settings)
 
     async def _start_parts(self, engine: Engine, database: Database) -> None:
-        name = self._cluster.name
-        sources = [link.source for link in self._topology.links_to(name)]
-        destinations = [link.destination for link in self._topology.links_from(name)]
+        name, topology = self._cluster.name, self._reloader.topology
         self._index = IndexWriter(database, cluster=name, resync=self._resync)
         settings = ControllerSettings(
-            snapshot_interval_ms=self._topology.sync.snapshot_interval_ms,
-            snapshot_timeout_ms=self._topology.sync.snapshot_timeout_ms,
-            update_interval_ms=self._topology.sync.update_interval_ms,
+            snapshot_interval_ms=topology.sync.snapshot_interval_ms,
+            snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
+            update_interval_ms=topology.sync.update_interval_ms,
         )
         self._sync = SubscriptionSync(
-            engine, peers=destinations, reachable_origins=sources, settings=settings, index=self._index
+            engine,
+            peers=topology.reached_from(name),
+            reachable_origins=topology.reaching(name),
+            settings=settings,
+            index=self._index,
         )
-        self._links = [Link(engine, to, self._topology.cluster(to).address) for to in destinations]
         self._index.start()
         self._sync.start()
-        for link in self._links:
-            link.start()
-        app = make_app(engine, self, LinkedSources.of(*sources), self._link_opened)
+        self._links = RunningLinks(engine)
+        await self._links.change(topology)
+        self._sources.replace(incoming(topology, name))
+        app = make_app(engine, self, self._sources, self._links.opened, self)
         self._runner = web.AppRunner(
             app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX
         )
         await self._runner.setup()
         assert self._socket is not None
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
-
-    def _link_opened(self, source: str) -> None:
-        for link in self._links:
-            if link.to == source:
-                link.nudge()
 
     def _resync(self) -> None:
         """The index lost something: give it all again."""
@@ -192,9 +241,13 @@ class Worker:
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
             },
-            "links": [link.status() for link in self._links],
+            "topology": self._reloader.status(),
+            "links": [link.status() for link in self._links or ()],
             "counters": self._sync.counters(),
         }
+
+    def topology_status(self) -> dict[str, Any]:
+        return {"cluster": self._cluster.name, **self._reloader.status(), "text": self._reloader.text()}
 
     async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
         assert self._index is not None

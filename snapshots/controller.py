@@ -174,6 +174,10 @@ class SnapshotController:
         delete it too, and whether they were told."""
         self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced)
 
+    def on_settings(self, settings: ControllerSettings) -> None:
+        """Other paces, from now on; what is due already stays due."""
+        self._settings = self.updates.settings = settings
+
     def on_topology(self, peers: Collection[str], reachable_origins: Collection[str], now_ms: int) -> None:
         """Links came or went. A new peer is told of every subscription; what is known of the others stays."""
         added = frozenset(peers) - self._peers - {self._local}

@@ -82,7 +82,7 @@ class UpdateTeller:
         acks: AckSource | None,
     ) -> None:
         self._local = local
-        self._settings = settings
+        self.settings = settings
         self._stats = stats
         self._mapped = mapped
         self._acks = acks
@@ -239,7 +239,7 @@ class UpdateTeller:
     def _take(self, name: str, subscription: _Subscription, now_ms: int) -> tuple[AckVector, bool]:
         if self._acks is None or not (subscription.whole_due or subscription.acknowledged):
             return AckVector(), False
-        often_enough = now_ms - subscription.whole_told_ms < self._settings.whole_interval_ms
+        often_enough = now_ms - subscription.whole_told_ms < self.settings.whole_interval_ms
         whole = subscription.whole_due or subscription.whole_next or not often_enough
         vector, whole = self._acks.take(name, whole=whole)
         subscription.acknowledged = False
@@ -267,7 +267,7 @@ class UpdateTeller:
         if not self._peers:
             return
         if not self._changed:
-            self._due_ms = now_ms + self._settings.update_interval_ms
+            self._due_ms = now_ms + self.settings.update_interval_ms
         self._changed[name] = None
 
     # ---- hearing ----------------------------------------------------------------------------------------

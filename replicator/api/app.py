@@ -19,6 +19,7 @@ from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
+from replicator.api.topology import TopologySource, add_topology
 from replicator.engine.engine import Engine
 from snapshots.mapping import SnapshotMapping
 
@@ -46,6 +47,7 @@ def make_app(
     source: StatusSource,
     linked_sources: LinkedSources,
     link_opened: Callable[[str], None] | None = None,
+    topology: TopologySource | None = None,
 ) -> web.Application:
     """The application of one worker.
 
@@ -76,6 +78,8 @@ def make_app(
     app.add_routes(client_sockets.routes())
     topic_sockets.add_topic_sockets(app, engine)
     add_admin(app, engine)
+    if topology is not None:
+        add_topology(app, topology)
     return app
 
 

@@ -1,0 +1,74 @@
+"""Which topology the worker runs, and making it read its file again.
+
+``GET /replication/v1/topology``, ``POST /replication/v1/topology/reload``; the forms are in docs/http.md. A reload
+carries no topology: the worker reads its own file, so who may call this can make it take what its operator wrote, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from replicator import __version__
+from replicator.api.errors import BadRequest
+from replicator.topology import TopologyError
+
+BODY_BYTES_MAX: Final = 4096
+
+
+class TopologySource(Protocol):
+    """What the paths ask of the worker."""
+
+    def topology_status(self) -> dict[str, Any]:
+        """The digest, file and text of the topology that runs."""
+
+    async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
+        """See :class:`replicator.topology_reload.TopologyReloader`."""
+
+
+SOURCE: Final[web.AppKey[TopologySource]] = web.AppKey("topology_source", TopologySource)
+
+
+def add_topology(app: web.Application, source: TopologySource) -> None:
+    app[SOURCE] = source
+    app.add_routes(
+        [
+            web.get("/replication/v1/topology", show),
+            web.post("/replication/v1/topology/reload", reload),
+        ]
+    )
+
+
+async def show(request: web.Request) -> web.Response:
+    return web.json_response({**request.app[SOURCE].topology_status(), "version": __version__})
+
+
+async def reload(request: web.Request) -> web.Response:
+    """Body: ``{"digest": …, "dry_run": false}``, both optional."""
+    expected, dry_run = await _asked(request)
+    source = request.app[SOURCE]
+    try:
+        changed = await source.reload_file(expected=expected, dry_run=dry_run)
+    except TopologyError as error:
+        body = {"error": "TopologyRefused", "message": str(error), "problems": list(error.problems)}
+        return web.json_response(body, status=409)
+    return web.json_response({**source.topology_status(), "dry_run": dry_run, "changed": changed})
+
+
+async def _asked(request: web.Request) -> tuple[str | None, bool]:
+    raw = await request.content.read(BODY_BYTES_MAX + 1)
+    if len(raw) > BODY_BYTES_MAX:
+        raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes")
+    try:
+        body = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body is not an object with digest and dry_run")
+    expected, dry_run = body.get("digest"), body.get("dry_run", False)
+    if not (expected is None or isinstance(expected, str)) or not isinstance(dry_run, bool):
+        raise BadRequest("digest must be text, and dry_run true or false")
+    return expected, dry_run
