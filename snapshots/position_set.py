@@ -261,6 +261,12 @@ class PositionSet:
                 rank = bitmap.rank(end.entry)
                 entry = bitmap[rank] if rank < len(bitmap) else None
 
+    def count_runs(self) -> int:
+        """How many runs without holes there are; does not go through them."""
+        return sum(
+            len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1)) for bitmap in self._ledgers.values()
+        )
+
     def copy(self) -> PositionSet:
         twin = PositionSet()
         twin._ledgers = {ledger: bitmap.copy() for ledger, bitmap in self._ledgers.items()}

@@ -1,0 +1,111 @@
+"""The store's table of extents, read in runs; and the same runs told again by the headers of the blocks.
+
+The table is what copying wrote beside each block (invariant 2). The headers are the truth that it can be checked by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from replicator.engine.log.block import BlockHeader, read_header
+from replicator.engine.log.store import (
+    BLOCK_KEY,
+    EXTENT,
+    EXTENT_KEY_TAIL,
+    LOCAL_PREFIX,
+    TOPIC_KEY,
+    Store,
+    extent_key_prefix,
+    seek_block,
+)
+from snapshots.extents import Extent
+from snapshots.position import BEFORE_ALL, Position
+
+_INCARNATIONS_END = (1 << 64) - 1
+
+
+class LocalHeader(NamedTuple):
+    """A block's header, and where the block lies here."""
+
+    local_first: Position
+    header: BlockHeader
+
+
+def extent_keys(store: Store, topic_id: int) -> list[tuple[str, int]]:
+    """``(origin, incarnation)`` of which the topic has extents; costs a look-up each."""
+    found: list[tuple[str, int]] = []
+    prefix = TOPIC_KEY.pack(topic_id)
+    with store.env.begin(db=store.tables["extents"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(prefix)
+        while more and cursor.key().startswith(prefix):
+            origin = bytes(cursor.key()[len(prefix) : -EXTENT_KEY_TAIL.size - 1]).decode()
+            incarnation, _, _ = EXTENT_KEY_TAIL.unpack(cursor.key()[-EXTENT_KEY_TAIL.size :])
+            found.append((origin, incarnation))
+            last = EXTENT_KEY_TAIL.pack(incarnation, _INCARNATIONS_END, _INCARNATIONS_END)
+            more = cursor.set_range(extent_key_prefix(topic_id, origin) + last)
+    return found
+
+
+def read_extents(
+    store: Store, topic_id: int, origin: str, incarnation: int, *, at: Position = BEFORE_ALL, runs_max: int
+) -> list[Extent]:
+    """At most ``runs_max`` extents as they are stored, from the one that holds the origin position ``at``, or else
+    from the first one above it."""
+    return [extent for _, extent in read_extent_rows(store, topic_id, origin, incarnation, at=at, runs_max=runs_max)]
+
+
+def read_extent_rows(
+    store: Store, topic_id: int, origin: str, incarnation: int, *, at: Position = BEFORE_ALL, runs_max: int
+) -> list[tuple[bytes, Extent]]:
+    """As :func:`read_extents`, each with the key of its row."""
+    prefix = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, 0, 0)[:8]
+    wanted = prefix + EXTENT_KEY_TAIL.pack(incarnation, at.ledger, max(at.entry, 0))[8:]
+    with store.env.begin(db=store.tables["extents"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(wanted)
+        if not more or cursor.key() != wanted:
+            before = cursor.prev() if more else cursor.last()
+            if before and cursor.key().startswith(prefix) and _extent(*cursor.item()).origin_last >= at:
+                more = True
+            else:
+                more = cursor.set_range(wanted)
+        found: list[tuple[bytes, Extent]] = []
+        while more and len(found) < runs_max and cursor.key().startswith(prefix):
+            found.append((cursor.key(), _extent(*cursor.item())))
+            more = cursor.next()
+    return found
+
+
+def extent_row(topic_id: int, origin: str, incarnation: int, extent: Extent) -> tuple[bytes, bytes]:
+    """Key and value of the row of an extent."""
+    key = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, *extent.origin_first)
+    return key, EXTENT.pack(extent.entries, *extent.local_first)
+
+
+def read_headers(store: Store, topic_id: int, after: Position, upto: Position, *, blocks_max: int) -> list[LocalHeader]:
+    """The headers of the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``], in order.
+
+    Raises :class:`BlockCorrupt`.
+    """
+    return list(_headers(store, topic_id, after, upto, blocks_max))
+
+
+def _headers(store: Store, topic_id: int, after: Position, upto: Position, blocks_max: int) -> Iterator[LocalHeader]:
+    with store.env.begin(db=store.tables["blocks"], buffers=True) as txn:
+        cursor = txn.cursor()
+        more = seek_block(cursor, topic_id, Position(after.ledger, after.entry + 1))
+        while more and blocks_max:
+            key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
+            if key_topic != topic_id or Position(ledger, first) > upto:
+                return
+            yield LocalHeader(Position(ledger, first), read_header(cursor.value()[LOCAL_PREFIX.size :]))
+            blocks_max -= 1
+            more = cursor.next()
+
+
+def _extent(key: bytes, value: bytes) -> Extent:
+    _, ledger, first = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+    entries, local_ledger, local_first = EXTENT.unpack(value)
+    return Extent(Position(ledger, first), Position(local_ledger, local_first), entries)
