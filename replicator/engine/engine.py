@@ -129,6 +129,9 @@ class Engine:
         await asyncio.gather(*self._changes, *self._being_made.values(), return_exceptions=True)
         await self.maintenance.stop()
         await self._sweeper.stop()
+        subscriptions = (each for topic in self._topics.values() for each in topic.subscriptions.values())
+        # A store that refuses is no reason not to close: other clusters are then told again.
+        await asyncio.gather(*(each.saved() for each in subscriptions if each.to_be_saved), return_exceptions=True)
         for topic in self._topics.values():
             for subscription in list(topic.subscriptions.values()):
                 for consumer in list(subscription.consumers.values()):

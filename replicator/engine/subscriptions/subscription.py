@@ -13,16 +13,10 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import (
-    BlockCorrupt,
-    ConsumerBusy,
-    EngineError,
-    InvalidAck,
-    NotAllowedError,
-    SubscriptionNotFound,
-)
+from replicator.engine.errors import ConsumerBusy, EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
 from replicator.engine.log.last_message import last_message
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
@@ -32,6 +26,7 @@ from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
 from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
+from replicator.engine.subscriptions.merging import Merging
 from replicator.engine.subscriptions.pump import Pump, ReadEntries
 from replicator.engine.subscriptions.skipping import skip_messages
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
@@ -65,6 +60,8 @@ class Subscription:
         """Whether it is kept when its consumers have gone, and over a restart."""
         self.cursor = Cursor(topic.log, state)
         self.consumers: dict[int, EngineConsumer] = {}
+        self.to_be_saved = False
+        """Whether a save before the engine closes spares telling other clusters again what they know."""
         self.locally_active = False
         """Whether the newest change came from a consumer here, not from another cluster: only then others are told."""
         self._saver = CursorSaver(
@@ -79,7 +76,8 @@ class Subscription:
         self._pump = Pump(topic.loop, topic.writer.wall_clock_ms, self.cursor, self.consumers)
         self._deleting = False
         self._deletion: asyncio.Task[None] | None = None
-        self._consumed_messages: int | None = None
+        self._backlog = Backlog(topic, self.cursor)
+        self._merging = Merging(topic, self.cursor)
         self._announced: Untold | None = None
         """What was noted there as untold, listeners know of already."""
 
@@ -276,8 +274,7 @@ class Subscription:
             if self.cursor.acknowledge(ack.position, ack.batch_indexes, size):
                 if dispatcher is not None:
                     dispatcher.acknowledged(ack.position)
-                if self._consumed_messages is not None:
-                    self._consumed_messages += size
+                self._backlog.consumed(size)
             elif dispatcher is not None and (acked := self.cursor.acked_indexes(ack.position)) is not None:
                 dispatcher.partly_acknowledged(ack.position, size - len(acked))
         self._changed(before, local=True)
@@ -297,7 +294,7 @@ class Subscription:
         late = position <= before and self.topic.has_position(position)  # its block may be trimmed
         size = 1 if batch_index is None or late else self.topic.batch_size(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
-        self._consumed_messages = None
+        self._backlog.moved()
         self._changed(before, local=True)
         await self.saved()
 
@@ -308,8 +305,8 @@ class Subscription:
         if not self.cursor.merge_mark_delete(position, generation):
             return False
         # Acknowledgements here may have carried it further than the other cluster knows: then that is for us to tell.
-        self.locally_active = self.cursor.mark_delete > self._over_markers(position)
-        self._consumed_messages = None
+        self.locally_active = self.cursor.mark_delete > self._merging.over_markers(position)
+        self._backlog.moved()
         if self.cursor.generation != generation_before:
             self._restarted()
             before = None
@@ -322,34 +319,14 @@ class Subscription:
         What consumers here hold of it is released, and it is not sent again. Not yet saved.
         """
         before = self.cursor.mark_delete
-        if not self.cursor.merge_acks(positions, batches, self._batch_size_if_readable, tell=tell):
+        if not self._merging.merge(positions, batches, self.dispatcher, tell=tell):
             return False
-        self._consumed_messages = None
-        if self.dispatcher is not None:
-            self._release(self.dispatcher, positions, batches)
+        self._backlog.moved()
         if self.cursor.mark_delete != before:
             self.locally_active = tell
         self._changed(before, local=tell)
         self._pump.schedule()
         return True
-
-    def _release(self, dispatcher: Dispatcher, positions: PositionSet, batches: Mapping[Position, BitMap]) -> None:
-        """Nobody holds any more what was merged."""
-        dispatcher.acknowledged_all(positions)
-        for position in batches:
-            if self.cursor.is_consumed(position):
-                dispatcher.acknowledged(position)
-                continue
-            acked, size = self.cursor.acked_indexes(position), self._batch_size_if_readable(position)
-            if acked is not None and size:
-                dispatcher.partly_acknowledged(position, size - len(acked))
-
-    def _batch_size_if_readable(self, position: Position) -> int:
-        """0 for a batch that cannot be read: what is said of it can be neither checked nor shown to anybody."""
-        try:
-            return self.topic.batch_size(position)
-        except (BlockCorrupt, InvalidAck):
-            return 0
 
     def adopt_generation(self, generation: int) -> None:
         """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.
@@ -359,7 +336,7 @@ class Subscription:
         if generation <= self.cursor.generation:
             return
         self.cursor.adopt_generation(generation)
-        self._consumed_messages = None
+        self._backlog.moved()
         self.locally_active = False
         self._restarted()
         self._changed(None, local=False)
@@ -383,7 +360,8 @@ class Subscription:
 
     def told(self) -> None:
         """What was taken is durable where others will find it. Noted with the next save: a crash only repeats it."""
-        self.cursor.told()
+        if self.cursor.state.to_tell and self.cursor.told():
+            self.to_be_saved = True
 
     def announce_untold(self) -> None:
         """Tell listeners once that there is something to be told to other clusters, until it is taken."""
@@ -391,14 +369,6 @@ class Subscription:
         if untold is not None and untold is not self._announced and untold:
             self._announced = untold
             self.topic.notify_acknowledged(self)
-
-    def _over_markers(self, position: Position) -> Position:
-        """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
-        log = self.topic.log
-        position = self.cursor.clamp(position)
-        while (following := log.next_after(position)) is not None and following in log.markers:
-            position = log.markers.run_end(following)
-        return position
 
     def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
         """The batch size of each; raises before anything is changed if one of them is wrong."""
@@ -438,7 +408,7 @@ class Subscription:
         milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
         position = await self._position_before(target)
         self.cursor.restart(position)
-        self._consumed_messages = None
+        self._backlog.moved()
         self._restarted()
         self._changed(None, local=True)
         await self.saved()
@@ -475,7 +445,7 @@ class Subscription:
         before = self.cursor.mark_delete
         changed = self.cursor.merge_mark_delete(position, self.cursor.generation, tell=True)
         if changed:
-            self._consumed_messages = None
+            self._backlog.moved()
             self._changed(before, local=True)
         return changed
 
@@ -504,7 +474,7 @@ class Subscription:
         before = self.cursor.mark_delete
         if not self.cursor.advance():
             return False
-        self._consumed_messages = None
+        self._backlog.moved()
         self._changed(before, local=self.locally_active)
         return True
 
@@ -586,25 +556,8 @@ class Subscription:
         return self.topic.log.view.clamp(last) if self.cursor.lacks(last) else last
 
     def backlog_messages(self) -> int:
-        """Messages not consumed yet; a partly acknowledged batch counts whole.
-
-        Of a subscription that reads compacted, those of the view are an estimate: entries times messages an entry.
-        """
-        if self.cursor.state.read_compacted:
-            return self._backlog_messages_compacted()
-        if self._consumed_messages is None:
-            self._consumed_messages = self.topic.messages_through(self.cursor.mark_delete) + self.topic.messages_in(
-                self.cursor.state.individually_deleted
-            )
-        return self.topic.messages - self._consumed_messages
-
-    def _backlog_messages_compacted(self) -> int:
-        view, entries = self.topic.compaction.state, self.cursor.backlog_entries_of_view()
-        messages = -(-entries * max(view.messages, view.entries) // view.entries) if entries else 0
-        start = max(self.cursor.mark_delete, view.horizon)
-        deleted = self.cursor.state.individually_deleted.copy()
-        deleted.discard_through(start)
-        return messages + self.topic.messages - self.topic.messages_through(start) - self.topic.messages_in(deleted)
+        """Messages not consumed yet; a partly acknowledged batch counts whole. See :class:`Backlog`."""
+        return self._backlog.messages()
 
     def status(self) -> Mapping[str, Any]:
         """The figures of this subscription, as the status page shows them."""

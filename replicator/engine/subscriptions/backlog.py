@@ -1,0 +1,52 @@
+"""How many messages of a subscription are not consumed: counted once, and then kept up with single acknowledgements.
+
+Counting reads the headers of blocks, so it is done when somebody asks, and again only after what moved by more than one
+entry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replicator.engine.subscriptions.cursor import Cursor
+    from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
+
+
+class Backlog:
+    """The messages of one subscription that are not consumed; a partly acknowledged batch counts whole."""
+
+    __slots__ = ("_consumed", "_cursor", "_topic")
+
+    def __init__(self, topic: SubscribedTopic, cursor: Cursor) -> None:
+        self._topic = topic
+        self._cursor = cursor
+        self._consumed: int | None = None
+
+    def consumed(self, messages: int) -> None:
+        """An entry with so many messages was acknowledged."""
+        if self._consumed is not None:
+            self._consumed += messages
+
+    def moved(self) -> None:
+        """Who knows how many messages were acknowledged at once, or not any more."""
+        self._consumed = None
+
+    def messages(self) -> int:
+        """If it reads compacted, those of the view are an estimate: entries times messages an entry."""
+        topic, cursor = self._topic, self._cursor
+        if cursor.state.read_compacted:
+            return self._messages_compacted()
+        if self._consumed is None:
+            through = topic.messages_through(cursor.mark_delete)
+            self._consumed = through + topic.messages_in(cursor.state.individually_deleted)
+        return topic.messages - self._consumed
+
+    def _messages_compacted(self) -> int:
+        topic, cursor = self._topic, self._cursor
+        view, entries = topic.compaction.state, cursor.backlog_entries_of_view()
+        messages = -(-entries * max(view.messages, view.entries) // view.entries) if entries else 0
+        start = max(cursor.mark_delete, view.horizon)
+        deleted = cursor.state.individually_deleted.copy()
+        deleted.discard_through(start)
+        return messages + topic.messages - topic.messages_through(start) - topic.messages_in(deleted)
