@@ -14,7 +14,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from replicator import __version__, cli_namespaces, cli_subscriptions, cli_topics
+from replicator import __version__, cli_apply, cli_namespaces, cli_subscriptions, cli_topics
 
 app = typer.Typer(
     name="replicator",
@@ -83,14 +83,18 @@ def up(file: TopologyFile) -> None:
 
 @app.command()
 def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
-    """Print the resolved topology, and warn of one-way links and of workers that do not answer."""
+    """Print the resolved topology, what it would change at the workers that run, and what deserves a second look."""
     from replicator.plan import plan as make_plan
     from replicator.plan import probe_workers
+    from replicator.rollout import ask_workers
     from replicator.topology import load_topology
 
     topology = load_topology(file)
-    result = make_plan(topology, asyncio.run(probe_workers(topology)))
+    result = make_plan(topology, asyncio.run(probe_workers(topology)), asyncio.run(ask_workers(topology)))
     _print(output, result.as_json(), result.render())
+
+
+app.command()(cli_apply.apply)
 
 
 @app.command()

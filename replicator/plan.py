@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from replicator.rollout import Rollout
 from replicator.topology import Cluster, Topology, format_size
 from replicator.topology_fields import flattened
 
@@ -54,6 +55,8 @@ class Plan:
     topology: Topology
     probes: Mapping[str, Probe] = field(default_factory=dict)
     warnings: tuple[PlanWarning, ...] = ()
+    rollout: Rollout | None = None
+    """The topology beside what the workers run; None if they were not asked."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for ``json.dumps``; passwords are masked."""
@@ -66,6 +69,7 @@ class Plan:
             "sync": topology.sync.model_dump(),
             "store": {"size_max_bytes": topology.store.size_max},
             "policies": {cluster.name: cluster.policies.changed() for cluster in topology.clusters},
+            "rollout": None if self.rollout is None else self.rollout.as_json(),
             "warnings": [
                 {"kind": warning.kind, "subject": warning.subject, "text": warning.text} for warning in self.warnings
             ],
@@ -85,7 +89,12 @@ class Plan:
     def render(self) -> RenderableType:
         """Clusters, links, settings and warnings, for a rich console."""
         return Group(
-            self._clusters_table(), self._links_table(), self._settings(), *self._policies(), *self._warning_lines()
+            self._clusters_table(),
+            self._links_table(),
+            self._settings(),
+            *self._policies(),
+            *self._changes(),
+            *self._warning_lines(),
         )
 
     def _clusters_table(self) -> Table:
@@ -136,6 +145,10 @@ class Plan:
                 whose = "all clusters" if len(names) == len(self.topology.clusters) else ", ".join(names)
                 yield Text(f"Policies of {whose}: {text}.")
 
+    def _changes(self) -> Iterator[RenderableType]:
+        if self.rollout is not None and self.rollout.taking_part:
+            yield self.rollout.render()
+
     def _warning_lines(self) -> Iterator[Text]:
         for warning in self.warnings:
             yield Text.assemble(("warning: ", "bold yellow"), f"{warning.subject}: {warning.text}")
@@ -145,11 +158,12 @@ def _shown(value: object) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def plan(topology: Topology, probes: Mapping[str, Probe] | None = None) -> Plan:
-    """The plan of a topology; with ``probes`` (by cluster) it also says which workers do not answer."""
+def plan(topology: Topology, probes: Mapping[str, Probe] | None = None, rollout: Rollout | None = None) -> Plan:
+    """The plan of a topology; with ``probes`` (by cluster) it also says which workers do not answer, and with a
+    ``rollout`` what would change at those that do."""
     probes = probes or {}
     warnings = (*_link_warnings(topology), *_probe_warnings(topology, probes))
-    return Plan(topology, probes, warnings)
+    return Plan(topology, probes, warnings, rollout)
 
 
 async def probe_workers(topology: Topology, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Probe]:

@@ -152,12 +152,18 @@ def portable_text(topology: Topology) -> str:
     file's are given from there."""
     beside = None if topology.path is None else topology.path.absolute().parent
     clusters = []
-    for cluster in topology.clusters:
-        data = cluster.data
-        if beside is not None and data.is_relative_to(beside):
-            data = data.relative_to(beside)
-        clusters.append(cluster.model_copy(update={"data": data, "database": cluster.database_masked}))
+    for cluster in masked(topology).clusters:
+        if beside is not None and cluster.data.is_relative_to(beside):
+            clusters.append(cluster.model_copy(update={"data": cluster.data.relative_to(beside)}))
+        else:
+            clusters.append(cluster)
     return dump(replace(topology, clusters=tuple(clusters)))
+
+
+def masked(topology: Topology) -> Topology:
+    """The same without passwords."""
+    clusters = (cluster.model_copy(update={"database": cluster.database_masked}) for cluster in topology.clusters)
+    return replace(topology, clusters=tuple(clusters))
 
 
 # Clusters.
