@@ -21,10 +21,13 @@ from aiohttp import web
 from replicator import __version__
 from replicator.api.app import make_app
 from replicator.api.data_plane import end_streams
+from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
+from replicator.failover.epochs import from_json
+from replicator.failover.service import FailoverService
 from replicator.index_writer import IndexWriter
 from replicator.running_links import RunningLinks, incoming
 from replicator.sync import SubscriptionSync
@@ -57,6 +60,7 @@ class Worker:
         self._engine: Engine | None = None
         self._index: IndexWriter | None = None
         self._sync: SubscriptionSync | None = None
+        self._failover: FailoverService | None = None
         self._links: RunningLinks | None = None
         self._sources = LinkedSources()
         self._runner: web.AppRunner | None = None
@@ -118,6 +122,8 @@ class Worker:
         await self._links.change(topology)
         self._engine.set_default_policies(self._cluster.policies.topic_policies())
         self._sync.on_topology(topology)
+        if self._failover is not None:
+            self._failover.on_topology(_addresses(topology))
 
     async def start(self) -> None:
         """Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`; then nothing was changed."""
@@ -135,6 +141,8 @@ class Worker:
         if self._database.state == "up":
             await self._engine.remember("database_reached", Database.fingerprint_of(cluster.database))
         await self._start_parts(self._engine, self._database)
+        assert self._failover is not None
+        await self._failover.start()  # the others may be starting too, and ask us
         self._reloader.ready()
         log.info("worker ready", cluster=cluster.name, address=cluster.address, pid=os.getpid())
 
@@ -145,6 +153,8 @@ class Worker:
             await self._runner.cleanup()
         elif self._socket is not None:
             self._socket.close()
+        if self._failover is not None:
+            await self._failover.stop()
         if self._sync is not None:
             await self._sync.stop()
         if self._links is not None:
@@ -193,13 +203,22 @@ class Worker:
         self._links = RunningLinks(engine)
         await self._links.change(topology)
         self._sources.replace(incoming(topology, name))
-        app = make_app(engine, self, self._sources, self._links.opened, self)
+        self._failover = FailoverService(engine, _addresses(topology))
+        self._failover.close_gate()
+        app = make_app(engine, self, self._sources, self._link_opened, self)
+        add_failover(app, self._failover, from_json)
         self._runner = web.AppRunner(
             app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX
         )
         await self._runner.setup()
         assert self._socket is not None
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+
+    def _link_opened(self, source: str) -> None:
+        assert self._links is not None
+        assert self._failover is not None
+        self._links.opened(source)
+        self._failover.link_opened(source)
 
     def _resync(self) -> None:
         """The index lost something: give it all again."""
@@ -223,7 +242,8 @@ class Worker:
 
     def ready(self) -> str | None:
         assert self._engine is not None
-        return self._engine.writer.failed
+        assert self._failover is not None
+        return self._engine.writer.failed or self._failover.not_ready()
 
     def status(self) -> dict[str, Any]:
         assert self._engine is not None
@@ -242,6 +262,7 @@ class Worker:
                 "commits": engine.writer.commits,
             },
             "topology": self._reloader.status(),
+            "failover": None if self._failover is None else self._failover.state(),
             "links": [link.status() for link in self._links or ()],
             "counters": self._sync.counters(),
         }
@@ -255,6 +276,10 @@ class Worker:
             return await self._index.mappings(topic)
         except SnapshotsError:
             return None
+
+
+def _addresses(topology: Topology) -> dict[str, str]:
+    return {cluster.name: cluster.address for cluster in topology.clusters}
 
 
 def _bind(cluster: Cluster) -> socket.socket:

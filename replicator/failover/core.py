@@ -200,7 +200,7 @@ class FailoverCore:
         return [SetGate(self.gate)]
 
     def renew(self, operation: str, until_ms: int) -> None:
-        """The coordinator goes on. Raises :class:`EpochConflict` if the hold is over: clients may have been here since."""
+        """The coordinator goes on. Raises :class:`EpochConflict` if the hold is over: clients may have been here."""
         if self.hold is None or self.hold.operation != operation:
             raise EpochConflict(f"{self.cluster} is not held for this switch any more: it took clients again")
         self.hold = Hold(operation, self.hold.target, self.hold.keep_consumers, until_ms)

@@ -5,9 +5,9 @@ Each switch is one record with the next number, and holds the whole assignment, 
 a worker needs to know.
 
 Invariants:
-- Total order: records are ordered by (epoch, writer's name, record id), and a worker only ever goes up. Two clusters that
-  switch at once write the same number; everywhere the same one of the two wins, so all come to one assignment whatever
-  order the records come in (last writer wins on a total order: commutative, associative, idempotent).
+- Total order: records are ordered by (epoch, writer's name, record id), and a worker only ever goes up. Two clusters
+  that switch at once write the same number; everywhere the same one of the two wins, so all come to one assignment
+  whatever order the records come in (last writer wins on a total order: commutative, associative, idempotent).
 - A cluster that serves nobody, not even itself, is *fenced*. This follows from the assignment alone.
 """
 

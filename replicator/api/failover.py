@@ -1,0 +1,236 @@
+"""The failover paths: ``/failover/v1/…``. Forms are in docs/failover.md.
+
+``GET service-url`` is for clients, in the JSON that Pulsar's clients poll for a controlled failover; the others are for
+workers and for whoever coordinates a switch. All are answered from what this worker knows: none waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.engine.errors import EngineError
+from snapshots.errors import InvalidPosition
+from snapshots.markers import FailoverEpoch
+from snapshots.position import Position
+
+EPOCH_HEADER: Final = "X-Replicator-Epoch"
+"""``epoch writer record_id`` of the answer: of several workers that a client asks, the greatest is right."""
+OPERATION_CHARS_MAX: Final = 100
+LEASE_MS_MAX: Final = 60_000
+TOPICS_MAX: Final = 100_000
+"""Named in one request."""
+
+Precedence = tuple[int, str, str]
+
+
+class FailoverSource(Protocol):
+    """What the paths ask of the worker's failover: see :class:`replicator.failover.service.FailoverService`."""
+
+    @property
+    def clusters(self) -> list[str]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def service_url(self, home: str, *, http: bool = False) -> tuple[dict[str, str], FailoverEpoch]: ...
+
+    def topics(self, names: list[str] | None) -> list[dict[str, Any]]: ...
+
+    async def missing(self, marks: Mapping[str, Position]) -> dict[str, dict[str, Any]]: ...
+
+    async def hold(
+        self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
+    ) -> dict[str, Any]: ...
+
+    def renew(self, operation: str, lease_ms: int) -> None: ...
+
+    def release(self, operation: str) -> None: ...
+
+    async def propose(
+        self, *, kind: str, homes: Sequence[str], expected: Precedence, keep_consumers: bool
+    ) -> dict[str, Any]: ...
+
+    def adopt(self, record: FailoverEpoch) -> None: ...
+
+    def switches(self) -> list[dict[str, Any]]: ...
+
+
+class RecordReader(Protocol):
+    """Reads a record from JSON; raises :class:`ValueError`."""
+
+    def __call__(self, value: object) -> FailoverEpoch: ...
+
+
+class UnknownCluster(EngineError):
+    """A cluster that the worker's topology does not have."""
+
+    status = 404
+
+
+FAILOVER: Final[web.AppKey[FailoverSource]] = web.AppKey("failover", FailoverSource)
+READ_RECORD: Final[web.AppKey[RecordReader]] = web.AppKey("read_record", RecordReader)
+
+
+def add_failover(app: web.Application, source: FailoverSource, read_record: RecordReader) -> None:
+    """Add the paths to a worker's application."""
+    app[FAILOVER] = source
+    app[READ_RECORD] = read_record
+    app.add_routes(
+        [
+            web.get("/failover/v1/state", state),
+            web.get("/failover/v1/service-url", service_url),
+            web.get("/failover/v1/switches", switches),
+            web.post("/failover/v1/topics", topics),
+            web.post("/failover/v1/missing", missing),
+            web.post("/failover/v1/hold", hold),
+            web.post("/failover/v1/renew", renew),
+            web.post("/failover/v1/release", release),
+            web.post("/failover/v1/propose", propose),
+            web.post("/failover/v1/epochs", adopt),
+        ]
+    )
+
+
+async def state(request: web.Request) -> web.Response:
+    """What this worker knows of failovers."""
+    return web.json_response(request.app[FAILOVER].state())
+
+
+async def service_url(request: web.Request) -> web.Response:
+    """Where the clients of ``cluster`` connect now; ``scheme=http`` for the HTTP address in any case."""
+    source = request.app[FAILOVER]
+    home = request.query.get("cluster", "")
+    if not home:
+        raise BadRequest("parameter cluster is missing: whose clients ask?")
+    try:
+        answer, record = source.service_url(home, http=request.query.get("scheme") == "http")
+    except KeyError:
+        raise UnknownCluster(f"there is no cluster {home[:80]!r}; there are: {', '.join(source.clusters)}") from None
+    epoch = f"{record.epoch} {record.writer} {record.record_id}".rstrip()
+    return web.json_response(answer, headers={EPOCH_HEADER: epoch, "Cache-Control": "no-store"})
+
+
+async def switches(request: web.Request) -> web.Response:
+    """The newest switches to this cluster, each with how much of the former server's messages was here."""
+    return web.json_response({"switches": request.app[FAILOVER].switches()})
+
+
+async def topics(request: web.Request) -> web.Response:
+    """How far topics are: all, or those in ``names``."""
+    names = (await _body(request)).get("names")
+    if names is not None and (not isinstance(names, list) or len(names) > TOPICS_MAX or not _texts(names)):
+        raise BadRequest(f"names is a list of at most {TOPICS_MAX} topics")
+    return web.json_response({"topics": request.app[FAILOVER].topics(names)})
+
+
+async def missing(request: web.Request) -> web.Response:
+    """How many of this cluster's own messages lie above the positions in ``marks``."""
+    marks = (await _body(request)).get("marks")
+    if not isinstance(marks, dict) or len(marks) > TOPICS_MAX or not _texts(marks.values()):
+        raise BadRequest(f"marks is an object of at most {TOPICS_MAX} positions by topic")
+    try:
+        positions = {name: Position.parse(text) for name, text in marks.items()}
+    except InvalidPosition as error:
+        raise BadRequest(f"marks: {error}") from None
+    return web.json_response({"topics": await request.app[FAILOVER].missing(positions)})
+
+
+async def hold(request: web.Request) -> web.Response:
+    """Fence this cluster for a planned switch; answers when nobody changes anything any more."""
+    body = await _body(request)
+    answer = await request.app[FAILOVER].hold(
+        _text(body, "operation"),
+        _text(body, "target"),
+        _precedence(body),
+        _lease(body),
+        keep_consumers=_flag(body, "keep_consumers"),
+    )
+    return web.json_response(answer)
+
+
+async def renew(request: web.Request) -> web.Response:
+    """The coordinator goes on; an error if this cluster is not held any more."""
+    body = await _body(request)
+    request.app[FAILOVER].renew(_text(body, "operation"), _lease(body))
+    return web.json_response({"held": True})
+
+
+async def release(request: web.Request) -> web.Response:
+    """The switch was given up."""
+    request.app[FAILOVER].release(_text(await _body(request), "operation"))
+    return web.json_response({"held": False})
+
+
+async def propose(request: web.Request) -> web.Response:
+    """Take over; answers when that is durable."""
+    body = await _body(request)
+    homes = body.get("homes")
+    if not isinstance(homes, list) or not homes or not _texts(homes):
+        raise BadRequest("homes is a list of clusters")
+    source = request.app[FAILOVER]
+    for home in homes:
+        if home not in source.clusters:
+            raise UnknownCluster(f"there is no cluster {home[:80]!r}; there are: {', '.join(source.clusters)}")
+    kind = _text(body, "kind")
+    if kind not in ("planned", "unplanned", "failback", "promote"):
+        raise BadRequest(f"kind is planned, unplanned, failback or promote, not {kind!r}")
+    answer = await source.propose(
+        kind=kind, homes=homes, expected=_precedence(body), keep_consumers=_flag(body, "keep_consumers")
+    )
+    return web.json_response(answer)
+
+
+async def adopt(request: web.Request) -> web.Response:
+    """Another worker or a coordinator tells of a record."""
+    try:
+        record = request.app[READ_RECORD]((await _body(request)).get("record"))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+    request.app[FAILOVER].adopt(record)
+    return web.json_response(request.app[FAILOVER].state())
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body is not an object")
+    return body
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= OPERATION_CHARS_MAX:
+        raise BadRequest(f"{name} is a text of 1 to {OPERATION_CHARS_MAX} characters")
+    return value
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f"{name} is true or false")
+    return value
+
+
+def _lease(body: Mapping[str, Any]) -> int:
+    value = body.get("lease_ms")
+    if type(value) is not int or not 0 < value <= LEASE_MS_MAX:
+        raise BadRequest(f"lease_ms is a number from 1 to {LEASE_MS_MAX}")
+    return value
+
+
+def _precedence(body: Mapping[str, Any]) -> Precedence:
+    match body.get("expected"):
+        case [int(epoch), str(writer), str(record_id)] if not isinstance(epoch, bool):
+            return epoch, writer, record_id
+        case _:
+            raise BadRequest("expected is [epoch, writer, record_id], of the record that the request builds upon")
+
+
+def _texts(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)

@@ -1,0 +1,95 @@
+"""The failover paths of other workers, asked over HTTP: by a worker, and by whoever coordinates a switch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+
+from replicator.failover.epochs import Precedence, as_json, from_json
+from replicator.failover.errors import ClusterUnreachable, SwitchRefused
+from snapshots.markers import FailoverEpoch
+
+ASK_SECONDS_MAX: Final = 2.0
+"""For a small answer. A worker that starts waits no longer for those that do not answer."""
+WORK_SECONDS_MAX: Final = 30.0
+"""For what takes time: to finish what is in flight, or to count messages."""
+PATH: Final = "/failover/v1"
+
+
+class Peers:
+    """The other workers, by cluster. Use it as an async context manager, or close it."""
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        self.addresses = dict(addresses)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def call(
+        self, cluster: str, method: str, path: str, body: Any = None, *, seconds_max: float = ASK_SECONDS_MAX
+    ) -> Any:
+        """What the worker answers. Raises :class:`ClusterUnreachable`, and :class:`SwitchRefused` with its reason."""
+        address = self.addresses[cluster]
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        try:
+            async with (
+                asyncio.timeout(seconds_max),
+                self._session.request(method, f"http://{address}{path}", json=body) as response,
+            ):
+                answer = await response.json()
+        except aiohttp.ClientConnectorError as error:
+            number = error.os_error.errno
+            reason = os.strerror(number).lower() if number else "cannot connect"
+            raise ClusterUnreachable(f"{cluster} at {address}: {reason}") from None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise ClusterUnreachable(f"{cluster} at {address}: {error or 'no answer in time'}") from None
+        if response.status == 404 and isinstance(answer, dict) and answer.get("error") == "NotFound":
+            raise ClusterUnreachable(f"{cluster} at {address}: its worker is of a version without failover")
+        if response.status >= 500:
+            raise ClusterUnreachable(f"{cluster} at {address}: {_message(answer)}")
+        if response.status >= 400:
+            raise SwitchRefused(f"{cluster}: {_message(answer)}")
+        return answer
+
+    async def state(self, cluster: str) -> dict[str, Any]:
+        """What a worker knows; its record is checked. Raises as :meth:`call` does."""
+        answer = await self.call(cluster, "GET", f"{PATH}/state")
+        record_of(cluster, answer)
+        return dict(answer)
+
+    async def tell(self, cluster: str, record: FailoverEpoch) -> None:
+        """Tell a worker of a record. Raises as :meth:`call` does."""
+        await self.call(cluster, "POST", f"{PATH}/epochs", {"record": as_json(record)})
+
+
+def record_of(cluster: str, state: Any) -> FailoverEpoch:
+    """The record in a worker's state; raises :class:`ClusterUnreachable` for what is none."""
+    try:
+        return from_json(state["record"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClusterUnreachable(f"{cluster} answers with no failover state: {error}") from None
+
+
+def precedence_json(precedence: Precedence) -> list[Any]:
+    return list(precedence)
+
+
+def _message(answer: Any) -> str:
+    return str(answer.get("message", answer) if isinstance(answer, dict) else answer)[:500]

@@ -1,0 +1,414 @@
+"""The failover of one worker: the shell around :class:`FailoverCore`.
+
+It keeps the record in the store, reads and writes the markers of the epochs' topic, asks and tells the other workers,
+and closes the engine's gate. What the API asks is here too.
+
+Every other worker is asked every :data:`POLL_SECONDS`, so that a record travels even where no link leads, and so
+that each knows since when another is not heard of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
+from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.failover.core import (
+    HOLD_MS_MAX,
+    Action,
+    Announce,
+    AskOthers,
+    FailoverCore,
+    Save,
+    SetGate,
+)
+from replicator.failover.epochs import (
+    Precedence,
+    as_json,
+    from_json,
+    homes_served,
+    is_fenced,
+    precedence,
+    serving,
+    switched,
+)
+from replicator.failover.errors import FailoverError
+from replicator.failover.gatekeeper import Gatekeeper
+from replicator.failover.peers import Peers, record_of
+from snapshots.errors import MarkerCorrupt
+from snapshots.markers import FailoverEpoch, decode_marker, encode_marker
+from snapshots.position import BEFORE_ALL, Position
+
+POLL_SECONDS: Final = 2.0
+TICK_SECONDS: Final = 0.5
+SWITCHES_KEPT: Final = 10
+"""Of the newest switches to this cluster it is kept what it had of the former one: some kilobytes a thousand topics."""
+RECORD: Final = "failover_record"
+SWITCHES: Final = "failover_switches"
+PRODUCER_NAME: Final = "replicator"
+
+log = structlog.get_logger(__name__)
+
+
+class EpochIndex(Protocol):
+    """Where epochs are indexed for people; nothing is read from it to work (invariant 9)."""
+
+    def failover_epoch(self, record: FailoverEpoch) -> None: ...
+
+
+class FailoverService(TopicListener):
+    """The failover of the worker of ``engine``'s cluster.
+
+    ``addresses`` has the HTTP address of every cluster of the topology, this one included; ``service_urls`` where
+    clients of Pulsar's binary protocol connect, for clusters that have it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        addresses: Mapping[str, str],
+        *,
+        service_urls: Mapping[str, str] | None = None,
+        index: EpochIndex | None = None,
+    ) -> None:
+        self.engine = engine
+        self._addresses = dict(addresses)
+        self._service_urls = dict(service_urls or {})
+        self._index = index
+        self._core = FailoverCore(engine.cluster)
+        self._gatekeeper = Gatekeeper(engine, self._urls())
+        self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
+        self._heard_ms: dict[str, int] = {}
+        """By cluster, the wall clock when it answered last."""
+        self._silent: dict[str, str] = {}
+        """Clusters that did not answer when they were asked last, each with why."""
+        self._proposing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+
+    # Life.
+
+    def close_gate(self) -> None:
+        """Before the API is there: no client is taken until the others were asked."""
+        stored = self.engine.store.meta(RECORD)
+        self.engine.add_listener(self)
+        actions = self._core.start(None if stored is None else from_json(stored), self._logged())
+        self._asking_at_start = [action for action in actions if not isinstance(action, SetGate)]
+        self._run_gates(actions)
+
+    async def start(self) -> None:
+        """Ask the others, and open the gate if nobody has taken over. Returns when that is decided, in about 2 s."""
+        for action in self._asking_at_start:
+            await self._run(action)
+        if self._silent and len(self._silent) == len(self._peers.addresses):
+            log.warning(
+                "no other cluster answers: going on with the failover epoch that is stored",
+                cluster=self.engine.cluster,
+                epoch=self._core.record.epoch,
+                fenced=is_fenced(self._core.record, self.engine.cluster),
+            )
+        self._loops = [asyncio.create_task(self._poll()), asyncio.create_task(self._tick())]
+
+    async def stop(self) -> None:
+        tasks = [*self._loops, *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._peers.close()
+
+    def on_topology(self, addresses: Mapping[str, str], service_urls: Mapping[str, str] | None = None) -> None:
+        """The topology is another one."""
+        self._addresses = dict(addresses)
+        self._service_urls = dict(service_urls or {})
+        self._gatekeeper.address_of = self._urls()
+        self._peers.addresses = {name: at for name, at in addresses.items() if name != self.engine.cluster}
+        self._silent = {name: why for name, why in self._silent.items() if name in addresses}
+        self._gatekeeper.set_gate(self._core.gate)
+
+    def resync(self) -> None:
+        """The index lost what it had."""
+        if self._index is not None and self._core.record.epoch:
+            self._index.failover_epoch(self._core.record)
+
+    # What the engine tells.
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        if topic.name != EPOCHS_TOPIC:
+            return
+        for block in blocks:
+            if block.header.kind is BlockKind.MARKERS:
+                before = Position(block.position.ledger, block.position.entry - 1)
+                for record in self._records(topic, before, block.last):
+                    self._spawn(self._core.on_record(record))
+
+    def _logged(self) -> Iterator[FailoverEpoch]:
+        """The records in the log of the epochs' topic; failovers are rare, so that it is short."""
+        topic = self.engine.find(EPOCHS_TOPIC)
+        if topic is not None:
+            yield from self._records(topic, BEFORE_ALL, topic.last_add_confirmed)
+
+    def _records(self, topic: Topic, after: Position, upto: Position) -> Iterator[FailoverEpoch]:
+        while after < upto:
+            blocks, reached = topic.read_blocks(after, upto, bytes_max=1 << 20)
+            for stored in blocks:
+                if stored.header.kind is BlockKind.MARKERS:
+                    yield from self._decoded(topic, BlockView(stored.block, stored.header))
+            if reached == after:
+                return
+            after = reached
+
+    def _decoded(self, topic: Topic, view: BlockView) -> Iterator[FailoverEpoch]:
+        for entry in view.entries():
+            try:
+                metadata, payload = decode_entry(entry, check=False)
+                marker = decode_marker(metadata.marker_type, payload)
+            except (EngineError, MarkerCorrupt) as error:
+                log.warning("marker cannot be read", topic=topic.name, reason=str(error))
+                continue
+            if isinstance(marker, FailoverEpoch):
+                yield marker
+
+    # Carrying out what the core says.
+
+    def _spawn(self, actions: Sequence[Action]) -> None:
+        """The gate at once; the rest as soon as it can be."""
+        self._run_gates(actions)
+        rest = [action for action in actions if not isinstance(action, SetGate)]
+        if rest:
+            self._task(self._run_all(rest))
+
+    def _task(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _run_gates(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SetGate):
+                self._gatekeeper.set_gate(action.gate)
+
+    async def _run_all(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            await self._run(action)
+
+    async def _run(self, action: Action) -> None:
+        try:
+            match action:
+                case SetGate(gate):
+                    self._gatekeeper.set_gate(gate)
+                case Save(record):
+                    await self._save(record)
+                case Announce(record):
+                    await self._announce(record)
+                case AskOthers():
+                    answers = await asyncio.gather(*map(self._ask, list(self._peers.addresses)))
+                    self._spawn(self._core.on_answers([answer for answer in answers if answer is not None]))
+        except EngineError as error:
+            # A store that is full or failed. What is not saved is asked for again at the next start.
+            log.error("failover epoch is not stored", cluster=self.engine.cluster, reason=str(error))  # noqa: TRY400
+
+    async def _save(self, record: FailoverEpoch) -> None:
+        log.info(
+            "failover epoch",
+            cluster=self.engine.cluster,
+            epoch=record.epoch,
+            writer=record.writer,
+            kind=record.kind,
+            source=record.source,
+            target=record.target,
+            fenced=is_fenced(record, self.engine.cluster),
+        )
+        if self._index is not None:
+            self._index.failover_epoch(record)
+        await self.engine.remember(RECORD, as_json(record))
+
+    async def _announce(self, record: FailoverEpoch) -> None:
+        marker_type, payload = encode_marker(record)
+        metadata = MessageMetadata(
+            producer_name=PRODUCER_NAME, sequence_id=record.epoch, publish_time=_wall_ms(), marker_type=int(marker_type)
+        )
+        topic = await self.engine.topic(EPOCHS_TOPIC, by_link=True)
+        await topic.write_marker(encode_entry(metadata, payload))
+        await asyncio.gather(*(self._tell(cluster, record) for cluster in list(self._peers.addresses)))
+
+    async def _tell(self, cluster: str, record: FailoverEpoch) -> None:
+        try:
+            await self._peers.tell(cluster, record)
+        except FailoverError as error:
+            log.info("not told of the failover epoch", cluster=self.engine.cluster, other=cluster, reason=str(error))
+
+    async def _ask(self, cluster: str) -> FailoverEpoch | None:
+        try:
+            state = await self._peers.state(cluster)
+        except FailoverError as error:
+            self._silent[cluster] = str(error)
+            return None
+        self._silent.pop(cluster, None)
+        self._heard_ms[cluster] = _wall_ms()
+        record = record_of(cluster, state)
+        if precedence(record) < precedence(self._core.record):
+            self._task(self._tell(cluster, self._core.record))
+        return record
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            for record in await asyncio.gather(*map(self._ask, list(self._peers.addresses))):
+                if record is not None:
+                    self._spawn(self._core.on_record(record))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._spawn(self._core.on_tick(_now_ms()))
+
+    def link_opened(self, cluster: str) -> None:
+        """A link from there has connected: it may know more."""
+        if cluster in self._peers.addresses:
+            self._task(self._ask_one(cluster))
+
+    async def _ask_one(self, cluster: str) -> None:
+        record = await self._ask(cluster)
+        if record is not None:
+            self._spawn(self._core.on_record(record))
+
+    # What the API asks.
+
+    def state(self) -> dict[str, Any]:
+        core, cluster = self._core, self.engine.cluster
+        gate, hold = core.gate, core.hold
+        return {
+            "cluster": cluster,
+            "record": as_json(core.record),
+            "epoch": core.record.epoch,
+            "serves": list(homes_served(core.record, cluster)),
+            "served_by": serving(core.record, cluster),
+            "fenced": is_fenced(core.record, cluster),
+            "learned": core.learned,
+            "producers": "open" if gate.producers is None else gate.producers.value,
+            "consumers": "open" if gate.consumers is None else gate.consumers.value,
+            "switching_to": None if hold is None else hold.target,
+            "heard_ms": dict(self._heard_ms),
+            "silent": dict(self._silent),
+        }
+
+    def not_ready(self) -> str | None:
+        """Why no client is taken for the moment; a fenced worker is ready: links and readers use it."""
+        return None if self._core.learned else "the other clusters are being asked whether one of them took over"
+
+    def service_url(self, home: str, *, http: bool = False) -> tuple[dict[str, str], FailoverEpoch]:
+        """In the form that Pulsar's clients poll: where the clients of ``home`` connect, and the record behind it.
+
+        Raises :class:`KeyError` for a cluster that the topology does not have.
+        """
+        if home not in self._addresses:
+            raise KeyError(home)
+        by = serving(self._core.record, home)
+        if by not in self._addresses:
+            by = home
+        url = f"http://{self._addresses[by]}" if http else self._urls()[by]
+        return {
+            "serviceUrl": url,
+            "tlsTrustCertsFilePath": "",
+            "authPluginClassName": "",
+            "authParamsString": "",
+        }, self._core.record
+
+    @property
+    def clusters(self) -> list[str]:
+        return list(self._addresses)
+
+    def topics(self, names: list[str] | None) -> list[dict[str, Any]]:
+        """See :meth:`Gatekeeper.topics`."""
+        return self._gatekeeper.topics(names)
+
+    async def missing(self, marks: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
+        """See :meth:`Gatekeeper.missing`."""
+        return await self._gatekeeper.missing(marks)
+
+    async def hold(
+        self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
+    ) -> dict[str, Any]:
+        """Fence this cluster for a planned switch; returns its topics when nobody changes them any more."""
+        until_ms = _now_ms() + min(lease_ms, HOLD_MS_MAX)
+        self._run_gates(self._core.hold_clients(operation, target, expected, until_ms, keep_consumers=keep_consumers))
+        await self._gatekeeper.settled(operation)
+        held = 0
+        if not keep_consumers:
+            held = await self._gatekeeper.let_consumers_finish()
+            await self._gatekeeper.settled(operation)
+        self._core.renew(operation, _now_ms() + min(lease_ms, HOLD_MS_MAX))
+        return {"held_entries": held, "topics": self._gatekeeper.topics()}
+
+    def renew(self, operation: str, lease_ms: int) -> None:
+        """Raises :class:`EpochConflict`."""
+        self._core.renew(operation, _now_ms() + min(lease_ms, HOLD_MS_MAX))
+
+    def release(self, operation: str) -> None:
+        self._run_gates(self._core.release(operation))
+
+    async def propose(
+        self, *, kind: str, homes: Sequence[str], expected: Precedence, keep_consumers: bool
+    ) -> dict[str, Any]:
+        """Take over. Returns the record, and what is here of the former server's messages, when it is durable.
+
+        Raises :class:`EpochConflict`, :class:`SwitchImpossible`, and the store's errors.
+        """
+        async with self._proposing:
+            record = switched(
+                self._core.record,
+                kind=kind,
+                homes=homes,
+                target=self.engine.cluster,
+                record_id=uuid.uuid4().hex,
+                at_ms=_wall_ms(),
+                keep_consumers=keep_consumers,
+            )
+            self._core.propose(record, expected)
+            switch = {"record": as_json(record), "marks": self._gatekeeper.marks_of(record.source)}
+            await self._remember_switch(switch)
+            await self._save(record)
+            self._spawn(self._core.on_saved(record))
+            return switch
+
+    def adopt(self, record: FailoverEpoch) -> None:
+        """Another worker, or a coordinator, tells of a record."""
+        self._spawn(self._core.on_record(record))
+
+    def switches(self) -> list[dict[str, Any]]:
+        """The newest switches to this cluster, each with what it had of the former server's messages, newest first."""
+        stored = self.engine.store.meta(SWITCHES) or []
+        found = (self.engine.store.meta(f"{SWITCHES} {name}") for name in reversed(stored))
+        return [switch for switch in found if switch is not None]
+
+    async def _remember_switch(self, switch: dict[str, Any]) -> None:
+        name = f"{switch['record']['epoch']}-{switch['record']['record_id']}"
+        names = [*(self.engine.store.meta(SWITCHES) or []), name]
+        for old in names[:-SWITCHES_KEPT]:
+            await self.engine.writer.put("meta", f"{SWITCHES} {old}".encode(), None)
+        await self.engine.remember(f"{SWITCHES} {name}", switch)
+        await self.engine.remember(SWITCHES, names[-SWITCHES_KEPT:])
+
+    def _urls(self) -> dict[str, str]:
+        return {name: self._service_urls.get(name, f"http://{address}") for name, address in self._addresses.items()}
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
