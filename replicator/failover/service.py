@@ -12,20 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.log.block import BlockKind, BlockView
-from replicator.engine.log.entry import decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.engine.log.writer import AppendedBlock
-from replicator.engine.topic import Topic
-from replicator.engine.topic_listener import TopicListener
-from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.failover.core import (
     HOLD_MS_MAX,
     Action,
@@ -45,12 +38,12 @@ from replicator.failover.epochs import (
     serving,
     switched,
 )
+from replicator.failover.epochs_log import EpochsLog
 from replicator.failover.errors import FailoverError
 from replicator.failover.gatekeeper import Gatekeeper
 from replicator.failover.peers import Peers, record_of
-from snapshots.errors import MarkerCorrupt
-from snapshots.markers import FailoverEpoch, decode_marker, encode_marker
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.markers import FailoverEpoch
+from snapshots.position import Position
 
 POLL_SECONDS: Final = 2.0
 TICK_SECONDS: Final = 0.5
@@ -58,7 +51,6 @@ SWITCHES_KEPT: Final = 10
 """Of the newest switches to this cluster it is kept what it had of the former one: some kilobytes a thousand topics."""
 RECORD: Final = "failover_record"
 SWITCHES: Final = "failover_switches"
-PRODUCER_NAME: Final = "replicator"
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +61,7 @@ class EpochIndex(Protocol):
     def failover_epoch(self, record: FailoverEpoch) -> None: ...
 
 
-class FailoverService(TopicListener):
+class FailoverService:
     """The failover of the worker of ``engine``'s cluster.
 
     ``addresses`` has the HTTP address of every cluster of the topology, this one included; ``service_urls`` where
@@ -90,6 +82,7 @@ class FailoverService(TopicListener):
         self._index = index
         self._core = FailoverCore(engine.cluster)
         self._gatekeeper = Gatekeeper(engine, self._urls())
+        self._log = EpochsLog(engine, self.adopt)
         self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
         self._heard_ms: dict[str, int] = {}
         """By cluster, the wall clock when it answered last."""
@@ -104,8 +97,8 @@ class FailoverService(TopicListener):
     def close_gate(self) -> None:
         """Before the API is there: no client is taken until the others were asked."""
         stored = self.engine.store.meta(RECORD)
-        self.engine.add_listener(self)
-        actions = self._core.start(None if stored is None else from_json(stored), self._logged())
+        self.engine.add_listener(self._log)
+        actions = self._core.start(None if stored is None else from_json(stored), self._log.records())
         self._asking_at_start = [action for action in actions if not isinstance(action, SetGate)]
         self._run_gates(actions)
 
@@ -142,44 +135,6 @@ class FailoverService(TopicListener):
         """The index lost what it had."""
         if self._index is not None and self._core.record.epoch:
             self._index.failover_epoch(self._core.record)
-
-    # What the engine tells.
-
-    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        if topic.name != EPOCHS_TOPIC:
-            return
-        for block in blocks:
-            if block.header.kind is BlockKind.MARKERS:
-                before = Position(block.position.ledger, block.position.entry - 1)
-                for record in self._records(topic, before, block.last):
-                    self._spawn(self._core.on_record(record))
-
-    def _logged(self) -> Iterator[FailoverEpoch]:
-        """The records in the log of the epochs' topic; failovers are rare, so that it is short."""
-        topic = self.engine.find(EPOCHS_TOPIC)
-        if topic is not None:
-            yield from self._records(topic, BEFORE_ALL, topic.last_add_confirmed)
-
-    def _records(self, topic: Topic, after: Position, upto: Position) -> Iterator[FailoverEpoch]:
-        while after < upto:
-            blocks, reached = topic.read_blocks(after, upto, bytes_max=1 << 20)
-            for stored in blocks:
-                if stored.header.kind is BlockKind.MARKERS:
-                    yield from self._decoded(topic, BlockView(stored.block, stored.header))
-            if reached == after:
-                return
-            after = reached
-
-    def _decoded(self, topic: Topic, view: BlockView) -> Iterator[FailoverEpoch]:
-        for entry in view.entries():
-            try:
-                metadata, payload = decode_entry(entry, check=False)
-                marker = decode_marker(metadata.marker_type, payload)
-            except (EngineError, MarkerCorrupt) as error:
-                log.warning("marker cannot be read", topic=topic.name, reason=str(error))
-                continue
-            if isinstance(marker, FailoverEpoch):
-                yield marker
 
     # Carrying out what the core says.
 
@@ -236,12 +191,7 @@ class FailoverService(TopicListener):
         await self.engine.remember(RECORD, as_json(record))
 
     async def _announce(self, record: FailoverEpoch) -> None:
-        marker_type, payload = encode_marker(record)
-        metadata = MessageMetadata(
-            producer_name=PRODUCER_NAME, sequence_id=record.epoch, publish_time=_wall_ms(), marker_type=int(marker_type)
-        )
-        topic = await self.engine.topic(EPOCHS_TOPIC, by_link=True)
-        await topic.write_marker(encode_entry(metadata, payload))
+        await self._log.write(record)
         await asyncio.gather(*(self._tell(cluster, record) for cluster in list(self._peers.addresses)))
 
     async def _tell(self, cluster: str, record: FailoverEpoch) -> None:
@@ -385,7 +335,7 @@ class FailoverService(TopicListener):
             return switch
 
     def adopt(self, record: FailoverEpoch) -> None:
-        """Another worker, or a coordinator, tells of a record."""
+        """A record came, by a marker or told by another worker or a coordinator."""
         self._spawn(self._core.on_record(record))
 
     def switches(self) -> list[dict[str, Any]]:
