@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pyroaring import BitMap
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 probes = st.one_of(
     st.just(BEFORE_ALL),
@@ -63,7 +66,9 @@ class CursorMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.log = LogIndex()
         self.model = Model()
-        self.cursor = Cursor(self.log, CursorState())
+        self.cursor = Cursor(self.log, CursorState(replicated=True))
+        self.told: set[tuple[Position, int]] = set()
+        """What others were told of this generation, or told us."""
         self.ledger, self.following = 1, 0
         self.highest: tuple[int, Position] = (1, BEFORE_ALL)
 
@@ -151,17 +156,91 @@ class CursorMachine(RuleBasedStateMachine):
         generation = self.model.generation + step
         if step > 0:
             self.model.restart(position, generation)
+            self.told = set(self.model.acked)
         elif step == 0:
-            self.model.ack_through(position)
+            self._told_by_others(lambda: self.model.ack_through(position))
         before = deepcopy(self.cursor.state)
         changed = self.cursor.merge_mark_delete(position, generation)
         assert changed == (self.cursor.state != before)
         assert not self.cursor.merge_mark_delete(position, generation), "merging again changed something"
 
+    @rule(data=st.data(), tell=st.booleans())
+    def merge_acks(self, data: Any, tell: bool) -> None:
+        """Union with the plain set, whatever of it is here, is a marker, or was known."""
+        places = st.one_of(
+            st.builds(Position, st.integers(0, 3), st.integers(0, 8)),
+            st.sampled_from([*self.model.sizes, BEFORE_ALL]),
+        )
+        whole = data.draw(st.lists(places.filter(lambda p: p.entry >= 0), max_size=12))
+        begun = st.sampled_from(list(self.cursor.state.batch_acks) or [BEFORE_ALL])
+        batches = data.draw(st.dictionaries(places | begun, st.sets(st.integers(0, 6), max_size=4), max_size=4))
+
+        def unite() -> None:
+            for position in whole:
+                if position in self.model.sizes:
+                    self.model.ack(position)
+            for position, indexes in batches.items():
+                size = self.model.sizes.get(position, 0)
+                self.model.ack(position, [index for index in indexes if index < size])
+
+        if tell:
+            unite()
+        else:
+            self._told_by_others(unite)
+        positions, bitmaps = PositionSet(whole), {p: BitMap(indexes) for p, indexes in batches.items()}
+        before = deepcopy(self.cursor.state)
+        changed = self.cursor.merge_acks(positions, bitmaps, self.model.sizes.__getitem__, tell=tell)
+        assert changed == (self.cursor.state != before)
+        assert positions == PositionSet(whole), "what was handed in is the caller's"
+        again = self.cursor.merge_acks(positions, bitmaps, self.model.sizes.__getitem__, tell=tell)
+        assert not again, "merging again changed something"
+
+    def _told_by_others(self, unite: Callable[[], None]) -> None:
+        before = set(self.model.acked)
+        unite()
+        self.told |= self.model.acked - before
+
+    @rule(position=probes, through=st.booleans())
+    def adopt_a_generation(self, position: Position, through: bool) -> None:
+        self.model.restart(position if through else BEFORE_ALL, self.model.generation + 2)
+        self.told = set(self.model.acked)
+        if through:
+            self.cursor.adopt_generation(self.model.generation, through=position)
+        else:
+            self.cursor.adopt_generation(self.model.generation)
+
+    # Others are told.
+
+    @rule()
+    def tell_others(self) -> None:
+        untold = self.cursor.take_untold()
+        if untold.whole:
+            self.told = set(self.model.acked)
+        for position, size in self.model.sizes.items():
+            if position in untold.positions:
+                self.told |= {(position, index) for index in range(size)}
+        for position in untold.batches:
+            acked = self.cursor.acked_indexes(position)
+            assert acked is not None, "what has become whole since is told as a whole"
+            self.told |= {(position, index) for index in acked}
+        assert self.told <= self.model.acked, "invariant 5: told of what nobody has consumed"
+        assert self.told == self.model.acked, "others miss something"
+        assert not self.cursor.take_untold()
+        assert self.cursor.told()
+        assert not self.cursor.state.to_tell
+
+    @rule()
+    def replicate_no_more_and_again(self) -> None:
+        self.cursor.set_replicated(False)
+        assert self.cursor.state.untold is None
+        assert not self.cursor.state.to_tell
+        self.cursor.set_replicated(True)
+
     @rule(position=probes)
     def seek(self, position: Position) -> None:
         self.model.restart(position, self.model.generation + 1)
         self.cursor.restart(position)
+        self.told = set()
 
     @rule()
     def crash_and_load(self) -> None:
@@ -193,6 +272,11 @@ class CursorMachine(RuleBasedStateMachine):
         assert cursor.backlog_entries() == sum(bool(model.sizes[p]) for p in beyond) - len(whole)
 
     @invariant()
+    def whoever_has_something_to_tell_says_so_in_the_store(self) -> None:
+        if hasattr(self, "model") and self.cursor.state.untold:
+            assert self.cursor.state.to_tell
+
+    @invariant()
     def invariant_6_within_a_generation_it_never_goes_back(self) -> None:
         if not hasattr(self, "model"):
             return
@@ -202,7 +286,7 @@ class CursorMachine(RuleBasedStateMachine):
 
 
 TestCursorMachine = CursorMachine.TestCase
-TestCursorMachine.settings = settings(max_examples=150, stateful_step_count=30)
+TestCursorMachine.settings = settings(max_examples=250, stateful_step_count=30)
 
 
 claims = st.lists(st.tuples(st.builds(Position, st.integers(0, 4), st.integers(-1, 6)), st.integers(1, 3)), max_size=6)
@@ -236,3 +320,46 @@ def test_invariant_6_merging_does_not_depend_on_order_grouping_or_repetition(
     regrouped = Cursor(log_of_four_ledgers(), first)
     regrouped.merge_mark_delete(second.mark_delete, second.generation)
     assert regrouped.state == merged(claimed)
+
+
+acks = st.tuples(
+    st.sets(st.builds(Position, st.integers(0, 5), st.integers(0, 6)), max_size=8),
+    st.dictionaries(
+        st.builds(Position, st.integers(0, 5), st.integers(0, 6)), st.sets(st.integers(0, 2), max_size=2), max_size=3
+    ),
+)
+Acks = tuple[set[Position], dict[Position, set[int]]]
+BATCH = 3
+
+
+def merge_into(cursor: Cursor, acked: Acks) -> None:
+    whole, batches = acked
+    cursor.merge_acks(PositionSet(whole), {p: BitMap(i) for p, i in batches.items()}, lambda _: BATCH, tell=False)
+
+
+def united(sides: list[Acks]) -> CursorState:
+    cursor = Cursor(log_of_four_ledgers(), CursorState())
+    for side in sides:
+        merge_into(cursor, side)
+    return cursor.state
+
+
+def state_as_acks(state: CursorState) -> Acks:
+    """What a whole state says of the log of four ledgers."""
+    log = log_of_four_ledgers()
+    passed = PositionSet()
+    for ledger, first, last in log.runs_between(BEFORE_ALL, state.mark_delete):
+        passed.add_range(ledger, first, last)
+    passed.update(state.individually_deleted)
+    return set(passed), {position: set(indexes) for position, indexes in state.batch_acks.items()}
+
+
+@given(st.lists(acks, max_size=5), st.randoms(use_true_random=False))
+def test_invariant_6_merging_acks_does_not_depend_on_order_grouping_or_repetition(
+    sides: list[Acks], random: Any
+) -> None:
+    shuffled = [*sides, *random.choices(sides, k=3)] if sides else []
+    random.shuffle(shuffled)
+    assert united(shuffled) == united(sides)
+    half = len(sides) // 2
+    assert united([state_as_acks(united(sides[:half])), state_as_acks(united(sides[half:]))]) == united(sides)

@@ -10,11 +10,13 @@ from cursor_support import TOPIC_ID, CursorTables
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pyroaring import BitMap
 
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CursorRows
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 LEDGERS = ((1, 200_000), (2, 300), (5, 70_000))
 """Ledgers of several chunks each, with positions near the borders of chunks drawn more often."""
@@ -61,13 +63,34 @@ class CursorRowsMachine(RuleBasedStateMachine):
         if following is not None:
             self.cursor.acknowledge(following, None, BATCH)
 
+    @rule(
+        position=positions,
+        entries=st.sampled_from([1, 5, 300, 66_000, 140_000]),
+        batch=positions,
+        index=st.integers(0, 2),
+    )
+    def merge_acks(self, position: Position, entries: int, batch: Position, index: int) -> None:
+        """Runs over several chunks at once, and one batch, which may be whole by that."""
+        run = PositionSet()
+        run.add_range(position.ledger, position.entry, position.entry + entries - 1)
+        self.cursor.merge_acks(run, {batch: BitMap([index])}, lambda _: BATCH, tell=False)
+
+    @rule(generations=st.integers(1, 3), through=st.just(BEFORE_ALL) | positions)
+    def adopt_a_generation(self, generations: int, through: Position) -> None:
+        self.cursor.adopt_generation(self.cursor.generation + generations, through=through)
+
+    @rule()
+    def tell(self) -> None:
+        self.cursor.take_untold()
+        self.cursor.told()
+
     @rule(position=st.just(BEFORE_ALL) | positions)
     def seek(self, position: Position) -> None:
         self.cursor.restart(position)
 
     @rule(flag=st.booleans(), value=st.text(max_size=3))
     def set_head(self, flag: bool, value: str) -> None:
-        self.cursor.state.replicated = flag
+        self.cursor.set_replicated(flag)
         self.cursor.state.properties = {"p": value}
 
     # Saves, and what goes wrong with them.
@@ -133,6 +156,9 @@ class CursorRowsMachine(RuleBasedStateMachine):
             return
         state, _ = self.tables.load()
         assert state == self.saved
+        assert self.saved is not None
+        assert state.to_tell == self.saved.to_tell
+        assert bool(state.untold) == state.to_tell, "what was under way to others at a crash is told again, whole"
         assert self.tables.load("s2")[0] == self.other
 
     @invariant()

@@ -31,6 +31,7 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 T = TypeVar("T")
 KEYS = ["", "a", "b", "c", "d"]
@@ -156,7 +157,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @initialize(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=8), consumers=st.integers(0, 3))
     def start(self, sizes: list[int], consumers: int) -> None:
-        self.run(self.topic.create_subscription(SUBSCRIPTION, BEFORE_ALL, replicated=False))
+        self.run(self.topic.create_subscription(SUBSCRIPTION, BEFORE_ALL, replicated=True))
         self._publish([(KEYS[at % len(KEYS)], size) for at, size in enumerate(sizes)])
         for _ in range(consumers):
             self.subscribe()
@@ -304,6 +305,29 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if entry.consumed:
                 entry.holder = None
         assert self.run(self.subscription.skip(messages)) == messages - left
+        self._check()
+
+    @rule(data=st.data(), tell=st.booleans())
+    def other_clusters_acknowledge(self, data: Any, tell: bool) -> None:
+        """What consumers here hold of it, or wait for, they need not process: nobody gets it (again)."""
+        some = st.sampled_from(list(self.log))
+        held = st.sampled_from([p for p, e in self.log.items() if e.holder is not None] or list(self.log))
+        whole = data.draw(st.lists(some | held, max_size=4))
+        batches = data.draw(st.dictionaries(some | held, st.sets(st.integers(0, 3), min_size=1), max_size=2))
+        for position in whole:
+            self.log[position].consume()
+        for position, indexes in batches.items():
+            entry = self.log[position]
+            entry.acked |= {index for index in indexes if index < entry.size}
+            if entry.consumed:
+                entry.consume()
+
+        async def merge() -> None:
+            bitmaps = {position: BitMap(indexes) for position, indexes in batches.items()}
+            self.subscription.merge_acks(PositionSet([*whole, Position(2**40, 7)]), bitmaps, tell=tell)
+            await self.subscription.saved()
+
+        self.run(merge())
         self._check()
 
     @rule(position=st.sampled_from([Position(2**40, 7), Position(1, 0)]))

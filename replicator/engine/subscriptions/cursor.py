@@ -256,11 +256,17 @@ class Cursor:
         state.untold = Untold(whole=True) if replicated else None
 
     def take_untold(self) -> Untold:
-        """What changed here since the last call; empty if nothing has, or if nobody is to be told."""
-        untold = self._state.untold
+        """What changed here since the last call; empty if nothing has, or if nobody is to be told.
+
+        A batch that is consumed as a whole by now, also by what others said, is among the positions.
+        """
+        state, untold = self._state, self._state.untold
         if not untold:
             return Untold()
-        self._state.untold = Untold()
+        state.untold = Untold()
+        for position in list(untold.batches):
+            if position <= state.mark_delete or position in state.individually_deleted:
+                untold.note(position)
         return untold
 
     def told(self) -> bool:
