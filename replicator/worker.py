@@ -28,14 +28,15 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
-from replicator.index_writer import IndexWriter
+from replicator.index.writer import IndexWriter
 from replicator.running_links import RunningLinks, incoming
-from replicator.sync import SubscriptionSync
+from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology, TopologyError
 from replicator.topology_reload import NotRunning, TopologyReloader
 from snapshots.actions import ControllerSettings
 from snapshots.errors import SnapshotsError
 from snapshots.mapping import SnapshotMapping
+from snapshots.position import Position
 
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
@@ -185,7 +186,7 @@ class Worker:
 
     async def _start_parts(self, engine: Engine, database: Database) -> None:
         name, topology = self._cluster.name, self._reloader.topology
-        self._index = IndexWriter(database, cluster=name, resync=self._resync)
+        self._index = IndexWriter(database, cluster=name, resync=self._resync, engine=engine, kept=self._kept_mappings)
         settings = ControllerSettings(
             snapshot_interval_ms=topology.sync.snapshot_interval_ms,
             snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
@@ -237,6 +238,11 @@ class Worker:
                     cursor.mark_delete,
                     replicated=subscription.replicated,
                 )
+
+    def _kept_mappings(self, topic: str, peer: str) -> list[Position]:
+        """The local positions of the mappings that are in memory: those that the index keeps."""
+        assert self._sync is not None
+        return [mapping.local for mapping in self._sync.mappings_of(topic, peer)]
 
     # What the API asks.
 

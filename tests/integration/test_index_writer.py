@@ -14,9 +14,10 @@ import psutil
 import psycopg
 import pytest
 
-from replicator import index_writer
 from replicator.database import Database, DatabaseUnavailable
-from replicator.index_writer import IndexWriter
+from replicator.index import waiting
+from replicator.index import writer as index_writer
+from replicator.index.writer import IndexWriter
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 from snapshots.repository import RepositoryUnavailable, SnapshotRepository, SubscriptionState
@@ -46,6 +47,9 @@ class FakeWorker:
         for name, entry in self.marks.items():
             self.writer.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
 
+    def kept(self, topic: str, peer: str) -> list[Position]:
+        return [item.local for item in self.mappings.values() if (topic, peer) == (TOPIC, item.peer)]
+
     def record(self, *entries: int) -> None:
         assert self.writer is not None
         for entry in entries:
@@ -63,7 +67,7 @@ async def running(setting: str, data: Path, worker: FakeWorker) -> AsyncIterator
     database = Database(setting, data, cluster="us-east", known_good=False)
     await database.start()
     assert database.engine is not None
-    worker.writer = IndexWriter(database, cluster="us-east", resync=worker.resync)
+    worker.writer = IndexWriter(database, cluster="us-east", resync=worker.resync, kept=worker.kept)
     worker.writer.start()
     try:
         yield database, SnapshotRepository(database.engine, "us-east")
@@ -139,7 +143,7 @@ def test_rows_of_a_topic_made_anew_are_not_deleted_with_the_old_ones(
     postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Topics are deleted and made anew all the time, while the database takes one row after another."""
-    monkeypatch.setattr(index_writer, "BATCH_MAX", 1)
+    monkeypatch.setattr(waiting, "BATCH_MAX", 1)
     monkeypatch.setattr(index_writer, "GATHER_SECONDS", 0.001)
 
     async def main() -> None:
@@ -248,7 +252,7 @@ def test_while_the_database_is_away_reading_fails_at_once_and_says_why(data_dir:
 def test_more_than_the_writer_keeps_is_written_anew_and_not_lost(
     postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "WAITING_MAX", 10)
+    monkeypatch.setattr(waiting, "WAITING_MAX", 10)
 
     async def main() -> None:
         worker = FakeWorker()
@@ -261,11 +265,9 @@ def test_more_than_the_writer_keeps_is_written_anew_and_not_lost(
     asyncio.run(main())
 
 
-def test_thinned_mappings_leave_the_index_after_a_while(
-    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+def test_mappings_that_memory_thinned_leave_the_index_without_writing_all_anew(
+    postgres_url: str, data_dir: Path
 ) -> None:
-    monkeypatch.setattr(index_writer, "MAPPINGS_BETWEEN_RESYNCS", 50)
-
     async def main() -> None:
         worker = FakeWorker()
         async with running(postgres_url, data_dir, worker):
@@ -273,8 +275,9 @@ def test_thinned_mappings_leave_the_index_after_a_while(
             await until(lambda: rows(postgres_url) == 40)
             for entry in range(0, 40, 2):
                 del worker.mappings[entry]
-            worker.record(*range(40, 100))
-            await until(lambda: rows(postgres_url) == 80)
+            worker.record(*range(40, 40 + index_writer.MAPPINGS_BETWEEN_THINNINGS))
+            await until(lambda: rows(postgres_url) == 20 + index_writer.MAPPINGS_BETWEEN_THINNINGS)
+            assert worker.resyncs == 1
 
     asyncio.run(main())
 
@@ -295,7 +298,7 @@ def test_a_row_that_the_database_never_takes_does_not_keep_the_others_out(postgr
 
 
 def test_an_idle_worker_notices_that_its_database_has_gone(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.index_writer.PROBE_SECONDS", 0.2)
+    monkeypatch.setattr("replicator.index.writer.PROBE_SECONDS", 0.2)
 
     async def main() -> None:
         async with running("embedded", data_dir, FakeWorker()) as (database, _):

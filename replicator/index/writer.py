@@ -1,0 +1,448 @@
+"""Writes what the worker knows to Postgres, behind everything else (invariants 9 and 11).
+
+1. Changes are kept by key (:mod:`replicator.index.waiting`), so a subscription that moves a thousand times a second is
+   written with its newest state only. One task writes them in batches, one batch at a time, so that an older state
+   never overtakes a newer one. The exact mapping is read from the store when it is written
+   (:mod:`replicator.index.extents`).
+2. If a write fails it is tried again with growing, random pauses for as long as the worker runs; each try is bounded.
+3. While the database is away, or when more changed than is kept, the index is marked as *behind*. Once the database
+   answers, the worker gives all that it knows again (``resync``), and extents are compared with the store; what the
+   index has beyond that is outdated, and is removed. The same is done when the worker starts.
+4. Mappings are thinned in memory as they come. Every :data:`MAPPINGS_BETWEEN_THINNINGS` of a topic and peer, those that
+   memory did not keep are deleted here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_never,
+    wait_random_exponential,
+)
+
+from replicator.database import Database, DatabaseError
+from replicator.engine.engine import Engine
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.index.extents import WRITE_SECONDS_MAX, ExtentWriter
+from replicator.index.waiting import Changes, Waiting
+from snapshots import markers
+from snapshots.errors import ExtentsCorrupt
+from snapshots.mapping import SnapshotMapping
+from snapshots.position import Position
+from snapshots.repository import (
+    AuditEntry,
+    ExtentKey,
+    FailoverEpoch,
+    LinkState,
+    RepositoryUnavailable,
+    RowsRefused,
+    SnapshotRepository,
+    SubscriptionState,
+)
+
+MAPPINGS_BETWEEN_THINNINGS: Final = 64
+"""So many rows of a topic and peer the index may have beyond those in memory."""
+PROBE_SECONDS: Final = 5.0
+"""How long a database that is away goes unnoticed while there is nothing to write."""
+GATHER_SECONDS: Final = 0.1
+"""Changes are gathered for this long, so that a statement carries many."""
+EXTENTS_SECONDS: Final = 2.0
+"""The last segment of a mapping that grows is written again this often."""
+LOOK_UP_SECONDS_MAX: Final = 3.0
+"""Who asks for one position is answered by then, if need be from the store."""
+RETRY_SECONDS_MIN: Final = 0.2
+RETRY_SECONDS_MAX: Final = 10.0
+LAST_FLUSH_SECONDS_MAX: Final = 3.0
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class IndexWriter:
+    """The index of one worker.
+
+    ``resync`` is called to be given everything again; it calls back with each piece. ``engine`` has the extents and the
+    cursors; without it there is no exact mapping in the index. ``kept`` gives the local positions of the snapshot
+    mappings of a topic and peer that are in memory.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        cluster: str,
+        resync: Callable[[], None],
+        engine: Engine | None = None,
+        kept: Callable[[str, str], Collection[Position]] | None = None,
+    ) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._resync = resync
+        self._engine = engine
+        self._kept = kept
+        self._waiting = Waiting()
+        self.extents = None if engine is None else ExtentWriter(engine)
+        self._extents_due = 0.0
+        self._behind = True  # what was written before this process started may be incomplete
+        self._resyncing = False
+        self._unthinned: dict[tuple[str, str], int] = {}
+        """Mappings of a topic and peer since those that memory dropped were deleted."""
+        self.writing = asyncio.Lock()
+        """Held by who writes."""
+        self.rows_refused = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._changed.set()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="index writer")
+        self._task.add_done_callback(_report)
+
+    async def stop(self) -> None:
+        """Write what is waiting, if the database takes it at once."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._database.state != "up":
+            return
+        try:
+            async with asyncio.timeout(LAST_FLUSH_SECONDS_MAX):
+                await self.flush()
+        except (RepositoryUnavailable, DatabaseError, TimeoutError):
+            pass  # the next start writes it from the log
+
+    # What there is to write.
+
+    def mapping_recorded(self, topic: str, mapping: SnapshotMapping) -> None:
+        self._waiting.mapping(topic, mapping)
+        if self._kept is not None:
+            self._unthinned[topic, mapping.peer] = self._unthinned.get((topic, mapping.peer), 0) + 1
+        self._note()
+
+    def extents_recorded(
+        self, topic: str, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
+    ) -> None:
+        """A block was copied, and is durable. Costs nothing but a note: the positions are read from the store."""
+        if self.extents is not None:
+            self.extents.grown(ExtentKey(topic, origin, incarnation))
+
+    def extents_trimmed(self, topic: str, local_through: Position) -> None:
+        """The log of ``topic`` is gone up to ``local_through``."""
+        if self.extents is not None:
+            self.extents.trimmed(topic, local_through)
+
+    def subscription_moved(
+        self,
+        topic: str,
+        name: str,
+        generation: int,
+        mark_delete: Position,
+        *,
+        replicated: bool,
+        ack_vector: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``ack_vector`` is a summary by origin, ``{"through": position, "beyond": entries}``. What is acknowledged
+        beyond the mark-delete position is counted when the state is written."""
+        state = SubscriptionState(topic, name, generation, mark_delete, replicated, ack_vector=ack_vector)
+        self._waiting.state(topic, name, state)
+        self._note()
+
+    def subscription_deleted(self, topic: str, name: str, generation: int | None = None) -> None:
+        """With a ``generation`` its tombstone is kept."""
+        buried = None if generation is None else SubscriptionState.buried(topic, name, generation)
+        self._waiting.state(topic, name, buried)
+        self._note()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Nothing of it is left; what comes after this call is of another topic of the name."""
+        if self.extents is not None:
+            self.extents.topic_deleted(topic)
+        for key in [key for key in self._unthinned if key[0] == topic]:
+            del self._unthinned[key]
+        if self._behind:
+            return  # everything is written anew, and what is not written then is deleted
+        self._waiting.topic_deleted(topic)
+        self._note()
+
+    def link_state(
+        self,
+        link_key: str,
+        topic: str,
+        *,
+        state: str,
+        acknowledged: Position,
+        backlog_entries: int,
+        detail: str = "",
+    ) -> None:
+        """What a link has to say of a topic; told again in a resync, else the index forgets it then."""
+        self._waiting.link(LinkState(link_key, topic, state, acknowledged, backlog_entries, detail))
+        self._note()
+
+    def failover_epoch(
+        self,
+        record: markers.FailoverEpoch,
+        *,
+        completed_at: datetime | None = None,
+        report: Mapping[str, Any] | None = None,
+    ) -> None:
+        """What the marker of an epoch says; ``report`` is what the failover reported."""
+        said = {"writer": record.writer, "record_id": record.record_id, "serving": dict(record.serving)}
+        started_at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
+        self._waiting.epoch(
+            FailoverEpoch(
+                record.epoch,
+                record.source,
+                record.target,
+                record.kind,
+                started_at,
+                completed_at,
+                {**said, **(report or {})},
+            )
+        )
+        self._note()
+
+    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Somebody did something to this cluster. Kept in Postgres alone: it is written late rather than not, but what
+        a crash takes while the database is away is lost."""
+        self._waiting.audit(AuditEntry(uuid4(), datetime.now(UTC), actor, action, subject, detail))
+        self._note()
+
+    @property
+    def entries_dropped(self) -> int:
+        """Failover epochs and audit entries that were never written: the database was away for too long."""
+        return self._waiting.dropped
+
+    def _note(self) -> None:
+        if not self._resyncing:
+            self._waiting.check_limit()
+            if self._waiting.overflowed:
+                self._waiting.overflowed = False
+                self._behind = True
+        self._changed.set()
+
+    # Reading, for people and tools.
+
+    async def mappings(self, topic: str) -> list[SnapshotMapping]:
+        """The mappings of a topic as Postgres has them, after what is waiting was written.
+
+        Raises :class:`RepositoryUnavailable`.
+        """
+        self._check_up()
+        await self.flush(extents=False)
+        return await self.repository().mappings(topic)
+
+    async def to_local(self, key: ExtentKey, position: Position) -> Position | None:
+        """Where the entry of an origin lies here, as Postgres has it, after what is waiting of it was written.
+
+        Raises :class:`RepositoryUnavailable`.
+        """
+        return await self._look_up(key.topic, lambda repository: repository.to_local(key, position))
+
+    async def to_origin(self, topic: str, position: Position) -> tuple[ExtentKey, Position] | None:
+        """What the entry at a position here was at its origin; None if it was not copied. As :meth:`to_local`."""
+        return await self._look_up(topic, lambda repository: repository.to_origin(topic, position))
+
+    async def _look_up(self, topic: str, ask: Callable[[SnapshotRepository], Awaitable[T]]) -> T:
+        self._check_up()
+        if self._behind or self.extents is None or topic in self.extents.held:
+            raise RepositoryUnavailable("the index is being brought up to date")
+        try:
+            async with asyncio.timeout(LOOK_UP_SECONDS_MAX):
+                async with self.writing:
+                    await self._delete_topics()
+                    await self.extents.write(self.repository(), topic=topic)
+                return await ask(self.repository())
+        except (TimeoutError, ExtentsCorrupt) as error:
+            raise RepositoryUnavailable(str(error) or f"no answer in {LOOK_UP_SECONDS_MAX:.0f} s") from None
+
+    def _check_up(self) -> None:
+        if self._database.state != "up":
+            raise RepositoryUnavailable(self._database.detail)
+
+    # Writing.
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause()):
+                    await self._changed.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._changed.clear()
+            retrying = AsyncRetrying(
+                retry=retry_if_exception_type((RepositoryUnavailable, DatabaseError, TimeoutError)),
+                wait=wait_random_exponential(multiplier=RETRY_SECONDS_MIN, max=RETRY_SECONDS_MAX),
+                stop=stop_never,
+                before_sleep=self._note_failure,
+            )
+            async for attempt in retrying:
+                with attempt:
+                    if self._database.state != "up":
+                        self._behind = True
+                        await self._database.recover()
+                        log.info("database is up", cluster=self._cluster)
+                    await self.flush(extents=asyncio.get_running_loop().time() >= self._extents_due)
+                    async with asyncio.timeout(WRITE_SECONDS_MAX):
+                        await self.repository().now()  # an idle worker notices too when its database has gone
+
+    def _pause(self) -> float:
+        if self.extents is None or not self.extents.waiting:
+            return PROBE_SECONDS
+        return max(0.0, min(PROBE_SECONDS, self._extents_due - asyncio.get_running_loop().time()))
+
+    def _note_failure(self, retry_state: RetryCallState) -> None:
+        error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        reason = str(error) or "no answer in time"
+        if self._database.state != "down":
+            log.warning("database is away; the index will catch up", cluster=self._cluster, reason=reason)
+        self._database.mark_down(reason)
+
+    async def flush(self, *, extents: bool = True) -> None:
+        """Write everything that waits; what a failed statement did not write waits again."""
+        async with self.writing:
+            if self._behind:
+                await self._write_anew()
+            await self._write_waiting()
+            await self._thin()
+            if extents and self.extents is not None:
+                self._extents_due = asyncio.get_running_loop().time() + EXTENTS_SECONDS
+                try:
+                    await self.extents.write(self.repository())
+                except RowsRefused as error:
+                    self.rows_refused += 1
+                    log.warning("extents refused by the database", reason=str(error))
+
+    async def _write_anew(self) -> None:
+        repository = self.repository()
+        async with asyncio.timeout(WRITE_SECONDS_MAX):
+            began = await repository.now()
+        self._waiting.clear()
+        self._resyncing = True
+        try:
+            self._resync()
+        finally:
+            self._resyncing = False
+        self._behind = False
+        self._unthinned.clear()
+        if self.extents is not None:
+            self.extents.check_all()
+            self._extents_due = 0.0
+        try:
+            await self._write_waiting()
+            if not self._behind:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    await repository.prune_not_written_since(began)
+        except BaseException:
+            self._behind = True
+            raise
+
+    async def _write_waiting(self) -> None:
+        """What comes while it writes is left to the next time, when more has been gathered."""
+        await self._delete_topics()
+        batches = len(self._waiting)
+        while batches > 0:
+            await self._delete_topics()
+            changes = self._waiting.take()
+            if not changes:
+                return
+            batches -= len(changes)
+            try:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    await self._write(changes)
+            except BaseException:
+                self._waiting.give_back(changes)
+                raise
+
+    async def _delete_topics(self) -> None:
+        """What waits after this may be of topics that were made anew, so it must not be written before."""
+        while topics := self._waiting.take_deleted_topics():
+            try:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    await self.repository().delete_topics(topics)
+            except BaseException:
+                self._waiting.give_back_deleted_topics(topics)
+                raise
+
+    async def _thin(self) -> None:
+        """Step 4 of the module's docstring."""
+        if self._kept is None:
+            return
+        for (topic, peer), count in list(self._unthinned.items()):
+            if count >= MAPPINGS_BETWEEN_THINNINGS:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    await self.repository().keep_mappings(topic, peer, self._kept(topic, peer))
+                if (topic, peer) in self._unthinned:
+                    self._unthinned[topic, peer] -= count
+
+    async def _write(self, changes: Changes) -> None:
+        try:
+            await self._write_batch(changes)
+        except RowsRefused:
+            # One row that the database will never take must not keep the others out.
+            for key, single in changes.one_by_one():
+                try:
+                    await self._write_batch(single)
+                except RowsRefused as error:
+                    self.rows_refused += 1
+                    log.warning("row refused by the database", key=key, reason=str(error))
+
+    async def _write_batch(self, changes: Changes) -> None:
+        repository = self.repository()
+        await repository.record_mappings([(key[0], mapping) for key, mapping in changes.mappings.items()])
+        await repository.save_subscription_states(
+            [self._counted(state) for state in changes.states.values() if state is not None]
+        )
+        for (topic, name), state in changes.states.items():
+            if state is None:
+                await repository.delete_subscription_state(topic, name)
+        await repository.save_link_states(list(changes.links.values()))
+        await repository.record_failover_epochs(list(changes.epochs.values()))
+        await repository.append_audit(list(changes.audit.values()))
+
+    def _counted(self, state: SubscriptionState) -> SubscriptionState:
+        """The state with what is acknowledged beyond its mark-delete position, as it is now."""
+        topic = None if self._engine is None else self._engine.find(state.topic)
+        subscription = None if topic is None else topic.subscriptions.get(state.subscription)
+        if subscription is None or state.tombstone:
+            return state
+        return exact_state(state.topic, subscription, ack_vector=state.ack_vector)
+
+    def repository(self) -> SnapshotRepository:
+        if self._database.engine is None:
+            raise RepositoryUnavailable(self._database.detail or "the database was not reached yet")
+        return SnapshotRepository(self._database.engine, self._cluster)
+
+
+def exact_state(
+    topic: str, subscription: Subscription, *, ack_vector: Mapping[str, Any] | None = None
+) -> SubscriptionState:
+    """A subscription's state as its cursor has it."""
+    cursor = subscription.cursor
+    beyond = cursor.state.individually_deleted
+    return SubscriptionState(
+        topic,
+        subscription.name,
+        cursor.generation,
+        cursor.mark_delete,
+        subscription.replicated,
+        acked_beyond=len(beyond),
+        holes=beyond.count_runs(),
+        ack_vector=ack_vector,
+    )
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """The writer ends when it is cancelled; anything else is a defect that must not pass in silence."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("index writer ended", exc_info=task.exception())
