@@ -382,8 +382,10 @@ class PipelineSettings(Section):
 
 
 class SyncSettings(Section):
-    """The pace of state sync."""
+    """What travels of subscriptions, and the pace of it. With ``mark-delete`` what is acknowledged out of order stays
+    where it is, as with brokers that have no more than that."""
 
+    mode: Literal["exact", "mark-delete"] = "exact"
     snapshot_interval_ms: int = Field(default=200, ge=10, le=3_600_000)
     snapshot_timeout_ms: int = Field(default=30_000, ge=100, le=3_600_000)
     update_interval_ms: int = Field(default=100, ge=1, le=60_000)

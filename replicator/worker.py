@@ -30,6 +30,7 @@ from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
 from replicator.index.writer import IndexWriter
 from replicator.running_links import RunningLinks, incoming
+from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology, TopologyError
 from replicator.topology_reload import NotRunning, TopologyReloader
@@ -194,10 +195,10 @@ class Worker:
         )
         self._sync = SubscriptionSync(
             engine,
-            peers=topology.reached_from(name),
-            reachable_origins=topology.reaching(name),
+            routes=TopologyRoutes(topology, name),
             settings=settings,
             index=self._index,
+            exact=topology.sync.mode == "exact",
         )
         self._index.start()
         self._sync.start()

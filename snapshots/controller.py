@@ -117,6 +117,10 @@ class SnapshotController:
         """The mappings for one peer; empty if there are none."""
         return self._tables.get(peer) or MappingTable()
 
+    def mapped_peers(self) -> list[str]:
+        """The peers with mappings."""
+        return list(self._tables)
+
     def next_deadline(self, now_ms: int) -> int | None:
         """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
         deadlines = [*self._follow_ups_due().values()]

@@ -263,9 +263,7 @@ class PositionSet:
 
     def count_runs(self) -> int:
         """How many runs without holes there are; does not go through them."""
-        return sum(
-            len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1)) for bitmap in self._ledgers.values()
-        )
+        return sum(len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1)) for bitmap in self._ledgers.values())
 
     def copy(self) -> PositionSet:
         twin = PositionSet()

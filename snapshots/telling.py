@@ -314,6 +314,10 @@ class UpdateTeller:
             read_compacted=update.read_compacted,
         )
 
+    def owe_whole(self, name: str, now_ms: int) -> None:
+        """Peers are to be told the whole state."""
+        self._answer(name, now_ms)
+
     def _answer(self, name: str, now_ms: int) -> None:
         """Whoever told has not heard of what is here."""
         subscription = self._subscriptions.get(name)

@@ -7,7 +7,7 @@ topic keeps the loop's view of the log (what is durable); the writer thread keep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +142,10 @@ class Topic:
     def message_vector(self) -> dict[str, Position]:
         """The same of messages only: for each origin the position of its newest block of messages here."""
         return dict(self._message_vector)
+
+    def high_waters(self) -> Mapping[str, HighWater]:
+        """How far each origin is here, this cluster among them."""
+        return self._high_water
 
     def high_water(self, origin: str) -> HighWater | None:
         return self._high_water.get(origin)
@@ -278,12 +282,12 @@ class Topic:
         upto: Position | None = None,
         *,
         bytes_max: int,
-        origin: str | None = None,
+        origins: Collection[str] | None = None,
         verify: bool = True,
     ) -> tuple[list[StoredBlock], Position]:
         """See :meth:`Store.read_blocks`; never past the LAC."""
         limit = self.log.last if upto is None else min(upto, self.log.last)
-        return self._store.read_blocks(self.topic_id, after, limit, bytes_max=bytes_max, origin=origin, verify=verify)
+        return self._store.read_blocks(self.topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify)
 
     def read_entries(
         self, after: Position, upto: Position | None, entries_max: int, bytes_max: int

@@ -14,7 +14,7 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.links.link import Link
-from replicator.sync import SubscriptionSync
+from replicator.sync.service import SubscriptionSync
 from snapshots.actions import ControllerSettings
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -44,6 +44,14 @@ class RecordingIndex:
     def topic_deleted(self, topic: str) -> None:
         self.mappings.clear()
         self.mark_deletes.clear()
+
+    def extents_recorded(
+        self, topic: str, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
+    ) -> None:
+        """Extents are looked at where they are stored."""
+
+    def extents_trimmed(self, topic: str, local_through: Position) -> None:
+        """See :meth:`extents_recorded`."""
 
 
 class Node:

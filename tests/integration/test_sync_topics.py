@@ -11,7 +11,7 @@ from test_sync import TOPIC, RecordingIndex, consume_all, mesh
 
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.topics.namespace_policies import NamespacePolicies
-from replicator.sync import SubscriptionSync
+from replicator.sync.service import SubscriptionSync
 from snapshots.actions import ControllerSettings
 from snapshots.position import BEFORE_ALL
 

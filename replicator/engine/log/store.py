@@ -14,11 +14,14 @@ high_water topic id | origin                              incarnation u64 | ledg
 left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
                                                           position (exclusive) to the value's, both of the origin;
                                                           see :mod:`replicator.engine.log.left_out`
+link_marks topic id | link's key                          ledger u64 | entry + 1 u64: the local position up to which
+                                                          the link's destination has what the link carries
 extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
            | first entry (origin's position)
 cursors    topic id | subscription                        see :mod:`replicator.engine.subscriptions.cursor_rows`
 cursor_rows                                               see there
 tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
+pending_acks                                              see :mod:`replicator.sync.pending_acks`
 trims      topic id                                       JSON: up to where the log was trimmed, and by origin
                                                           the newest message that was trimmed
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
@@ -40,7 +43,7 @@ from __future__ import annotations
 import json
 import struct
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -72,10 +75,12 @@ TABLES: Final = (
     "markers",
     "high_water",
     "left_out",
+    "link_marks",
     "extents",
     "cursors",
     "cursor_rows",
     "tombstones",
+    "pending_acks",
     "trims",
     "policies",
     "sequences",
@@ -332,6 +337,16 @@ class Store:
         with self.env.begin(db=self.tables["left_out"]) as txn:
             return read_holes(txn, self.tables["left_out"], topic_id, origin)
 
+    def link_marks(self, link_key: str) -> dict[int, Position]:
+        """By topic id, how far that link was when it was last noted."""
+        suffix = link_key.encode()
+        with self.env.begin(db=self.tables["link_marks"]) as txn:
+            return {
+                TOPIC_KEY.unpack_from(key)[0]: decode_place(bytes(value))
+                for key, value in ((bytes(key), value) for key, value in txn.cursor())
+                if key[TOPIC_KEY.size :] == suffix
+            }
+
     def message_vector(self, topic_id: int, high_waters: Mapping[str, HighWater]) -> dict[str, Position]:
         """For each origin the origin position of its newest message; looks back from the end of the log.
 
@@ -365,6 +380,10 @@ class Store:
     def tombstones(self, topic_id: int) -> dict[str, bytes]:
         """The stored tombstones by subscription."""
         return self._by_name("tombstones", topic_id)
+
+    def pending_acks(self, topic_id: int) -> dict[str, bytes]:
+        """By subscription, the acknowledgements that wait for messages that are not here yet."""
+        return self._by_name("pending_acks", topic_id)
 
     def _by_name(self, table: str, topic_id: int) -> dict[str, bytes]:
         prefix = TOPIC_KEY.pack(topic_id)
@@ -409,12 +428,12 @@ class Store:
         upto: Position,
         *,
         bytes_max: int,
-        origin: str | None = None,
+        origins: Collection[str] | None = None,
         verify: bool = True,
     ) -> tuple[list[StoredBlock], Position]:
         """Whole blocks that hold entries in (``after``, ``upto``], in order, at least one if there is one.
 
-        With ``origin``, only the blocks of that origin that a link may carry; the others are passed over
+        With ``origins``, only the blocks of those origins that a link may carry; the others are passed over
         without reading their bodies, at most :data:`PASS_OVER_BLOCKS_MAX` of them. The second value is where to go on:
         pass it as ``after`` for the next page.
         Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served.
@@ -434,7 +453,9 @@ class Store:
                 header = read_header(block)
                 last = Position(ledger, first + header.entries - 1)
                 if last > after:
-                    if origin is None or (header.origin == origin and header.kind is not BlockKind.LOCAL_MARKERS):
+                    if origins is None or (
+                        header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS
+                    ):
                         if found and taken + len(block) > bytes_max:
                             break
                         if verify:
@@ -526,6 +547,20 @@ class Store:
             stored = txn.get(TOPIC_KEY.pack(topic_id))
         return None if stored is None else bytes(stored)
 
+    def extents(self, topic_id: int) -> Iterator[tuple[str, int, Position, Position, int]]:
+        """The exact mapping of a topic's copied entries, in the order of their origin positions for each origin: origin,
+        incarnation, first origin position, first position here, and how many entries."""
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables["extents"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and (key := bytes(cursor.key())).startswith(prefix):
+                incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+                entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+                origin = key[len(prefix) : -EXTENT_KEY_TAIL.size - 1].decode("ascii")
+                yield origin, incarnation, Position(ledger, first), Position(local_ledger, local_first), entries
+                more = cursor.next()
+
     def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
         """Where an entry of another origin lies here, from the extents; None if it is not here."""
         prefix = extent_key_prefix(topic_id, origin)
@@ -540,6 +575,24 @@ class Store:
         if (at_incarnation, ledger) != (incarnation, position.ledger) or offset >= entries:
             return None
         return Position(local_ledger, local_first + offset)
+
+    def floor(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
+        """Where the highest entry of another origin at or below ``position`` lies here; None if none is here.
+
+        All of that origin that lies here above it was published above ``position``: invariant 3.
+        """
+        prefix = extent_key_prefix(topic_id, origin)
+        with self.env.begin(db=self.tables["extents"]) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
+            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
+                return None
+            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
+            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+        if at_incarnation != incarnation:
+            return None
+        offset = position.entry - first if ledger == position.ledger else entries
+        return Position(local_ledger, local_first + min(offset, entries - 1))
 
     def _verify(self, block: memoryview, topic_id: int, position: Position) -> None:
         try:

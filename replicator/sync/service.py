@@ -1,0 +1,168 @@
+"""Subscription sync of one worker: a :class:`~replicator.sync.topic_sync.TopicSync` for each topic, and what they
+share.
+
+It keeps nothing that cannot be found in the log again (invariant 9): mappings come back from the local snapshot
+markers, and markers that were not handled before a crash are handled after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import count
+
+from replicator.engine.engine import Engine
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.sync.index import Index
+from replicator.sync.routes import DirectRoutes, Routes, TopologyRoutes
+from replicator.sync.topic_sync import Counters, TopicSync
+from replicator.topology import Topology
+from snapshots.ack_vector import AckVector
+from snapshots.actions import ControllerSettings, ControllerStats
+from snapshots.mapping import SnapshotMapping
+
+
+class SubscriptionSync:
+    """Keeps the replicated subscriptions of all topics of ``engine`` in step with other clusters.
+
+    ``routes`` say with which; without them there is a link to each of ``peers`` and one from each of
+    ``reachable_origins``. With ``exact`` acknowledgements travel by identity, else mark-delete positions only.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        peers: Collection[str] = (),
+        reachable_origins: Collection[str] = (),
+        routes: Routes | None = None,
+        settings: ControllerSettings,
+        index: Index,
+        exact: bool = True,
+    ) -> None:
+        self.engine = engine
+        self.index = index
+        self.settings = settings
+        self.exact = exact
+        self.routes: Routes = routes or DirectRoutes(peers, reachable_origins)
+        self.counted = Counters()
+        self._topics: dict[str, TopicSync] = {}
+        incarnation = uuid.uuid4().hex[:12]
+        serial = count(1)
+        self.next_id: Callable[[], str] = lambda: f"{engine.cluster}-{incarnation}-{next(serial)}"
+
+    def start(self) -> None:
+        """Take up every topic: read back what was known, and handle what was left unhandled."""
+        self.engine.add_listener(self)
+        for topic in self.engine.topics():
+            self._of(topic).resume()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(sync.stop() for sync in self._topics.values()))
+
+    def on_topology(self, topology: Topology) -> None:
+        """Links have come or gone, in the topology that holds from now on."""
+        self.routes = TopologyRoutes(topology, self.engine.cluster)
+        for name in list(self._topics):
+            self._reroute(name)
+
+    def tell_all(self, topic_name: str | None = None) -> None:
+        """Tell the whole state of every replicated subscription of a topic, or of all, and ask for what others have."""
+        for name, sync in self._topics.items():
+            if topic_name in (None, name):
+                sync.tell_all()
+
+    # What may be asked.
+
+    def mappings(self) -> Iterator[tuple[str, SnapshotMapping]]:
+        """All mappings that are known, by topic, for an index that lost them."""
+        for name, sync in self._topics.items():
+            for peer in sync.controller.mapped_peers():
+                for mapping in sync.controller.mappings(peer):
+                    yield name, mapping
+
+    def mappings_of(self, topic_name: str, peer: str) -> list[SnapshotMapping]:
+        """The mappings of one topic and peer that are known, oldest first."""
+        sync = self._topics.get(topic_name)
+        return [] if sync is None else list(sync.controller.mappings(peer))
+
+    def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
+        """The exact state of a subscription by identity, as it would be told."""
+        return self._of(topic).whole(subscription)
+
+    def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
+        """See :meth:`TopicAcks.unconsumed`."""
+        return self._of(topic).unconsumed(subscription)
+
+    def counters(self) -> dict[str, int]:
+        """Sums over the topics, since the worker started."""
+        totals = dict.fromkeys(ControllerStats.__slots__, 0)
+        for sync in self._topics.values():
+            for name in totals:
+                totals[name] += getattr(sync.controller.stats, name)
+        totals["updates_ignored"] = self.counted.updates_ignored
+        totals["markers_corrupt"] = self.counted.markers_corrupt
+        totals["answers_unprovable"] = self.counted.answers_unprovable
+        return totals
+
+    # What the engine tells.
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        self._of(topic).on_appended(blocks)
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        if topic.deleted is not None:  # it was just being made
+            return
+        self._of(topic).on_subscription(subscription)
+        self._index_state(topic, subscription)
+
+    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None = None) -> None:
+        self._of(topic).on_subscription_deleted(name, generation)
+        self.index.subscription_deleted(topic.name, name)
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+        self._of(topic).on_mark_delete(subscription, local=local)
+        self._index_state(topic, subscription)
+
+    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
+        self._of(topic).on_acknowledged(subscription)
+
+    def on_log_deleted(self, topic: Topic) -> None:
+        """Nobody is told: clusters that have copies keep them, and the subscriptions on them."""
+        sync = self._topics.pop(topic.name, None)
+        if sync is not None:
+            sync.discard()
+        self.index.topic_deleted(topic.name)
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Partitions are topics like others."""
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        for name in self.engine.catalog.topics(namespace):
+            self._reroute(name)
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """A topic has nothing to tell before its first entry."""
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """See :meth:`on_log_deleted`."""
+
+    def _reroute(self, name: str) -> None:
+        topic, sync = self.engine.find(name), self._topics.get(name)
+        if topic is not None and sync is not None:
+            sync.on_topology()
+
+    def _index_state(self, topic: Topic, subscription: Subscription) -> None:
+        cursor = subscription.cursor
+        self.index.subscription_moved(
+            topic.name, subscription.name, cursor.generation, cursor.mark_delete, replicated=subscription.replicated
+        )
+
+    def _of(self, topic: Topic) -> TopicSync:
+        sync = self._topics.get(topic.name)
+        if sync is None:
+            sync = self._topics[topic.name] = TopicSync(self, topic)
+        return sync

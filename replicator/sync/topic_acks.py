@@ -1,0 +1,225 @@
+"""Between a subscription's cursor here and ack vectors: the exact mapping at work, for one topic (DESIGN 4.4). Pure.
+
+It serves invariant 5 (no skip): a vector made here claims only what is in this log, or is known to be no message.
+
+Out of the cursor:
+
+1. Own entries are their own origin. So all of a ledger up to the mark-delete position is a range of our own, whatever
+   lies in between from elsewhere: positions at which a copied entry lies are no identity of ours. Between two ledgers
+   nothing is claimed: a log that was restored from an old copy has lost the end of one, and others may have it.
+2. Of another origin, the range ends at the last entry of it that lies at or below the mark-delete position. Ranges that
+   a link left out are taken away: nobody here has seen those messages.
+3. Positions beyond, and parts of batches, are translated by the extents.
+
+Into the cursor:
+
+4. A range of our own names the entries of it that are not copies; positions that are copies are passed over.
+5. What is claimed of another origin beyond what is here of it is handed back, to be placed when it has come. What is
+   not here below that never comes: it was left out, or trimmed.
+6. A claim about an incarnation that is not the one here says nothing: an older one is gone, a newer one is kept.
+
+Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap
+
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.store import HighWater
+from replicator.engine.subscriptions.cursor import CursorState
+from replicator.engine.subscriptions.untold import Untold
+from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without
+from snapshots.extents import ExtentTable
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+
+@dataclass(slots=True)
+class Placed:
+    """A vector in positions of this cluster, and what of it is not here yet."""
+
+    positions: PositionSet = field(default_factory=PositionSet)
+    batches: dict[Position, BitMap] = field(default_factory=dict)
+    rest: AckVector = field(default_factory=AckVector)
+
+
+class TopicAcks:
+    """The extents of one topic in ``cluster``, and what can be said by them.
+
+    ``high_water`` gives how far each other origin is here; ``left_out`` the ranges of an origin that its link left out.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        incarnation: int,
+        log: LogIndex,
+        high_water: Callable[[str], HighWater | None],
+        left_out: Callable[[str], list[Range]],
+    ) -> None:
+        self._cluster = cluster
+        self._incarnation = incarnation
+        self._log = log
+        self._high_water = high_water
+        self._left_out = left_out
+        self._tables: dict[str, ExtentTable] = {}
+        self._incarnations: dict[str, int] = {}
+
+    def copied(
+        self, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
+    ) -> None:
+        """Entries of another origin were appended here."""
+        table = self._tables.get(origin)
+        if table is None or self._incarnations[origin] != incarnation:
+            table = self._tables[origin] = ExtentTable()
+            self._incarnations[origin] = incarnation
+        last = table.last
+        if last is None or origin_first > last.origin_last:  # else it was loaded before this worker was told of it
+            table.append(origin_first, local_first, entries)
+
+    def trim(self, through: Position) -> None:
+        """The log was trimmed up to there, some time ago."""
+        for table in self._tables.values():
+            table.trim(through)
+
+    def origins(self) -> list[str]:
+        """The other clusters of which something is here."""
+        return [origin for origin in self._tables if self._high_water(origin) is not None]
+
+    # ---- out of the cursor ------------------------------------------------------------------------------
+
+    def vector_of(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
+        """The whole state, as far as this cluster can vouch for it; ``origins`` are all of which something was here."""
+        upto = state.mark_delete
+        vector = AckVector({self._cluster: OriginAcks(self._incarnation, self._own_ranges(upto))})
+        for origin, high_water in origins.items():
+            if origin == self._cluster:
+                continue
+            acks = vector.origins[origin] = OriginAcks(high_water.incarnation)
+            reached = self._reached(origin, high_water, upto)
+            if reached > BEFORE_ALL:
+                acks.ranges = without([(BEFORE_ALL, reached)], self._left_out(origin))
+        self._add(vector, state.individually_deleted, state.batch_acks)
+        return vector
+
+    def delta_of(self, untold: Untold, state: CursorState) -> AckVector:
+        """What is untold, with the indexes that the cursor has of its batches."""
+        vector = AckVector()
+        batches = {
+            position: indexes for position in untold.batches if (indexes := state.batch_acks.get(position)) is not None
+        }
+        self._add(vector, untold.positions, batches)
+        return AckVector({origin: acks for origin, acks in vector.origins.items() if acks})
+
+    def _own_ranges(self, upto: Position) -> list[Range]:
+        trimmed = min(upto, self._log.trimmed)
+        runs = self._log.runs_between(trimmed, upto)
+        return merged_ranges(
+            [
+                (BEFORE_ALL, trimmed),
+                *((Position(ledger, first - 1), Position(ledger, last)) for ledger, first, last in runs),
+            ]
+        )
+
+    def unconsumed(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
+        """By identity, what is here and not consumed: whole entries, and for parts of batches what *is* acknowledged.
+
+        Two clusters that have the same messages of an origin agree on it exactly if their subscriptions do.
+        """
+        left = PositionSet()
+        for ledger, first, last in self._log.runs_between(state.mark_delete, self._log.last):
+            left.add_range(ledger, first, last)
+        left = self._log.messages_of(left)
+        left.difference_update(state.individually_deleted)
+        vector = AckVector(
+            {origin: OriginAcks(each.incarnation) for origin, each in origins.items() if origin != self._cluster}
+        )
+        vector.origins[self._cluster] = OriginAcks(self._incarnation)
+        self._add(vector, left, state.batch_acks)
+        return vector
+
+    def _reached(self, origin: str, high_water: HighWater, upto: Position) -> Position:
+        """The origin position up to which all that is here lies at or below ``upto``."""
+        table = self._table(origin, high_water.incarnation)
+        reached = None if table is None else table.origin_through(upto)
+        return high_water.position if reached is None else reached  # all of it is trimmed, so it lies below
+
+    def _add(self, vector: AckVector, positions: PositionSet, batches: Mapping[Position, BitMap]) -> None:
+        own = positions.copy()
+        for origin, table in self._tables.items():
+            foreign = table.of_origin(positions)
+            if not foreign:
+                continue
+            own.difference_update(foreign)
+            self._acks(vector, origin).positions.update(table.to_origin_set(foreign))
+        if own:
+            self._acks(vector, self._cluster).positions.update(own)
+        for position, indexes in batches.items():
+            origin, at = self._identity(position)
+            self._acks(vector, origin).batches[at] = indexes
+
+    def _acks(self, vector: AckVector, origin: str) -> OriginAcks:
+        acks = vector.origins.get(origin)
+        if acks is None:
+            incarnation = self._incarnation if origin == self._cluster else self._incarnations[origin]
+            acks = vector.origins[origin] = OriginAcks(incarnation)
+        return acks
+
+    def _identity(self, position: Position) -> tuple[str, Position]:
+        for origin, table in self._tables.items():
+            if (at := table.to_origin(position)) is not None:
+                return origin, at
+        return self._cluster, position
+
+    # ---- into the cursor --------------------------------------------------------------------------------
+
+    def place(self, vector: AckVector, above: Position) -> Placed:
+        """Where the messages of a vector lie here; ranges only ``above`` a position, as the rest is consumed anyway."""
+        placed = Placed()
+        for origin, acks in vector.origins.items():
+            if origin == self._cluster:
+                if acks.incarnation == self._incarnation:
+                    self._place_own(acks, above, placed)
+                continue
+            high_water = self._high_water(origin)
+            if high_water is None or high_water.incarnation < acks.incarnation:
+                if acks:
+                    placed.rest.origins[origin] = acks.copy()
+                continue
+            if high_water.incarnation > acks.incarnation:
+                continue
+            self._place_copied(acks, self._table(origin, acks.incarnation), above, placed)
+            rest = acks.copy()
+            rest.discard_through(high_water.position)
+            if rest:
+                placed.rest.origins[origin] = rest
+        return placed
+
+    def _place_own(self, acks: OriginAcks, above: Position, placed: Placed) -> None:
+        mine = acks.positions.copy()
+        for after, upto in acks.ranges:
+            for ledger, first, last in self._log.runs_between(max(after, above), upto):
+                mine.add_range(ledger, first, last)
+        for table in self._tables.values():
+            mine.difference_update(table.of_origin(mine))
+        placed.positions.update(mine)
+        for position, indexes in acks.batches.items():
+            if self._identity(position)[0] == self._cluster:
+                placed.batches[position] = indexes
+
+    def _place_copied(self, acks: OriginAcks, table: ExtentTable | None, above: Position, placed: Placed) -> None:
+        if table is None:
+            return
+        for after, upto in acks.ranges:
+            placed.positions.update(table.local_between(after, upto, above=above))
+        placed.positions.update(table.to_local_set(acks.positions))
+        for position, indexes in acks.batches.items():
+            if (local := table.to_local(position)) is not None:
+                placed.batches[local] = indexes
+
+    def _table(self, origin: str, incarnation: int) -> ExtentTable | None:
+        return self._tables.get(origin) if self._incarnations.get(origin) == incarnation else None
