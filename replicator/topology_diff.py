@@ -18,8 +18,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-import yaml
-
 from replicator.topology_fields import Cluster, Section, flattened, format_size
 from replicator.topology_links import Link
 from replicator.topology_values import Topology, dump
@@ -37,6 +35,7 @@ SETTING_CHANGED: Final = "setting-changed"
 DIGEST_CHARS: Final = 32
 """128 bits: texts that are not the same do not have the same by accident."""
 _DEFAULT: Final = "default"
+_CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {"name", "data", "database", "policies"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +134,20 @@ def digest(topology: Topology) -> str:
     """Tells apart what topologies say; the same for texts that only look different.
 
     Data directories are left out: relative ones are elsewhere on every machine. Passwords are left out: it is shown.
+    Defaults are left out, so that workers of different versions agree about a file that uses nothing new.
     """
-    said = yaml.safe_load(portable_text(topology))
-    for cluster in said["clusters"].values():
-        del cluster["data"]
+    said: dict[str, Any] = {
+        section: getattr(topology, section).model_dump(mode="json", exclude_defaults=True)
+        for section in _section_names(topology)
+    }
+    said["clusters"] = {
+        cluster.name: {
+            **cluster.model_dump(mode="json", include=_CLUSTER_FIELDS_TOLD, exclude_defaults=True),
+            "database": cluster.database_masked,
+            "policies": cluster.policies.changed(),
+        }
+        for cluster in topology.clusters
+    }
     said["links"] = {
         f"{source}>{destination}": [[link.name, link.as_written()] for link in links]
         for (source, destination), links in _pairs(topology).items()
@@ -250,7 +259,7 @@ def _pairs(topology: Topology) -> dict[tuple[str, str], list[Link]]:
 
 def _sections(before: Topology, after: Topology) -> Iterator[Change]:
     everyone = frozenset(after.names)
-    for section in (each.name for each in fields(after) if isinstance(getattr(after, each.name), Section)):
+    for section in _section_names(after):
         old, new = getattr(before, section).model_dump(), getattr(after, section).model_dump()
         for field, was, now in _fields(old, new):
             live = section == "sync" or (section, field) == ("pipeline", "master")
@@ -258,6 +267,10 @@ def _sections(before: Topology, after: Topology) -> Iterator[Change]:
             if field == "size_max":
                 was, now = format_size(was), format_size(now)
             yield Change(SETTING_CHANGED, section, field, was, now, restarts=restarts)
+
+
+def _section_names(topology: Topology) -> list[str]:
+    return [each.name for each in fields(topology) if isinstance(getattr(topology, each.name), Section)]
 
 
 def _fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -1,0 +1,302 @@
+"""``replicator apply`` and ``plan`` over HTTP: all workers take a topology, or none does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from test_cli import free_port
+
+from replicator.api.errors import report_errors
+from replicator.api.topology import add_topology
+from replicator.rollout import ask_workers
+from replicator.topology import Link, SyncSettings, Topology, dump, load_topology
+from replicator.topology_diff import digest
+from replicator.topology_fields import Cluster
+from replicator.topology_reload import TopologyReloader
+
+NAMES = ("us-east", "eu-west", "ap-south")
+
+
+@dataclass
+class Served:
+    """The topology endpoints of a worker, on its address, over a file of its own."""
+
+    cluster: str
+    file: Path
+    ran: list[Topology] = field(default_factory=list)
+    reloader: TopologyReloader = field(init=False)
+    runner: web.AppRunner = field(init=False)
+
+    async def start(self) -> None:
+        topology = load_topology(self.file)
+        self.reloader = TopologyReloader(self.cluster, topology, self._carry_out)
+        self.reloader.ready()
+        app = web.Application(middlewares=[report_errors])
+        add_topology(app, self)
+        self.runner = web.AppRunner(app, shutdown_timeout=0.2)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", topology.cluster(self.cluster).port, reuse_address=True).start()
+
+    async def _carry_out(self, topology: Topology) -> None:
+        self.ran.append(topology)
+
+    def topology_status(self) -> dict[str, Any]:
+        return {"cluster": self.cluster, **self.reloader.status(), "text": self.reloader.text()}
+
+    async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
+        return await self.reloader.reload_file(expected=expected, dry_run=dry_run)
+
+
+def topology_of(root: Path, *names: str, database: str = "embedded") -> Topology:
+    clusters = tuple(
+        Cluster.model_validate(
+            {
+                "name": name,
+                "address": f"127.0.0.1:{free_port()}",
+                "data": str(root / "data" / name),
+                "database": database,
+            }
+        )
+        for name in names
+    )
+    links = tuple(Link(one, other) for one in names for other in names if one != other)
+    return Topology(clusters, links)
+
+
+def write(topology: Topology, file: Path) -> Topology:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(dump(topology))
+    return load_topology(file)
+
+
+@asynccontextmanager
+async def serving_all(root: Path, topology: Topology, *names: str) -> AsyncIterator[dict[str, Served]]:
+    """A worker for each of ``names``, with a file of its own that holds ``topology``."""
+    workers: dict[str, Served] = {}
+    try:
+        for name in names:
+            write(topology, root / name / "topology.yaml")
+            workers[name] = Served(name, root / name / "topology.yaml")
+            await workers[name].start()
+        yield workers
+    finally:
+        for worker in workers.values():
+            await worker.runner.cleanup()
+
+
+async def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "replicator.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+def runs(workers: Mapping[str, Served]) -> dict[str, int]:
+    return {name: len(worker.ran) for name, worker in workers.items()}
+
+
+def faster(topology: Topology) -> Topology:
+    return replace(topology, sync=SyncSettings(update_interval_ms=50))
+
+
+def test_all_workers_take_a_file_that_was_distributed(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, *NAMES)
+        async with serving_all(tmp_path, before, *NAMES) as workers:
+            after = write(replace(faster(before), links=before.links[1:]), tmp_path / "topology.yaml")
+            for worker in workers.values():
+                write(after, worker.file)
+            planned = await command("plan", "-f", "topology.yaml", cwd=tmp_path)
+            assert "link us-east → eu-west: removed" in planned.stdout, planned.stderr
+            assert "sync.update_interval_ms: 100 → 50" in planned.stdout
+            done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert "us-east: link us-east → eu-west: removed; sync.update_interval_ms: 100 → 50" in done.stdout
+            assert "ap-south: sync.update_interval_ms: 100 → 50" in done.stdout
+            assert runs(workers) == dict.fromkeys(NAMES, 1)
+            again = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert (again.returncode, runs(workers)) == (0, dict.fromkeys(NAMES, 1))
+            assert "Changes: none" in again.stdout
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_reads_another_text_keeps_all_from_changing(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, *NAMES)
+        async with serving_all(tmp_path, before, *NAMES) as workers:
+            after = write(faster(before), tmp_path / "topology.yaml")
+            for name in ("us-east", "ap-south"):
+                write(after, workers[name].file)
+            done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert done.returncode == 2, done.stdout
+            assert "error: eu-west: the worker of eu-west reads another text in" in done.stderr
+            assert "distribute the file first" in done.stderr
+            assert runs(workers) == dict.fromkeys(NAMES, 0)
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_is_down_keeps_all_from_changing_unless_it_is_to_be_skipped(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, *NAMES)
+        async with serving_all(tmp_path, before, "us-east", "eu-west") as workers:
+            after = write(faster(before), tmp_path / "topology.yaml")
+            for worker in workers.values():
+                write(after, worker.file)
+            done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert done.returncode == 3, done.stdout
+            address = before.cluster("ap-south").address
+            assert f"error: ap-south: {address}: connection refused" in done.stderr
+            assert runs(workers) == {"us-east": 0, "eu-west": 0}
+            done = await command("apply", "-f", "topology.yaml", "--yes", "--skip-unreachable", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert runs(workers) == {"us-east": 1, "eu-west": 1}
+
+    asyncio.run(main())
+
+
+def test_without_any_worker_there_is_nobody_to_ask(tmp_path: Path) -> None:
+    async def main() -> None:
+        write(topology_of(tmp_path, *NAMES), tmp_path / "topology.yaml")
+        for more in ([], ["--skip-unreachable"]):
+            done = await command("apply", "-f", "topology.yaml", "--yes", *more, cwd=tmp_path)
+            assert done.returncode == 3
+            assert done.stderr.count("connection refused") == 3
+
+    asyncio.run(main())
+
+
+def test_one_that_needs_a_restart_keeps_all_from_changing_and_is_found_at_its_old_address(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, *NAMES)
+        async with serving_all(tmp_path, before, *NAMES) as workers:
+            moved = before.clusters[1].model_copy(update={"address": f"127.0.0.1:{free_port()}"})
+            after = replace(faster(before), clusters=(before.clusters[0], moved, before.clusters[2]))
+            write(after, tmp_path / "topology.yaml")
+            for worker in workers.values():
+                write(after, worker.file)
+            done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert done.returncode == 2, done.stdout
+            assert "error: eu-west: clusters.eu-west.address: " in done.stderr
+            assert "restart" in done.stdout
+            assert runs(workers) == dict.fromkeys(NAMES, 0)
+
+    asyncio.run(main())
+
+
+def test_a_new_cluster_need_not_run_yet_and_one_that_is_removed_is_not_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, "us-east", "eu-west", "old")
+        async with serving_all(tmp_path, before, "us-east", "eu-west", "old") as workers:
+            new = topology_of(tmp_path, "ap-south").clusters[0]
+            after = replace(before, clusters=(*before.clusters[:2], new), links=(Link("us-east", "ap-south"),))
+            write(after, tmp_path / "topology.yaml")
+            for worker in workers.values():
+                write(after, worker.file)
+            done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert f"cluster ap-south: added, at {new.address}" in done.stdout
+            assert "To be started: the worker of ap-south" in done.stdout
+            assert "To be stopped: the worker of old" in done.stdout
+            assert runs(workers) == {"us-east": 1, "eu-west": 1, "old": 0}
+
+    asyncio.run(main())
+
+
+def test_nothing_is_changed_without_somebody_who_says_yes(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, "us-east", "eu-west")
+        async with serving_all(tmp_path, before, "us-east", "eu-west") as workers:
+            after = write(faster(before), tmp_path / "topology.yaml")
+            for worker in workers.values():
+                write(after, worker.file)
+            done = await command("apply", "-f", "topology.yaml", cwd=tmp_path)
+            assert done.returncode == 2
+            assert "give --yes" in done.stderr
+            assert await at_terminal(tmp_path, "n\n") == 1
+            assert runs(workers) == {"us-east": 0, "eu-west": 0}
+            assert await at_terminal(tmp_path, "y\n") == 0
+            assert runs(workers) == {"us-east": 1, "eu-west": 1}
+
+    asyncio.run(main())
+
+
+async def at_terminal(path: Path, typed: str) -> int:
+    """The exit status of ``apply`` with a person at a terminal."""
+    person, terminal = pty.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "replicator.cli", "apply", "-f", "topology.yaml"),
+            cwd=path,
+            stdin=terminal,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.write(person, typed.encode())
+        return await process.wait()
+    finally:
+        os.close(person)
+        os.close(terminal)
+
+
+def test_scripts_get_what_changed_as_json_and_no_password(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, "us-east", "eu-west", database="postgresql://u:secret@127.0.0.1:1/d")
+        async with serving_all(tmp_path, before, "us-east", "eu-west") as workers:
+            same = await ask_workers(load_topology(write(before, tmp_path / "topology.yaml").path or Path()))
+            assert (same.nothing_to_do, same.changes()) == (True, [])
+            after = write(faster(before), tmp_path / "topology.yaml")
+            for worker in workers.values():
+                write(after, worker.file)
+            planned = await command("plan", "-f", "topology.yaml", "-o", "json", cwd=tmp_path)
+            (group,) = json.loads(planned.stdout)["rollout"]["changes"]
+            assert group["workers"] == ["us-east", "eu-west"]
+            (change,) = group["changes"]
+            assert (change["kind"], change["field"], change["before"], change["after"]) == (
+                "setting-changed",
+                "update_interval_ms",
+                100,
+                50,
+            )
+            done = await command("apply", "-f", "topology.yaml", "--yes", "-o", "json", cwd=tmp_path)
+            answer = json.loads(done.stdout)
+            assert (answer["applied"], answer["digest"]) == (True, digest(after))
+            assert answer["workers"]["us-east"]["changed"] == ["sync.update_interval_ms: 100 → 50"]
+            assert "secret" not in planned.stdout + planned.stderr + done.stdout + done.stderr
+
+    asyncio.run(main())
+
+
+def test_the_endpoint_refuses_what_is_no_request_of_a_reload(tmp_path: Path) -> None:
+    import aiohttp
+
+    async def main() -> None:
+        before = topology_of(tmp_path, "us-east")
+        async with serving_all(tmp_path, before, "us-east") as workers, aiohttp.ClientSession() as session:
+            url = f"http://{before.clusters[0].address}/replication/v1/topology/reload"
+            for body in (b"[]", b"{", b'{"digest": 1}', b'{"dry_run": "no"}', b"[" * 4000, b" " * 5000):
+                async with session.post(url, data=body) as response:
+                    assert (response.status, (await response.json())["error"]) == (400, "BadRequest"), body
+            async with session.post(url) as response:
+                assert (response.status, (await response.json())["changed"]) == (200, [])
+            assert runs(workers) == {"us-east": 1}
+
+    asyncio.run(main())
