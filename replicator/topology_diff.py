@@ -35,6 +35,15 @@ SETTING_CHANGED: Final = "setting-changed"
 DIGEST_CHARS: Final = 32
 """128 bits: texts that are not the same do not have the same by accident."""
 _DEFAULT: Final = "default"
+_TAKEN_UNDER_WAY: Final = frozenset(
+    {
+        ("pipeline", "master"),
+        ("sync", "snapshot_interval_ms"),
+        ("sync", "snapshot_timeout_ms"),
+        ("sync", "update_interval_ms"),
+    }
+)
+"""Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""
 _CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {"name", "data", "database", "policies"}
 
 
@@ -118,7 +127,7 @@ def words(changes: tuple[Change, ...], clusters: tuple[str, ...] = ()) -> list[s
 def refusals(changes: tuple[Change, ...], cluster: str) -> list[str]:
     """Why the running worker of ``cluster`` cannot take the changes: the field and the remedy, a line each."""
     problems: list[str] = []
-    for change in changes:  # what is added one day and is not known here needs a restart
+    for change in changes:
         if change.kind == CLUSTER_REMOVED and change.subject == cluster:
             problems.append(f"clusters.{cluster}: the file does not name this cluster any more; stop its worker")
         elif cluster in change.restarts:
@@ -262,8 +271,7 @@ def _sections(before: Topology, after: Topology) -> Iterator[Change]:
     for section in _section_names(after):
         old, new = getattr(before, section).model_dump(), getattr(after, section).model_dump()
         for field, was, now in _fields(old, new):
-            live = section == "sync" or (section, field) == ("pipeline", "master")
-            restarts = frozenset() if live else everyone
+            restarts = frozenset() if (section, field) in _TAKEN_UNDER_WAY else everyone
             if field == "size_max":
                 was, now = format_size(was), format_size(now)
             yield Change(SETTING_CHANGED, section, field, was, now, restarts=restarts)

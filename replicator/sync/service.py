@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
 from replicator.engine.engine import Engine
@@ -64,8 +65,16 @@ class SubscriptionSync:
         await asyncio.gather(*(sync.stop() for sync in self._topics.values()))
 
     def on_topology(self, topology: Topology) -> None:
-        """Links have come or gone, in the topology that holds from now on."""
+        """Links have come or gone, or the paces have changed, in the topology that holds from now on."""
         self.routes = TopologyRoutes(topology, self.engine.cluster)
+        self.settings = replace(
+            self.settings,
+            snapshot_interval_ms=topology.sync.snapshot_interval_ms,
+            snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
+            update_interval_ms=topology.sync.update_interval_ms,
+        )
+        for sync in self._topics.values():
+            sync.controller.on_settings(self.settings)
         for name in list(self._topics):
             self._reroute(name)
 

@@ -201,6 +201,8 @@ def test_a_worker_takes_what_it_bound_or_opened_once_only_by_a_restart(fields: d
 def test_the_limit_of_the_store_needs_a_restart_of_every_worker_and_the_paces_of_sync_of_none() -> None:
     store = diff(TWO, replace(TWO, store=StoreSettings(size_max=1 << 30)))
     assert [refusals(store, name) != [] for name in TWO.names] == [True, True]
+    mode = diff(TWO, replace(TWO, sync=SyncSettings(mode="mark-delete")))
+    assert [refusals(mode, name) != [] for name in TWO.names] == [True, True]
     sync = diff(TWO, replace(TWO, sync=SyncSettings(update_interval_ms=50)))
     assert [refusals(sync, name) for name in TWO.names] == [[], []]
     assert words(sync) == ["sync.update_interval_ms: 100 → 50"]
