@@ -14,7 +14,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from replicator import __version__, cli_apply, cli_namespaces, cli_subscriptions, cli_topics
+from replicator import __version__, cli_apply, cli_failover, cli_namespaces, cli_subscriptions, cli_topics
 
 app = typer.Typer(
     name="replicator",
@@ -29,6 +29,7 @@ app.add_typer(cli_topics.app, name="topics")
 app.add_typer(cli_subscriptions.app, name="subscriptions")
 app.add_typer(cli_namespaces.app, name="namespaces")
 app.add_typer(cli_namespaces.tenants, name="tenants")
+cli_failover.register(app)
 
 OUTPUT_COLUMNS = 120
 """Where there is no terminal to fit: wide enough that no table breaks its words."""

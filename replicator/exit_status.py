@@ -13,6 +13,7 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.database import DatabaseError, DatabaseUnavailable
     from replicator.drills.errors import DrillError
     from replicator.engine.errors import EngineError, StoreFailed
+    from replicator.failover.errors import FailoverError
     from replicator.pipeline.errors import PeerUnavailable, PipelineError
     from replicator.processes import WorkerFailed
     from replicator.topology import TopologyError
@@ -20,6 +21,8 @@ def exit_status_of(error: Exception) -> int | None:
 
     if isinstance(error, WorkerFailed):
         return error.status
+    if isinstance(error, FailoverError):
+        return error.exit_status
     if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed):
         return 3
     if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):

@@ -39,7 +39,7 @@ class FailoverSource(Protocol):
 
     def topics(self, names: list[str] | None) -> list[dict[str, Any]]: ...
 
-    async def missing(self, marks: Mapping[str, Position]) -> dict[str, dict[str, Any]]: ...
+    async def missing(self, marks: Mapping[str, Position], record_id: str | None) -> dict[str, dict[str, Any]]: ...
 
     async def hold(
         self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
@@ -127,15 +127,18 @@ async def topics(request: web.Request) -> web.Response:
 
 
 async def missing(request: web.Request) -> web.Response:
-    """How many of this cluster's own messages lie above the positions in ``marks``."""
-    marks = (await _body(request)).get("marks")
+    """How many of this cluster's own messages lie above the positions in ``marks``; with the ``record_id`` of the switch
+    that fenced it, of those that were here then."""
+    body = await _body(request)
+    marks = body.get("marks")
     if not isinstance(marks, dict) or len(marks) > TOPICS_MAX or not _texts(marks.values()):
         raise BadRequest(f"marks is an object of at most {TOPICS_MAX} positions by topic")
     try:
         positions = {name: Position.parse(text) for name, text in marks.items()}
     except InvalidPosition as error:
         raise BadRequest(f"marks: {error}") from None
-    return web.json_response({"topics": await request.app[FAILOVER].missing(positions)})
+    record_id = None if body.get("record_id") is None else _text(body, "record_id")
+    return web.json_response({"topics": await request.app[FAILOVER].missing(positions, record_id)})
 
 
 async def hold(request: web.Request) -> web.Response:

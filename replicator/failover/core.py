@@ -155,8 +155,8 @@ class FailoverCore:
         if precedence(record) <= precedence(self.record):
             return []
         self.record = record
-        if is_fenced(record, self.cluster):
-            self.hold = None
+        if self.hold is not None and (is_fenced(record, self.cluster) or record.target == self.hold.target):
+            self.hold = None  # the switch that it was for is done
         return [SetGate(self.gate), Save(record)]
 
     # Taking over.

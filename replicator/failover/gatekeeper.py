@@ -135,26 +135,30 @@ class Gatekeeper:
             if mark is not None
         }
 
-    async def missing(self, marks: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
+    async def missing(
+        self, marks: Mapping[str, Position], upto: Mapping[str, Position] | None = None
+    ) -> dict[str, dict[str, Any]]:
         """How many messages of this cluster's own lie above these positions of its own, by topic; a topic that is not
-        named counts from its beginning. ``exact`` is False where there was too much to count: then it is an upper
-        bound."""
+        named counts from its beginning. ``upto`` gives where counting ends; else it is the log's end. ``exact`` is
+        False where there was too much to count: then it is an upper bound."""
         found: dict[str, dict[str, Any]] = {}
         for topic in self.engine.topics():
             if topic.name == EPOCHS_TOPIC or topic.deleted is not None:
                 continue
             last = topic.message_vector().get(self.engine.cluster)
+            if upto is not None and last is not None:
+                last = min(last, upto.get(topic.name, BEFORE_ALL))
             if last is None or last <= (mark := marks.get(topic.name, BEFORE_ALL)):
                 continue
-            messages, exact = await self._count(topic, mark)
+            messages, exact = await self._count(topic, mark, last)
             if messages:
                 found[topic.name] = {"messages": messages, "exact": exact, "last": str(last)}
         return found
 
-    async def _count(self, topic: Topic, after: Position) -> tuple[int, bool]:
+    async def _count(self, topic: Topic, after: Position, upto: Position) -> tuple[int, bool]:
         counted, read_bytes, reached = 0, 0, after
         while True:
-            blocks, following = topic.read_blocks(reached, bytes_max=PAGE_BYTES, verify=False)
+            blocks, following = topic.read_blocks(reached, upto, bytes_max=PAGE_BYTES, verify=False)
             for stored in blocks:
                 read_bytes += len(stored.block)
                 header = stored.header

@@ -42,7 +42,14 @@ class Peers:
             await session.close()
 
     async def call(
-        self, cluster: str, method: str, path: str, body: Any = None, *, seconds_max: float = ASK_SECONDS_MAX
+        self,
+        cluster: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        seconds_max: float = ASK_SECONDS_MAX,
     ) -> Any:
         """What the worker answers. Raises :class:`ClusterUnreachable`, and :class:`SwitchRefused` with its reason."""
         address = self.addresses[cluster]
@@ -51,7 +58,7 @@ class Peers:
         try:
             async with (
                 asyncio.timeout(seconds_max),
-                self._session.request(method, f"http://{address}{path}", json=body) as response,
+                self._session.request(method, f"http://{address}{path}", json=body, params=query) as response,
             ):
                 answer = await response.json()
         except aiohttp.ClientConnectorError as error:

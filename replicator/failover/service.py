@@ -48,9 +48,11 @@ from snapshots.position import Position
 POLL_SECONDS: Final = 2.0
 TICK_SECONDS: Final = 0.5
 SWITCHES_KEPT: Final = 10
-"""Of the newest switches to this cluster it is kept what it had of the former one: some kilobytes a thousand topics."""
+"""Of the newest switches to and from this cluster the positions are kept: some 100 kilobytes a thousand topics."""
 RECORD: Final = "failover_record"
 SWITCHES: Final = "failover_switches"
+ENDS: Final = "failover_ends"
+"""By record that fenced this cluster, its last own positions then."""
 
 log = structlog.get_logger(__name__)
 
@@ -188,6 +190,8 @@ class FailoverService:
         )
         if self._index is not None:
             self._index.failover_epoch(record)
+        if is_fenced(record, self.engine.cluster):
+            await self._remember(ENDS, record.record_id, self._gatekeeper.marks_of(self.engine.cluster))
         await self.engine.remember(RECORD, as_json(record))
 
     async def _announce(self, record: FailoverEpoch) -> None:
@@ -285,9 +289,12 @@ class FailoverService:
         """See :meth:`Gatekeeper.topics`."""
         return self._gatekeeper.topics(names)
 
-    async def missing(self, marks: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
-        """See :meth:`Gatekeeper.missing`."""
-        return await self._gatekeeper.missing(marks)
+    async def missing(self, marks: Mapping[str, Position], record_id: str | None) -> dict[str, dict[str, Any]]:
+        """See :meth:`Gatekeeper.missing`; with the ``record_id`` of a switch that fenced this cluster, only what was
+        here then."""
+        ends = None if record_id is None else self.engine.store.meta(f"{ENDS} {record_id}")
+        upto = None if ends is None else {name: Position.parse(end["position"]) for name, end in ends.items()}
+        return await self._gatekeeper.missing(marks, upto)
 
     async def hold(
         self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
@@ -329,7 +336,7 @@ class FailoverService:
             )
             self._core.propose(record, expected)
             switch = {"record": as_json(record), "marks": self._gatekeeper.marks_of(record.source)}
-            await self._remember_switch(switch)
+            await self._remember(SWITCHES, record.record_id, switch)
             await self._save(record)
             self._spawn(self._core.on_saved(record))
             return switch
@@ -344,13 +351,13 @@ class FailoverService:
         found = (self.engine.store.meta(f"{SWITCHES} {name}") for name in reversed(stored))
         return [switch for switch in found if switch is not None]
 
-    async def _remember_switch(self, switch: dict[str, Any]) -> None:
-        name = f"{switch['record']['epoch']}-{switch['record']['record_id']}"
-        names = [*(self.engine.store.meta(SWITCHES) or []), name]
+    async def _remember(self, table: str, name: str, value: Any) -> None:
+        """Keep ``value`` under a name of a switch; of the newest so many."""
+        names = [each for each in self.engine.store.meta(table) or [] if each != name] + [name]
         for old in names[:-SWITCHES_KEPT]:
-            await self.engine.writer.put("meta", f"{SWITCHES} {old}".encode(), None)
-        await self.engine.remember(f"{SWITCHES} {name}", switch)
-        await self.engine.remember(SWITCHES, names[-SWITCHES_KEPT:])
+            await self.engine.writer.put("meta", f"{table} {old}".encode(), None)
+        await self.engine.remember(f"{table} {name}", value)
+        await self.engine.remember(table, names[-SWITCHES_KEPT:])
 
     def _urls(self) -> dict[str, str]:
         return {name: self._service_urls.get(name, f"http://{address}") for name, address in self._addresses.items()}

@@ -1,0 +1,115 @@
+"""Comparing two clusters for a switch: what the target has of the source's messages and acknowledgements. Pure.
+
+Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors``, and says what is
+missing. Two states are equal by identity if their digests are: then no message that was acknowledged at the source is
+delivered by the target. Where a worker gives no digests, generations and backlogs are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from replicator.failover.planned import Goal
+from replicator.failover.report import SubscriptionReport, TopicReport
+from snapshots.position import Position
+
+Topics = Mapping[str, Mapping[str, Any]]
+"""What a worker says of its topics, by name."""
+Digests = Mapping[str, Mapping[str, Any]]
+"""By topic and subscription, ``{"generation": …, "digest": …}``; a topic without them is left out."""
+
+
+def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {topic["name"]: topic for topic in answer["topics"]}
+
+
+def mark(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
+    """Up to where a topic has the messages and markers of ``origin``; None for nothing of it."""
+    has = None if topic is None else topic["has"].get(origin)
+    return None if has is None else Goal(has["incarnation"], Position.parse(has["position"]))
+
+
+def position(text: str) -> Position:
+    """As workers write it."""
+    return Position.parse(text)
+
+
+def goals(source: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
+    """What the target is to have of every carried topic."""
+    found = {name: mark(topic, source) for name, topic in topics.items() if carried(name, topic)}
+    return {name: goal for name, goal in found.items() if goal is not None}
+
+
+def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    """The replicated subscriptions of a topic."""
+    return {} if topic is None else {name: each for name, each in topic["subscriptions"].items() if each["replicated"]}
+
+
+def compare_subscription(
+    name: str,
+    here: Mapping[str, Any],
+    there: Mapping[str, Any] | None,
+    digests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
+    missing_messages: int,
+) -> SubscriptionReport:
+    """One subscription at the source (``here``) and at the target. ``digests`` are its two, where there are any."""
+    held = int(here["held_entries"])
+    if there is None:
+        return SubscriptionReport(name, False, "it is not there yet", None, held)
+    if here["generation"] != there["generation"]:
+        evidence = f"generation {there['generation']} of {here['generation']}"
+        return SubscriptionReport(name, False, evidence, None, held)
+    # Of the source's backlog at most so many messages are not at the target at all.
+    bound = max(0, there["backlog_messages"] - here["backlog_messages"] + missing_messages)
+    ours, theirs = digests
+    if ours is not None and theirs is not None:
+        equal = ours["digest"] == theirs["digest"]
+        evidence = f"digest {str(ours['digest'])[:12]}" if equal else "its acknowledgements differ"
+        return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
+    equal = here["backlog_messages"] == there["backlog_messages"]
+    evidence = f"backlog {there['backlog_messages']} of {here['backlog_messages']} messages"
+    return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
+
+
+def compare_topic(
+    name: str,
+    source: str,
+    here: Mapping[str, Any] | None,
+    there: Mapping[str, Any] | None,
+    *,
+    carried: bool,
+    missing: Mapping[str, Any] | None,
+    digests: tuple[Digests, Digests] = ({}, {}),
+) -> TopicReport:
+    """One topic; ``here`` None if the source does not answer. ``missing`` is what it counted above the target's mark,
+    None if nothing."""
+    has = mark(there, source)
+    if here is None:
+        unknown = tuple(
+            SubscriptionReport(each, None, f"generation {state['generation']}", None)
+            for each, state in replicated(there).items()
+        )
+        return TopicReport(name, carried, None, None if has is None else str(has.last), None, subscriptions=unknown)
+    messages = 0 if missing is None else int(missing["messages"])
+    last = mark(here, source)
+    compared = tuple(
+        compare_subscription(
+            each,
+            state,
+            replicated(there).get(each),
+            (digests[0].get(name, {}).get(each), digests[1].get(name, {}).get(each)),
+            messages,
+        )
+        for each, state in replicated(here).items()
+        if carried
+    )
+    return TopicReport(
+        name,
+        carried,
+        None if last is None else str(last.last),
+        None if has is None else str(has.last),
+        messages,
+        missing is None or bool(missing["exact"]),
+        compared,
+    )
