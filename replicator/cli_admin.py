@@ -37,6 +37,7 @@ ClusterName = Annotated[
 OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected: they are disconnected.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/name, or short.")]
+Switch = Annotated[str, typer.Argument(metavar="on|off")]
 SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace.")]
 
@@ -80,6 +81,13 @@ def show(output: str, answer: Any, table: Table | str) -> None:
 def names_table(names: Iterable[str]) -> str:
     """Names as they are, one a line, so that a script can read them."""
     return "\n".join(names)
+
+
+def on_off(switch: str) -> bool:
+    """Raises :class:`typer.BadParameter`."""
+    if switch not in ("on", "off"):
+        raise typer.BadParameter(f"{switch[:40]!r} is not on or off")
+    return switch == "on"
 
 
 def duration_seconds(text: str, option: str) -> int:

@@ -15,6 +15,7 @@ import typer
 from replicator.cli_admin import (
     ClusterName,
     OutputFormat,
+    Switch,
     TopologyFile,
     Url,
     ask,
@@ -22,6 +23,7 @@ from replicator.cli_admin import (
     check_output,
     duration_seconds,
     fields_table,
+    on_off,
     show,
     size_bytes,
 )
@@ -42,6 +44,7 @@ POLICIES: Final = {
     "message-ttl": "messageTTL",
     "deduplication": "deduplication",
     "delayed-delivery": "delayedDelivery",
+    "replicate-subscription-state": "replicateSubscriptionState",
     "compaction-threshold": "compactionThreshold",
     "max-message-size": "maxMessageSize",
     **LIMITS,
@@ -52,7 +55,6 @@ NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-
 
 Target = Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the namespace.")]
 Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size or a duration, or {UNLIMITED}.")]
-Switch = Annotated[str, typer.Argument(metavar="on|off")]
 
 
 class Kind(Enum):
@@ -70,6 +72,7 @@ def add_policy_commands(app: typer.Typer) -> None:
         set_backlog_quota,
         set_deduplication,
         set_delayed_delivery,
+        set_replicate_subscription_state,
         unset,
     ):
         app.command(command.__name__.replace("_", "-"))(command)
@@ -147,7 +150,7 @@ def set_deduplication(
     cluster: ClusterName = None,
 ) -> None:
     """Whether messages that a producer sends again are dropped."""
-    call(url, file, cluster, "POST", _path(context, target, "deduplication"), _on(switch))
+    call(url, file, cluster, "POST", _path(context, target, "deduplication"), on_off(switch))
 
 
 def set_delayed_delivery(
@@ -159,7 +162,19 @@ def set_delayed_delivery(
     cluster: ClusterName = None,
 ) -> None:
     """Whether messages may ask to be delivered later."""
-    call(url, file, cluster, "POST", _path(context, target, "delayedDelivery"), {"active": _on(switch)})
+    call(url, file, cluster, "POST", _path(context, target, "delayedDelivery"), {"active": on_off(switch)})
+
+
+def set_replicate_subscription_state(
+    context: typer.Context,
+    target: Target,
+    switch: Switch,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Whether subscriptions that are made from now on are replicated, where their maker does not say."""
+    call(url, file, cluster, "POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
 
 
 def unset(
@@ -212,7 +227,7 @@ def set_auto_topic_creation(
     cluster: ClusterName = None,
 ) -> None:
     """Whether a producer or consumer that names a topic makes it, and with how many partitions."""
-    body: dict[str, Any] = {"allowAutoTopicCreation": _on(switch)}
+    body: dict[str, Any] = {"allowAutoTopicCreation": on_off(switch)}
     if partitions:
         body |= {"topicType": "partitioned", "defaultNumPartitions": partitions}
     call(url, file, cluster, "POST", _path(context, target, "autoTopicCreation"), body)
@@ -257,12 +272,6 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > DIGITS_MAX:
         raise typer.BadParameter(f"LIMIT: {text[:40]!r} is not a number or {UNLIMITED}")
     return int(text)
-
-
-def _on(switch: str) -> bool:
-    if switch not in ("on", "off"):
-        raise typer.BadParameter(f"{switch[:40]!r} is not on or off")
-    return switch == "on"
 
 
 def _duration(text: str) -> int:

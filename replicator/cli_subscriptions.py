@@ -14,6 +14,7 @@ from replicator.cli_admin import (
     Force,
     OutputFormat,
     SubscriptionArgument,
+    Switch,
     TopicArgument,
     TopologyFile,
     Url,
@@ -21,6 +22,7 @@ from replicator.cli_admin import (
     call,
     check_output,
     duration_seconds,
+    on_off,
     rows_table,
     show,
 )
@@ -71,7 +73,14 @@ def create(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     to: Where = "latest",
-    replicated: Annotated[bool, typer.Option("--replicated", help="Keep it in step in the other clusters.")] = False,
+    replicated: Annotated[
+        bool | None,
+        typer.Option(
+            "--replicated/--not-replicated",
+            help="Keep it in step in the other clusters, or not.",
+            show_default="as the topic's policies say",
+        ),
+    ] = None,
     url: Url = None,
     file: TopologyFile = None,
     cluster: ClusterName = None,
@@ -80,7 +89,24 @@ def create(
     from replicator.admin_client import subscription_path
 
     body = _message_id(to or "latest")
-    call(url, file, cluster, "PUT", subscription_path(topic, subscription), body, replicated=str(replicated).lower())
+    parameters = {} if replicated is None else {"replicated": str(replicated).lower()}
+    call(url, file, cluster, "PUT", subscription_path(topic, subscription), body, **parameters)
+
+
+@app.command("set-replicated")
+def set_replicated(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    switch: Switch,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Keep a subscription in step in the other clusters from now on, or not any more. It goes on as it is."""
+    from replicator.admin_client import subscription_path
+
+    path = subscription_path(topic, subscription, "replicatedSubscriptionStatus")
+    call(url, file, cluster, "POST", path, on_off(switch))
 
 
 @app.command("delete")

@@ -269,6 +269,7 @@ class PolicySettings(Section):
     max_consumers: _Count = None
     max_message_size: Annotated[int | None, limit(SIZE_KIND, parse_size, most=ENTRY_BYTES_MAX)] = None
     delayed_delivery: Flag = _DEFAULT.delayed_delivery
+    replicate_subscription_state: Flag = _DEFAULT.replicate_subscription_state
     key_assignment: Annotated[KeyAssignment, _one_of(KeyAssignment)] = _DEFAULT.key_assignment
     key_ordering: Annotated[KeyOrdering, _one_of(KeyOrdering)] = _DEFAULT.key_ordering
 
@@ -290,6 +291,7 @@ class PolicySettings(Section):
             max_consumers=self.max_consumers,
             max_message_bytes=self.max_message_size,
             delayed_delivery=self.delayed_delivery,
+            replicate_subscription_state=self.replicate_subscription_state,
             key_assignment=self.key_assignment,
             key_ordering=self.key_ordering,
         )

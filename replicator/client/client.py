@@ -234,7 +234,7 @@ class Client(ClosedAtExit):
         properties: Mapping[str, str] | None = None,
         initial_position: InitialPosition = InitialPosition.Latest,
         crypto_key_reader: CryptoKeyReader | None = None,
-        replicate_subscription_state_enabled: bool = False,
+        replicate_subscription_state_enabled: bool | None = None,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         start_message_id_inclusive: bool = False,

@@ -265,7 +265,7 @@ class ConsumerSettings:
     consumer_name: str
     consumer_type: SubscriptionType = SubscriptionType.EXCLUSIVE
     initial_position: EngineInitialPosition = EngineInitialPosition.LATEST
-    replicated: bool = False
+    replicated: bool | None = None
     receiver_queue_size: int = 1000
     negative_ack_redelivery_delay_ms: int = 60_000
     acknowledgement_group_time_ms: int = 100
@@ -337,7 +337,8 @@ class ConsumerSettings:
         for name in ("ack_receipt_enabled", "batch_index_ack_enabled", "start_message_id_inclusive"):
             check_flag(name, getattr(self, name))
         check_flag("is_read_compacted", self.read_compacted)
-        check_flag("replicate_subscription_state_enabled", self.replicated)
+        if self.replicated is not None:
+            check_flag("replicate_subscription_state_enabled", self.replicated)
         check_flag("enable_retry", self.retry_enabled)
         check_flag("auto_ack_oldest_chunked_message_on_queue_full", self.auto_ack_oldest_chunked_message_on_queue_full)
         for name in ("negative_ack_backoff", "ack_timeout_backoff"):

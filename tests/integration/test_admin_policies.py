@@ -32,6 +32,7 @@ POLICIES = [
     ("maxConsumersPerTopic", 4, "max_consumers", 4),
     ("maxMessageSize", 1024, "max_message_bytes", 1024),
     ("delayedDelivery", {"active": False, "tickTime": 1}, "delayed_delivery", False),
+    ("replicateSubscriptionState", True, "replicate_subscription_state", True),
 ]
 
 

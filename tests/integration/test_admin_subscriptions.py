@@ -348,6 +348,41 @@ def test_peeking_shows_metadata_uncompressed_and_whole_batches(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_a_subscription_is_replicated_by_request_by_policy_and_switched_at_run_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", "namespaces/acme/orders/replicateSubscriptionState", True)
+            await admin.done("PUT", JOBS)
+            await admin.done("PUT", f"{EU}/subscription/here", replicated=False)
+            assert (topic.subscriptions["jobs"].replicated, topic.subscriptions["here"].replicated) == (True, False)
+            status = f"{JOBS}/replicatedSubscriptionStatus"
+            assert await admin.get(status) == {FULL: True}
+            await admin.done("POST", status, False)
+            assert await admin.get(status) == {FULL: False}
+            assert not topic.subscriptions["jobs"].replicated
+            await admin.done("POST", status, True)
+            assert (await admin.get(f"{EU}/stats"))["subscriptions"]["jobs"]["isReplicated"]
+            assert "true or false" in await admin.refused(422, "POST", status, "yes")
+            await admin.refused(404, "GET", f"{EU}/subscription/none/replicatedSubscriptionStatus")
+
+    asyncio.run(main())
+
+
+def test_every_partition_is_switched_and_shown(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", "persistent/acme/orders/us/partitions", 2)
+            jobs = "persistent/acme/orders/us/subscription/jobs"
+            await admin.done("PUT", jobs)
+            await admin.done("POST", f"{jobs}/replicatedSubscriptionStatus", True)
+            assert await admin.get(f"{jobs}/replicatedSubscriptionStatus") == {
+                f"persistent://acme/orders/us-partition-{number}": True for number in range(2)
+            }
+
+    asyncio.run(main())
+
+
 def test_a_message_is_shown_by_its_id(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:

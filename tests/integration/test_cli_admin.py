@@ -143,6 +143,13 @@ def test_subscriptions_are_made_put_elsewhere_skipped_and_deleted(tmp_path: Path
         await cli.run("subscriptions", "clear", EU, "jobs")
         assert backlog() == 0
         assert await cli.json("subscriptions", "peek", EU, "jobs") == []
+        await cli.run("subscriptions", "set-replicated", EU, "jobs", "off")
+        assert not topic.subscriptions["jobs"].replicated
+        await cli.run("subscriptions", "set-replicated", EU, "jobs", "on")
+        assert topic.subscriptions["jobs"].replicated
+        assert "on or off" in await cli.refused("subscriptions", "set-replicated", EU, "jobs", "maybe")
+        await cli.run("subscriptions", "create", EU, "here", "--not-replicated")
+        await cli.run("subscriptions", "delete", EU, "here")
         await subscribed(topic, "jobs")
         assert "force" in await cli.refused("subscriptions", "delete", EU, "jobs")
         await cli.run("subscriptions", "delete", EU, "jobs", "--force")
@@ -181,6 +188,7 @@ def test_namespaces_and_tenants_are_made_listed_and_deleted(tmp_path: Path) -> N
          {"bytes_max": None, "age_seconds_max": 86_400, "policy": "producer_request_hold"}),
         (["set-deduplication", "NAME", "on"], "deduplication", True),
         (["set-delayed-delivery", "NAME", "off"], "delayed_delivery", False),
+        (["set-replicate-subscription-state", "NAME", "on"], "replicate_subscription_state", True),
         (["set-compaction-threshold", "NAME", "100MiB"], "compaction_threshold_bytes", 100 * 1024**2),
         (["set-max-message-size", "NAME", "1KiB"], "max_message_bytes", 1024),
         (["set-max-producers", "NAME", "3"], "max_producers", 3),

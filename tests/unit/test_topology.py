@@ -358,6 +358,7 @@ policies:
   max_consumers: 4
   max_message_size: 1MiB
   delayed_delivery: true
+  replicate_subscription_state: true
   key_assignment: load-aware
   key_ordering: recently-joined
 """
@@ -372,6 +373,7 @@ policies:
         max_producers=3,
         max_consumers=4,
         max_message_bytes=1 << 20,
+        replicate_subscription_state=True,
         key_assignment=KeyAssignment.LOAD_AWARE,
         key_ordering=KeyOrdering.RECENTLY_JOINED,
     )

@@ -44,6 +44,7 @@ TOPIC_POLICY_FIELDS: Final = {
     "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
     "maxProducersPerTopic": "max_producers_per_topic",
     "maxConsumersPerTopic": "max_consumers_per_topic",
+    "replicateSubscriptionState": "replicate_subscription_state",
 }
 """What Pulsar calls the policies among all policies of a namespace."""
 NAMESPACE_FIELDS: Final = (

@@ -20,6 +20,7 @@ maxConsumersPerTopic               consumers; 0 is no limit
 maxMessageSize                     bytes; 0 is no limit
 delayedDelivery                    ``{"active", "tickTime"}``; the tick is not used: a message is delivered at its
                                    time, to the millisecond
+replicateSubscriptionState         true or false, for subscriptions that are made where nobody says
 =================================  =================================================================================
 """
 
@@ -115,6 +116,7 @@ SHAPES: Final[Mapping[str, PolicyShape]] = {
         "delayed_delivery", _read_delayed_delivery, lambda active: {"active": active, "tickTime": TICK_MS}
     ),
     "maxMessageSize": _limit("max_message_bytes", ENTRY_BYTES_MAX),
+    "replicateSubscriptionState": PolicyShape("replicate_subscription_state", flag_field, bool),
 }
 ALIASES: Final[Mapping[str, str]] = {
     "deduplicationEnabled": "deduplication",

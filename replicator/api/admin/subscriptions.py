@@ -15,6 +15,7 @@ from replicator.api.admin.errors import NotOnPartitioned, SubscriptionBusy, Subs
 from replicator.api.admin.message_ids import NO_INDEX, Target, read_target
 from replicator.api.admin.requests import (
     ENGINE,
+    flag_field,
     flag_parameter,
     logs_of,
     no_content,
@@ -48,6 +49,8 @@ def routes() -> list[web.RouteDef]:
         web.post(f"{SUBSCRIPTION}/resetcursor", seek_to_message),
         web.post(f"{SUBSCRIPTION}/skip/{{messages}}", skip),
         web.post(f"{SUBSCRIPTION}/skip_all", clear),
+        web.get(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", show_replicated),
+        web.post(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", set_replicated),
         web.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire),
         web.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
     ]
@@ -60,11 +63,12 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 async def create(request: web.Request) -> web.Response:
-    """Make a subscription that stands at the message that the body names; at the end of the topic without one."""
+    """Make a subscription that stands at the message that the body names; at the end of the topic without one. Without
+    ``replicated`` the policies of the topic say whether it is."""
     name = subscription_name(request)
     body = await read_json(request)
     target, properties = read_target(body), _properties(body)
-    replicated = flag_parameter(request, "replicated")
+    replicated = flag_parameter(request, "replicated") if "replicated" in request.query else None
     topics = await logs_of(request)
     target_topics = _topics_of(request, topics, target)
     if any(name in topic.subscriptions for topic in topics):
@@ -119,6 +123,19 @@ async def clear(request: web.Request) -> web.Response:
     """Treat everything that is in the topic as consumed."""
     for subscription in await _subscriptions(request):
         await subscription.clear_backlog()
+    return no_content()
+
+
+async def show_replicated(request: web.Request) -> web.Response:
+    """Whether other clusters are told of a subscription: by topic, of a partitioned one by partition."""
+    return web.json_response({each.topic.name: each.replicated for each in await _subscriptions(request)})
+
+
+async def set_replicated(request: web.Request) -> web.Response:
+    """Tell other clusters of a subscription from now on, or not any more."""
+    replicated = flag_field(await read_json(request), "replicatedSubscriptionStatus")
+    for subscription in await _subscriptions(request):
+        await subscription.set_replicated(replicated)
     return no_content()
 
 

@@ -211,7 +211,7 @@ def _decode_subscribe(fields: Fields) -> Subscribe:
             initial=fields.choice("initial_position", InitialPosition),
             start=None if fields.missing("start") else fields.position("start"),
             durable=fields.flag("durable"),
-            replicated=fields.flag("replicated"),
+            replicated=None if fields.missing("replicated") else fields.flag("replicated"),
             read_compacted=fields.flag("read_compacted"),
             subscription_properties=fields.strings("subscription_properties"),
         ),

@@ -13,8 +13,9 @@ publish (binary)    ``id, sizes``: entries with the ids ``id, id+1, …`` and th
 subscribe           first frame of a consumer: ``topic, subscription, consumer_type, consumer_name, priority``
                     (0 is the highest), ``key_shared: {sticky_ranges: [[start, end], …]`` or null,
                     ``allow_out_of_order_delivery}, consumer_properties, initial_position, start`` (null, or a
-                    position up to which all is consumed), ``durable, replicated, read_compacted,
-                    subscription_properties, create_topic`` (may be left out; false: the topic must exist)
+                    position up to which all is consumed), ``durable, replicated`` (null: as the topic's policies
+                    say), ``read_compacted, subscription_properties, create_topic`` (may be left out; false: the
+                    topic must exist)
 flow                ``permits``: messages that may be sent
 ack                 ``id, acks: [[ledger, entry] | [ledger, entry, [[first, last], …]]]``: whole entries, or ranges of
                     batch indexes

@@ -23,6 +23,7 @@ from replicator.api.admin.topic_stats import iso_time, partitioned_stats
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from snapshots.position import BEFORE_ALL, Position
 
+NOT_LIMITS = ("retention", "deduplication", "delayedDelivery", "replicateSubscriptionState")
 LIMITS = st.none() | st.integers(1, 2**31 - 1)
 
 
@@ -39,9 +40,7 @@ def test_a_limit_that_is_finer_than_pulsars_units_is_shown_rounded_up() -> None:
     assert SHAPES["retention"].show(Retention(61, 1)) == {"retentionTimeInMinutes": 2, "retentionSizeInMB": 1}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in SHAPES if name not in ("retention", "deduplication", "delayedDelivery")]
-)
+@pytest.mark.parametrize("name", [name for name in SHAPES if name not in NOT_LIMITS])
 @given(limit=LIMITS.filter(lambda limit: limit is None or limit <= 5_000_000))
 def test_a_number_is_shown_as_it_was_set_and_0_is_no_limit(name: str, limit: int | None) -> None:
     shape = SHAPES[name]

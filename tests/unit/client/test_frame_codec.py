@@ -87,7 +87,7 @@ _SUBSCRIBE_OPTIONS = st.builds(
     initial=st.sampled_from(InitialPosition),
     start=st.none() | _POSITIONS,
     durable=st.booleans(),
-    replicated=st.booleans(),
+    replicated=st.none() | st.booleans(),
     read_compacted=st.booleans(),
     subscription_properties=_PROPERTIES,
 )

@@ -37,6 +37,7 @@ policies = st.builds(
     max_consumers=limits,
     max_message_bytes=limits,
     delayed_delivery=st.booleans(),
+    replicate_subscription_state=st.booleans(),
     key_assignment=st.sampled_from(KeyAssignment),
     key_ordering=st.sampled_from(KeyOrdering),
 )
