@@ -1,8 +1,9 @@
 """Comparing two clusters for a switch: what the target has of the source's messages and acknowledgements. Pure.
 
 Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors``, and says what is
-missing. Two states are equal by identity if their digests are: then no message that was acknowledged at the source is
-delivered by the target. Where a worker gives no digests, generations and backlogs are compared.
+missing. Two states are equal by identity if the digests of what they have left to consume are, origin by origin: then no
+message that was acknowledged at the source is delivered by the target. Only origins of which both have as much can be
+compared so; the source's always can, once the target has drained it. Without digests, backlogs are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from snapshots.position import Position
 Topics = Mapping[str, Mapping[str, Any]]
 """What a worker says of its topics, by name."""
 Digests = Mapping[str, Mapping[str, Any]]
-"""By topic and subscription, ``{"generation": …, "digest": …}``; a topic without them is left out."""
+"""By topic, ``{"high_water": {origin: position}, "subscriptions": {name: {"digest": {origin: text}}}}``."""
 
 
 def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -46,14 +47,33 @@ def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
     return {} if topic is None else {name: each for name, each in topic["subscriptions"].items() if each["replicated"]}
 
 
+def _compare_digests(
+    source: str, name: str, here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
+) -> tuple[bool, str] | None:
+    """Whether what is left to consume is equal, and the evidence; None where a cluster gives no digests."""
+    ours, theirs = (
+        None if topic is None else topic.get("subscriptions", {}).get(name, {}).get("digest") for topic in (here, there)
+    )
+    if here is None or there is None or not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        return None
+    marks, their_marks = here["high_water"], there["high_water"]
+    same = {origin for origin in marks if marks[origin] == their_marks.get(origin)} | {source}
+    compared = sorted(origin for origin in same if origin in ours or origin in theirs)
+    different = [origin for origin in compared if ours.get(origin) != theirs.get(origin)]
+    if different:
+        return False, f"acknowledgements of {', '.join(different)} differ"
+    return True, ", ".join(f"{origin} {str(ours[origin])[:8]}" for origin in compared)
+
+
 def compare_subscription(
     name: str,
+    source: str,
     here: Mapping[str, Any],
     there: Mapping[str, Any] | None,
     digests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     missing_messages: int,
 ) -> SubscriptionReport:
-    """One subscription at the source (``here``) and at the target. ``digests`` are its two, where there are any."""
+    """One subscription at the source (``here``) and at the target. ``digests`` are those of its topic, if any."""
     held = int(here["held_entries"])
     if there is None:
         return SubscriptionReport(name, False, "it is not there yet", None, held)
@@ -62,10 +82,9 @@ def compare_subscription(
         return SubscriptionReport(name, False, evidence, None, held)
     # Of the source's backlog at most so many messages are not at the target at all.
     bound = max(0, there["backlog_messages"] - here["backlog_messages"] + missing_messages)
-    ours, theirs = digests
-    if ours is not None and theirs is not None:
-        equal = ours["digest"] == theirs["digest"]
-        evidence = f"digest {str(ours['digest'])[:12]}" if equal else "its acknowledgements differ"
+    exact = _compare_digests(source, name, *digests)
+    if exact is not None:
+        equal, evidence = exact
         return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
     equal = here["backlog_messages"] == there["backlog_messages"]
     evidence = f"backlog {there['backlog_messages']} of {here['backlog_messages']} messages"
@@ -96,9 +115,10 @@ def compare_topic(
     compared = tuple(
         compare_subscription(
             each,
+            source,
             state,
             replicated(there).get(each),
-            (digests[0].get(name, {}).get(each), digests[1].get(name, {}).get(each)),
+            (digests[0].get(name), digests[1].get(name)),
             messages,
         )
         for each, state in replicated(here).items()

@@ -273,11 +273,11 @@ class Switch:
             async with room:
                 try:
                     answer = await self._peers.call(
-                        cluster, "GET", "/replication/v1/ack-vectors", query={"topic": name, "digest": "only"}
+                        cluster, "GET", "/replication/v1/ack-vectors", query={"topic": name}
                     )
                 except (SwitchRefused, ClusterUnreachable):
                     return
-                found[name] = answer.get("subscriptions", answer)
+                found[name] = answer
 
         await asyncio.gather(*map(ask, names))
         return found
