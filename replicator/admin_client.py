@@ -40,6 +40,10 @@ class RequestRefused(AdminError):
         self.code = code
 
 
+class NotThere(AdminError):
+    """What was looked for is not there: an answer, and not a mistake."""
+
+
 class WorkerUnavailable(AdminError):
     """The worker does not answer, or cannot do anything."""
 

@@ -14,7 +14,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from replicator import __version__, cli_apply, cli_failover, cli_namespaces, cli_subscriptions, cli_topics
+from replicator import __version__, cli_apply, cli_failover, cli_mapping, cli_namespaces, cli_subscriptions, cli_topics
 
 app = typer.Typer(
     name="replicator",
@@ -27,6 +27,8 @@ db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
 app.add_typer(db, name="db")
 app.add_typer(cli_topics.app, name="topics")
 app.add_typer(cli_subscriptions.app, name="subscriptions")
+app.add_typer(cli_mapping.app, name="mapping")
+app.command("translate")(cli_mapping.translate)
 app.add_typer(cli_namespaces.app, name="namespaces")
 app.add_typer(cli_namespaces.tenants, name="tenants")
 cli_failover.register(app)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from replicator.admin_client import AdminError, WorkerUnavailable
+from replicator.admin_client import AdminError, NotThere, WorkerUnavailable
 
 
 def exit_status_of(error: Exception) -> int | None:
     """None for an error that nobody expected: it is shown with its traceback."""
     if isinstance(error, AdminError):
+        if isinstance(error, NotThere):
+            return 1
         return 3 if isinstance(error, WorkerUnavailable) else 2
     # Importing everything that can fail takes seconds: a command that asks a worker has failed in a blink.
     from replicator.database import DatabaseError, DatabaseUnavailable

@@ -19,15 +19,19 @@ import structlog
 from aiohttp import web
 
 from replicator import __version__
+from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
 from replicator.api.data_plane import end_streams
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.mapping import add_mapping
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
+from replicator.index.rebuild import IndexRebuild
+from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.running_links import RunningLinks, incoming
 from replicator.sync.routes import TopologyRoutes
@@ -61,6 +65,7 @@ class Worker:
         self._database: Database | None = None
         self._engine: Engine | None = None
         self._index: IndexWriter | None = None
+        self._rebuild: IndexRebuild | None = None
         self._sync: SubscriptionSync | None = None
         self._failover: FailoverService | None = None
         self._links: RunningLinks | None = None
@@ -161,6 +166,8 @@ class Worker:
             await self._sync.stop()
         if self._links is not None:
             await self._links.stop()
+        if self._rebuild is not None:
+            await self._rebuild.stop()
         if self._index is not None:
             await self._index.stop()
         if self._engine is not None:
@@ -202,13 +209,16 @@ class Worker:
         )
         self._index.start()
         self._sync.start()
-        self._links = RunningLinks(engine)
+        self._links = RunningLinks(engine, self._index)
         await self._links.change(topology)
         self._sources.replace(incoming(topology, name))
         self._failover = FailoverService(engine, _addresses(topology))
         self._failover.close_gate()
         app = make_app(engine, self, self._sources, self._link_opened, self)
         add_failover(app, self._failover, from_json)
+        add_ack_vectors(app, self._sync)
+        self._rebuild = IndexRebuild(engine, self._index, kept=self._kept_mappings)
+        add_mapping(app, engine, Translator(engine, self._index), self._rebuild, lambda: database.state == "up")
         self._runner = web.AppRunner(
             app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -153,6 +154,13 @@ class Extents(Rows):
             row.topic == topic,
             tuple_(row.local_last_ledger, row.local_last_entry) <= tuple_(*local_through),
         )
+        async with self._connection() as connection:
+            return int((await connection.execute(statement)).rowcount)
+
+    async def prune_extents_not_written_since(self, topic: str, moment: datetime) -> int:
+        """Remove the segments of a topic that were not written, for the first time or again, at ``moment`` or later."""
+        row = ExtentSegmentRow
+        statement = delete(row).where(row.cluster == self._cluster, row.topic == topic, row.written_at < moment)
         async with self._connection() as connection:
             return int((await connection.execute(statement)).rowcount)
 
