@@ -17,11 +17,13 @@ import structlog
 from aiohttp import web
 
 from replicator.api.errors import BadRequest, error_response
-from replicator.api.linked_sources import LinkedSources, LinkKey
+from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
 from replicator.engine.engine import Engine
-from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError, TooBusy
+from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.log.arrow import decode_append, encode_read
 from replicator.engine.log.block import read_header
+from replicator.engine.log.link_frame import HEADER_BYTES, PROTOCOL_VERSION, unpack_frame
+from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent, select_new
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -29,17 +31,14 @@ from snapshots.position import BEFORE_ALL, Position
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
-STREAMS: Final = web.AppKey("append_streams", dict[str, web.Request])
-"""The stream of each source that appends here; kept only where the application sets it."""
+STREAMS: Final = web.AppKey("append_streams", dict[LinkKey, web.Request])
+"""The stream of each link that appends here; kept only where the application sets it."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
 LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened")
 """Told the name of a cluster whose link opens a stream: a sign that it is there."""
 
-PROTOCOL_VERSION: Final = 2
-FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
-"""A block of the largest size with room for the stream around it."""
 PARTITIONED_TOLD_MAX: Final = 1_000
 """In one request, so that it is answered in bounded time."""
 FRAMES_PENDING_MAX: Final = 8
@@ -52,6 +51,8 @@ PAGE_PIECE_BYTES: Final = 1024 * 1024
 SILENCE_SECONDS_MAX: Final = 60.0
 """A link that sends nothing, not even a sign of life, for this long is gone."""
 DIGITS_MAX: Final = 20
+ORIGINS_MAX: Final = 100
+"""Asked for in one request of high-water marks."""
 _LENGTH_BYTES: Final = 4
 
 log = structlog.get_logger(__name__)
@@ -77,8 +78,8 @@ async def close_streams(app: web.Application) -> None:
 
 def end_streams(app: web.Application, links: Iterable[LinkKey]) -> None:
     """Cut the streams of links that may not append as they did; those that still may come back by themselves."""
-    for source, _ in links:
-        stream = app.get(STREAMS, {}).get(source)
+    for key in links:
+        stream = app.get(STREAMS, {}).get(key)
         if stream is not None and stream.transport is not None:
             stream.transport.abort()
 
@@ -150,16 +151,28 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 async def high_water(request: web.Request) -> web.Response:
-    """Up to which position of ``origin`` this cluster has each topic, or each that is named."""
+    """Up to which position of an origin this cluster has each topic, or each that is named; or of several origins."""
     engine = request.app[ENGINE]
-    origin = _required(request, "origin")
-    rows: dict[str, Mapping[str, Any]] = {}
     named = request.query.getall("topic", [])
-    for topic in filter(None, map(engine.find, named)) if named else engine.topics():
-        mark = topic.high_water(origin)
-        if mark is not None:
-            rows[topic.name] = {"incarnation": mark.incarnation, "position": str(mark.position)}
-    return web.json_response({"cluster": engine.cluster, "topics": rows})
+    topics = filter(None, map(engine.find, named)) if named else engine.topics()
+    if "origins" in request.query:
+        origins = _required(request, "origins").split(",")
+        if len(origins) > ORIGINS_MAX:
+            raise BadRequest(f"parameter origins: {len(origins)} were asked for at once, the limit is {ORIGINS_MAX}")
+        by_topic = {topic.name: _marks(topic, origins) for topic in topics}
+        rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
+    else:
+        origin = _required(request, "origin")
+        rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(topic, [origin]))}
+    return web.json_response({"cluster": engine.cluster, "protocol": PROTOCOL_VERSION, "topics": rows})
+
+
+def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
+    return {
+        origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
+        for origin in origins
+        if (mark := topic.high_water(origin)) is not None
+    }
 
 
 async def tell_partitions(request: web.Request) -> web.Response:
@@ -195,38 +208,54 @@ def _linked_source(request: web.Request) -> str:
 
 async def append(request: web.Request) -> web.StreamResponse:
     """Take a link's stream of frames; the first answer is given as the HTTP status, the others in the stream."""
-    source = _linked_source(request)
-    if _number(request, "protocol", PROTOCOL_VERSION, 2**31) != PROTOCOL_VERSION:
-        raise BadRequest(f"parameter protocol: this worker speaks version {PROTOCOL_VERSION}")
+    link = _link(request)
+    version = _number(request, "protocol", PROTOCOL_VERSION, 2**31)
+    if version != PROTOCOL_VERSION:
+        raise BadRequest(
+            f"parameter protocol: the link speaks version {version}, this worker {PROTOCOL_VERSION}: both clusters "
+            "need the same version of the service"
+        )
     if (link_opened := request.app.get(LINK_OPENED)) is not None:
-        link_opened(source)
-    with _only_stream_of(source, request):
+        link_opened(link.source)
+    with _only_stream_of(link.key, request):
         frame = await _read_frame(request)
         if frame is None:
             raise BadRequest("the body has no frame")
-        first = await _submit(request.app[ENGINE], source, frame)
+        first = await _submit(request, link, frame)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await response.prepare(request)
-        await _serve_frames(request, source, response, first)
+        await _serve_frames(request, link, response, first)
     return response
 
 
+def _link(request: web.Request) -> IncomingLink:
+    source = _linked_source(request)
+    name = request.query.get("name", "")
+    link = request.app[LINKED_SOURCES].find(source, name)
+    if link is None:
+        here = request.app[ENGINE].cluster
+        raise NotAllowedError(f"the topology has no link {name[:80]!r} from {source!r} to {here!r}")
+    return link
+
+
 @contextmanager
-def _only_stream_of(source: str, request: web.Request) -> Iterator[None]:
+def _only_stream_of(key: LinkKey, request: web.Request) -> Iterator[None]:
     """A link has one stream. What is open when it opens another is half-open, and would hold memory for a while."""
     streams = request.app.get(STREAMS, {})
-    older = streams.get(source)
+    older = streams.get(key)
     if older is not None and older.transport is not None:
         older.transport.abort()
-    streams[source] = request
+    streams[key] = request
     try:
         yield
     finally:
-        if streams.get(source) is request:
-            del streams[source]
+        if streams.get(key) is request:
+            del streams[key]
 
 
-async def _serve_frames(request: web.Request, source: str, response: web.StreamResponse, first: _Results) -> None:
+async def _serve_frames(
+    request: web.Request, link: IncomingLink, response: web.StreamResponse, first: _Results
+) -> None:
     """Read and submit frames, and answer each in order as it becomes durable."""
     pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue()
     room = asyncio.Semaphore(FRAMES_PENDING_MAX)
@@ -235,7 +264,7 @@ async def _serve_frames(request: web.Request, source: str, response: web.StreamR
     async def read() -> None:
         try:
             while await room.acquire() and (frame := await _read_frame(request)) is not None:
-                pending.put_nowait(await _submit(request.app[ENGINE], source, frame))
+                pending.put_nowait(await _submit(request, link, frame))
         except EngineError as error:
             pending.put_nowait(error)
         finally:
@@ -263,12 +292,15 @@ async def _serve_frames(request: web.Request, source: str, response: web.StreamR
 _Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
 
 
-async def _submit(engine: Engine, source: str, frame: bytes) -> _Results:
+async def _submit(request: web.Request, link: IncomingLink, frame: bytes) -> _Results:
     """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
+    engine = request.app[ENGINE]
+    # A reload of the topology may have changed what the link brings since it opened this stream.
+    link = request.app[LINKED_SOURCES].find(*link.key) or link
     results: _Results = {}
     for name, blocks in decode_append(frame).items():
         try:
-            _check_origin(blocks, source)
+            _check_origin(blocks, link)
             if engine.find(name) is None:
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
             topic = await engine.topic(name, by_link=True)
@@ -280,12 +312,15 @@ async def _submit(engine: Engine, source: str, frame: bytes) -> _Results:
     return results
 
 
-def _check_origin(blocks: Sequence[CopiedBlock], source: str) -> None:
+def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
     """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
     for copied in blocks:
         origin = read_header(copied.block).origin
-        if origin != source:
-            raise NotAllowedError(f"the link from {source!r} carries what {source!r} originated, not {origin!r}")
+        if origin not in link.origins:
+            carried = ", ".join(sorted(link.origins))
+            raise NotAllowedError(
+                f"the link from {link.source!r} carries what {carried} originated, not what {origin!r} did"
+            )
 
 
 async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:
@@ -314,19 +349,20 @@ async def _read_frame(request: web.Request) -> bytes | None:
     """The next frame, or None at the end of the body. Raises :class:`BlockCorrupt` where it ends inside one."""
     try:
         async with asyncio.timeout(SILENCE_SECONDS_MAX):
-            head = await request.content.readexactly(_LENGTH_BYTES)
+            head = await request.content.readexactly(HEADER_BYTES)
     except asyncio.IncompleteReadError as error:
         if error.partial:
-            raise BlockCorrupt("the body ends inside a frame's length") from None
+            raise BlockCorrupt("the body ends inside a frame's header") from None
         return None
-    length = int.from_bytes(head, "big")
-    if length > FRAME_BYTES_MAX:
-        raise FrameTooLarge(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+    header = read_frame_header(head)
     try:
         async with asyncio.timeout(SILENCE_SECONDS_MAX):
-            return await request.content.readexactly(length)
+            content = await request.content.readexactly(header.length_bytes)
     except asyncio.IncompleteReadError as error:
-        raise BlockCorrupt(f"the body ends inside a frame: {len(error.partial)} of {length} bytes") from None
+        raise BlockCorrupt(
+            f"the body ends inside a frame: {len(error.partial)} of {header.length_bytes} bytes"
+        ) from None
+    return content if header.codec == "none" else await asyncio.to_thread(unpack_frame, header, content)
 
 
 def _exact_state(topic: Topic, name: str) -> dict[str, Any]:

@@ -15,6 +15,18 @@ class WrongPeer(LinkError):
     """The address belongs to another cluster than the topology says."""
 
 
+class WrongVersion(LinkError):
+    """The two ends speak different versions of the links' protocol."""
+
+
+class LinkPaused(LinkError):
+    """An operator paused the link."""
+
+
+class NoSuchGap(LinkError):
+    """There is no gap to resolve in that topic, or not in that way; or the link is not connected."""
+
+
 class PeerRefused(LinkError):
     """The destination answered with an error. ``code`` is its name for it."""
 

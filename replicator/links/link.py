@@ -1,4 +1,4 @@
-"""A link: copies one cluster's own blocks to another cluster, for as long as the worker runs.
+"""A link: copies one cluster's blocks to another cluster, for as long as the worker runs.
 
 The shell around :class:`replicator.links.copier.Copier`. It belongs to the source's worker, reads its engine, and
 pushes. A destination that is away delays only this link (invariant 8); when it is back the link resumes by itself.
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -26,11 +25,17 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
-from replicator.links.copier import Copier
-from replicator.links.errors import LinkError, PeerRefused, PeerUnavailable
+from replicator.links.copier import Read
+from replicator.links.errors import LinkError, LinkPaused, NoSuchGap, PeerRefused, PeerUnavailable
+from replicator.links.figures import LinkFigures, link_status
+from replicator.links.gaps import Gap
+from replicator.links.link_topics import LinkIndex, LinkTopics
 from replicator.links.partition_teller import PartitionTeller
-from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, RemoteHighWater, Reply
-from snapshots.position import BEFORE_ALL, Position
+from replicator.links.route import Route
+from replicator.links.token_bucket import TokenBucket
+from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Reply
+from replicator.topology import Link as LinkSpec
+from snapshots.position import BEFORE_ALL
 
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
@@ -41,95 +46,133 @@ SETTLE_SECONDS: Final = 5.0
 """How long a topic stays halted after what halted it is over, such as an old copy that was deleted."""
 SETTLED_AT_ONCE: Final = 50
 """Topics asked for in one request; their names go into its address."""
-DELETED_SHOWN_MAX: Final = 1_000
+SAVE_SECONDS: Final = 2.0
+"""How often it is noted how far the topics are."""
 
 _RETRY_WHOLE: Final = frozenset(
     {"CopyGap", "StoreFull", "StoreFailed", "TooBusy", "TopicNotFound", "NamespaceNotFound"}
 )
-"""Refusals that a new connection may heal: it asks again for the high-water mark. Others halt their topic."""
+"""Refusals that a new connection may heal: it asks again for the high-water marks. Others halt their topic."""
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class LinkFigures:
-    """Counted since the worker started."""
-
-    blocks: int = 0
-    entries: int = 0
-    messages: int = 0
-    bytes: int = 0
-    reconnects: int = 0
-
-
 class Link:
-    """Copies from ``engine`` to the worker of cluster ``to`` at ``address``.
+    """Copies from ``engine`` to the worker of cluster ``to`` at ``address``, as ``route`` says; without one, the own
+    messages of all topics.
 
-    ``on_state`` is told the link's state when it changes: ``connecting``, ``copying``, ``idle`` or ``failed``.
+    ``index`` is told how far the topics are; ``on_state`` of the link's state when it changes: ``connecting``,
+    ``copying``, ``idle``, ``paused`` or ``failed``.
     """
 
     def __init__(
-        self, engine: Engine, to: str, address: str, *, on_state: Callable[[Link], None] | None = None
+        self,
+        engine: Engine,
+        to: str,
+        address: str,
+        *,
+        route: Route | None = None,
+        index: LinkIndex | None = None,
+        on_state: Callable[[Link], None] | None = None,
     ) -> None:
         self.engine = engine
         self.to = to
         self.address = address
+        self.route = route or Route.single(LinkSpec(engine.cluster, to))
         self.state = "connecting"
         self.detail = ""
         self.figures = LinkFigures()
         self._on_state = on_state
-        self._copier = Copier()
+        self._topics = LinkTopics(engine, self.route, index)
+        self._copier = self._topics.copier
         self._work = asyncio.Event()
         self._sent = asyncio.Event()
         self._nudged = asyncio.Event()
+        self._pause_changed = asyncio.Event()
         self._failures = 0
-        self._task: asyncio.Task[None] | None = None
-        self._holder = f"link to {to}"
-        self._partitions = PartitionTeller(engine, to, self._carries_name)
-        self._unsettled: dict[str, None] = {}
-        """Topics that wait until the destination's copy is a beginning of what is here, or is deleted."""
-        self._ask_again = asyncio.Event()
-        self._deleted: dict[str, None] = {}
-        """Topics that were deleted here and of which the destination has a copy, the newest last."""
-        self._reads: dict[str, Position] = {}
-        """How far topics were read since the last frame was sent."""
-        self._reads_in_flight: deque[dict[str, Position]] = deque()
-        """The same for each frame that is sent and not acknowledged."""
-        for topic in engine.topics():
-            if self._carries(topic):
-                topic.held_back[self._holder] = BEFORE_ALL
-                self._copier.topic_moved(topic.name, topic.last_add_confirmed)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._transport: HttpTransport | None = None
+        self._settling = asyncio.Lock()
+        self._partitions = PartitionTeller(engine, to, self._topics.carries_name)
+        rate = self.route.link.rate_bytes
+        self._bucket = None if rate is None else TokenBucket(rate, time.monotonic())
         engine.add_listener(self)
 
+    @property
+    def spec(self) -> LinkSpec:
+        """The link as it stands in the topology."""
+        return self.route.link
+
+    @property
+    def key(self) -> str:
+        return self.spec.key
+
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self.to}")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._run(), name=f"link {self.key}"),
+            loop.create_task(self._save_often(), name=f"link {self.key} marks"),
+        ]
 
     async def stop(self) -> None:
-        """Stop copying; returns when the link's task has ended.
+        """Stop copying; returns when the link's tasks have ended.
 
         A task group in which a child has just failed drops a cancellation of its own task (Python before 3.13), and the
         link would reconnect: so it is cancelled until it ends.
         """
-        while self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=CANCEL_AGAIN_SECONDS)
+        while running := [task for task in self._tasks if not task.done()]:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
+        with contextlib.suppress(EngineError):
+            await self._topics.save()
 
     def let_go(self) -> None:
         """The link is stopped for good: nothing is held back for it, and the engine tells it nothing more."""
         self.engine.remove_listener(self)
-        for topic in self.engine.topics():
-            topic.held_back.pop(self._holder, None)
+        self._topics.let_go()
 
     def nudge(self) -> None:
         """The destination was heard of, by its own link to us: if we are waiting to try again, try now."""
         self._nudged.set()
 
+    # What an operator asks.
+
+    @property
+    def paused(self) -> bool:
+        return self._topics.memory.paused
+
+    async def pause(self) -> None:
+        """Copy nothing, and hold back what is not copied, until :meth:`resume`; also over a restart."""
+        await self._topics.memory.set_paused(True)
+        self._pause_changed.set()
+
+    async def resume(self) -> None:
+        await self._topics.memory.set_paused(False)
+        self._pause_changed.set()
+        self._nudged.set()
+
+    async def resolve(self, topic_name: str, policy: str) -> None:
+        """Go on with a topic that has a gap, by ``skip-and-record`` or ``copy-anew``.
+
+        Raises :class:`NoSuchGap`, and the errors of links.
+        """
+        gap = self._topics.gap_of(topic_name)
+        if gap is None:
+            raise NoSuchGap(f"link {self.key} has no gap in {topic_name!r}; `replicator links list` shows those it has")
+        if not gap.allows(policy):
+            raise NoSuchGap(f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}: {gap.detail}")
+        if self._transport is None or not self._copier.connected:
+            raise NoSuchGap(f"link {self.key} is not connected ({self.state} {self.detail}): try again when it is")
+        await self._settle_topics(self._transport, [topic_name], policy)
+        gap = self._topics.gap_of(topic_name)
+        if gap is not None:
+            raise NoSuchGap(f"the gap in {topic_name!r} is still there: {gap.detail}")
+
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        if self._carries(topic):
-            topic.held_back.setdefault(self._holder, BEFORE_ALL)
-            self._copier.topic_moved(topic.name, topic.last_add_confirmed)
+        if self._topics.moved(topic):
             self._work.set()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
@@ -145,32 +188,15 @@ class Link:
         """See :meth:`on_subscription`."""
 
     def on_log_deleted(self, topic: Topic) -> None:
-        copy = self._copier.topic_gone(topic.name)
-        self._unsettled.pop(topic.name, None)
-        if copy is not None and copy.sent != BEFORE_ALL:
-            self._note_deleted(topic.name)
+        self._topics.deleted(topic)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         self._partitions.changed(topic_name)
         self._work.set()
 
     def on_namespace_policies(self, namespace: str) -> None:
-        """They say which clusters the namespace is copied to: what is copied from now on waits until the destination
-        has said how much of it is there."""
-        for name in self.engine.catalog.topics(namespace):
-            topic = self.engine.find(name)
-            if topic is None or self._carries(topic) is (name in self._copier.topics):
-                continue
-            if self._carries(topic):
-                topic.held_back[self._holder] = BEFORE_ALL
-                self._copier.on_halted(name, "the destination is being asked what it has of the topic")
-                self._copier.topic_moved(name, topic.last_add_confirmed)
-                self._unsettled[name] = None
-                self._ask_again.set()
-            else:
-                topic.held_back.pop(self._holder, None)
-                self._copier.topic_gone(name)
-                self._unsettled.pop(name, None)
+        """They say which clusters the namespace is copied to."""
+        self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
         self._work.set()
@@ -180,20 +206,6 @@ class Link:
 
     def on_topic_deleted(self, topic_name: str) -> None:
         self._partitions.forget(topic_name)
-
-    def _carries(self, topic: Topic) -> bool:
-        clusters = topic.namespace.policies.replication_clusters
-        return clusters is None or self.to in clusters
-
-    def _carries_name(self, name: str) -> bool:
-        clusters = self.engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
-        return clusters is None or self.to in clusters
-
-    def _note_deleted(self, name: str) -> None:
-        self._deleted.pop(name, None)
-        self._deleted[name] = None
-        if len(self._deleted) > DELETED_SHOWN_MAX:
-            del self._deleted[next(iter(self._deleted))]
 
     # The connection.
 
@@ -209,9 +221,25 @@ class Link:
             )
             async for attempt in retrying:
                 with attempt:
-                    async with HttpTransport(self.engine.cluster, self.to, self.address) as transport:
-                        await self._connect(transport)
-                        await self._copy(transport)
+                    await self._while_paused()
+                    async with HttpTransport(
+                        self.engine.cluster,
+                        self.to,
+                        self.address,
+                        name=self.spec.name,
+                        compression=self.spec.compression,
+                    ) as transport:
+                        try:
+                            await self._connect(transport)
+                            await self._copy(transport)
+                        finally:
+                            self._transport = None
+
+    async def _while_paused(self) -> None:
+        while self.paused:
+            self._set_state("paused", "")
+            self._pause_changed.clear()
+            await self._pause_changed.wait()
 
     def _pause_seconds(self, _: RetryCallState) -> float:
         """Grows with the failures since the link last made progress, so that no failure is retried in a tight loop."""
@@ -227,8 +255,11 @@ class Link:
 
     def _note_failure(self, retry_state: RetryCallState) -> None:
         self._copier.on_disconnected()
-        self.figures.reconnects += 1
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        if isinstance(error, LinkPaused):
+            self._set_state("paused", "")
+            return
+        self.figures.reconnects += 1
         if not isinstance(error, LinkError):
             log.error("link failed", cluster=self.engine.cluster, to=self.to, exc_info=error)
         elif str(error) != self.detail:
@@ -236,77 +267,14 @@ class Link:
         self._set_state("connecting" if isinstance(error, PeerUnavailable) else "failed", str(error))
 
     async def _connect(self, transport: HttpTransport) -> None:
-        high_water = await transport.high_water()
+        there = await transport.high_water(self.route.origins)
         await transport.open(encode_append(()))
         await transport.receive()
-        self._copier.on_connected({topic: row.position for topic, row in high_water.items()})
-        self._reads = {}
-        self._reads_in_flight.clear()
-        self._unsettled.clear()
+        self._topics.on_connected(there)
+        self._transport = transport
         self._partitions.on_connected()
-        for each in self.engine.topics():
-            if self._carries(each):
-                each.held_back[self._holder] = BEFORE_ALL  # the destination may have lost what it had
-        for topic, row in high_water.items():
-            self._settle_lineage(topic, row)
-        self._release({topic: row.position for topic, row in high_water.items()})
         log.info("link connected", cluster=self.engine.cluster, to=self.to)
         self._set_state("idle", "")
-
-    def _settle_lineage(self, name: str, row: RemoteHighWater) -> None:
-        """Halt a topic whose copy at the destination is not a beginning of what is here, until it is.
-
-        Going on would splice two histories, and let a subscription that consumed all of this one pass for one that
-        consumed what only the destination has (invariant 5). What was trimmed here was once in the log.
-        """
-        topic = self.engine.find(name)
-        if topic is None:
-            self._note_deleted(name)
-        elif not self._carries(topic):
-            return
-        elif (reason := self._other_lineage(topic, row)) is not None:
-            self._unsettled[name] = None
-            self._halt(name, reason)
-
-    def _other_lineage(self, topic: Topic, row: RemoteHighWater) -> str | None:
-        """Why the destination's copy is not a beginning of what is here; None if it is."""
-        if topic.incarnation != row.incarnation:
-            return (
-                f"the destination has incarnation {row.incarnation}, here is {topic.incarnation}: the topic was "
-                f"deleted and made anew here; to copy the new one, delete the old one at {self.to}"
-            )
-        if row.position not in topic.log and row.position > topic.log.trimmed:
-            return (
-                f"the destination has messages of {self.engine.cluster} up to {row.position}, which is not in the log "
-                f"here (it ends at {topic.last_add_confirmed}): this cluster lost data, as after a restore from an old "
-                "copy; consume what is missing at the destination, or bring the newer data back"
-            )
-        return None
-
-    async def _settle_again(self, transport: HttpTransport) -> None:
-        """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_SECONDS):
-                    await self._ask_again.wait()
-            self._ask_again.clear()
-            names = list(self._unsettled)
-            for first in range(0, len(names), SETTLED_AT_ONCE):
-                asked = names[first : first + SETTLED_AT_ONCE]
-                self._settled(asked, await transport.high_water(asked))
-
-    def _settled(self, asked: Sequence[str], high_water: Mapping[str, RemoteHighWater]) -> None:
-        for name in asked:
-            topic, row = self.engine.find(name), high_water.get(name)
-            if topic is None or name not in self._unsettled:
-                continue
-            if row is not None and (reason := self._other_lineage(topic, row)) is not None:
-                self._copier.on_halted(name, reason)
-                continue
-            del self._unsettled[name]
-            self._copier.on_resumed(name, BEFORE_ALL if row is None else row.position)
-            log.info("link copies a topic again", cluster=self.engine.cluster, to=self.to, topic=name)
-            self._work.set()
 
     async def _copy(self, transport: HttpTransport) -> None:
         """Send and receive until one of them fails."""
@@ -315,14 +283,42 @@ class Link:
                 group.create_task(self._send(transport))
                 group.create_task(self._receive(transport))
                 group.create_task(self._notice_end(transport))
-                group.create_task(self._settle_again(transport))
+                group.create_task(self._settle_often(transport))
+                group.create_task(self._notice_pause())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    async def _notice_pause(self) -> None:
+        while not self.paused:
+            self._pause_changed.clear()
+            await self._pause_changed.wait()
+        raise LinkPaused(f"link {self.key} is paused")
+
+    async def _settle_often(self, transport: HttpTransport) -> None:
+        """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._topics.ask_again.wait()
+            self._topics.ask_again.clear()
+            names = list(self._topics.unsettled)
+            for first in range(0, len(names), SETTLED_AT_ONCE):
+                await self._settle_topics(transport, names[first : first + SETTLED_AT_ONCE], self.spec.on_gap)
+
+    async def _settle_topics(self, transport: HttpTransport, names: Sequence[str], policy: str) -> None:
+        """Look again at topics that wait, and end their gaps where ``policy`` does."""
+        async with self._settling:
+            there = await transport.high_water(self.route.origins, names)
+            for name in names:
+                if await self._topics.settle(name, there.get(name, {}), policy, transport):
+                    log.info("link copies a topic again", cluster=self.engine.cluster, to=self.to, topic=name)
+            self._work.set()
 
     async def _send(self, transport: HttpTransport) -> None:
         while True:
             self._work.clear()
             await self._partitions.tell(transport)  # before there are blocks of them in a frame
+            await self._wait_for_rate()
             frame, size_bytes, searching = self._next_frame()
             if searching and not frame:
                 await asyncio.sleep(0)
@@ -331,18 +327,32 @@ class Link:
                 self._set_state("copying", "")
                 await self._tell_of_first_blocks(frame, transport)
                 self._note_sent(size_bytes)
-                await transport.send(encode_append(frame))
+                packed = await transport.pack(encode_append(frame))
+                wire_bytes = len(packed[0]) + packed[1].size
+                self.figures.wire_bytes += wire_bytes
+                if self._bucket is not None:
+                    self._bucket.take(wire_bytes, time.monotonic())
+                await transport.send(packed)
                 continue
             if not self._copier.in_flight:
-                self._release(self._reads)
-                self._reads = {}
+                self._topics.reached(self._copier.on_idle())
                 self._set_state("idle", "")
             try:
                 async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
                     await self._work.wait()
             except TimeoutError:
-                self._note_sent(0)
-                await transport.send(encode_append(()))
+                await self._send_sign_of_life(transport)
+
+    async def _send_sign_of_life(self, transport: HttpTransport) -> None:
+        self._note_sent(0)
+        await transport.send(await transport.pack(encode_append(())))
+
+    async def _wait_for_rate(self) -> None:
+        """A frame may overdraw the rate; the next one waits."""
+        while self._bucket is not None and (seconds := self._bucket.wait_seconds(time.monotonic())) > 0:
+            await asyncio.sleep(min(seconds, SIGN_OF_LIFE_SECONDS))
+            if seconds > SIGN_OF_LIFE_SECONDS and self._transport is not None:
+                await self._send_sign_of_life(self._transport)
 
     async def _tell_of_first_blocks(self, frame: Sequence[Outgoing], transport: HttpTransport) -> None:
         """A topic that begins anew at the destination may have been deleted there with the number of partitions."""
@@ -353,8 +363,6 @@ class Link:
 
     def _note_sent(self, size_bytes: int) -> None:
         self._copier.on_sent(size_bytes)
-        self._reads_in_flight.append(self._reads)
-        self._reads = {}
         self._sent.set()
 
     async def _receive(self, transport: HttpTransport) -> None:
@@ -362,34 +370,21 @@ class Link:
             while not self._copier.in_flight and not transport.at_end:
                 self._sent.clear()
                 await self._sent.wait()
-            self._settle(await transport.receive())
+            self._note_reply(await transport.receive())
 
     async def _notice_end(self, transport: HttpTransport) -> None:
         """Wake the receiver when the destination ends the connection, so that an idle link learns of it at once."""
         await transport.ended()
         self._sent.set()
 
-    def _settle(self, reply: Reply) -> None:
-        self._copier.on_acknowledged()
+    def _note_reply(self, reply: Reply) -> None:
         self._failures = self._failures if reply.refused else 0
         for topic, (code, message) in reply.refused.items():
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
-            if topic not in self._copier.topics:  # it was deleted meanwhile
-                continue
-            if code == IncarnationMismatch.code:
-                self._unsettled[topic] = None
-                self._ask_again.set()
-            self._halt(topic, f"{code}: {message}")
-        self._release(self._reads_in_flight.popleft())
+            self._topics.refused(topic, f"{code}: {message}", ask_again=code == IncarnationMismatch.code)
+        self._topics.reached(self._copier.on_acknowledged())
         self._work.set()
-
-    def _release(self, reached: Mapping[str, Position]) -> None:
-        """The destination has what it is to have of these topics, up to there; what is halted may be sent again."""
-        for name, position in reached.items():
-            topic, copy = self.engine.find(name), self._copier.topics.get(name)
-            if topic is not None and copy is not None and copy.halted is None:
-                topic.held_back[self._holder] = position
 
     def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
         """Blocks of as many topics as are behind, up to about one frame's size; their bytes; whether to ask again.
@@ -400,32 +395,50 @@ class Link:
         size_bytes = 0
         searching = False
         while (read := self._copier.next_read(size_bytes)) is not None:
-            topic = self.engine.find(read.topic)
-            if topic is None:  # it is being deleted
-                continue
-            try:
-                blocks, reached = topic.read_blocks(read.after, bytes_max=read.bytes_max, origin=self.engine.cluster)
-            except EngineError as error:
-                self._halt(read.topic, str(error))
-                continue
-            for stored in blocks:
-                previous = self._copier.on_block(read.topic, stored.header.origin_last)
-                frame.append(Outgoing(read.topic, previous, stored.block))
-                size_bytes += len(stored.block)
-                self.figures.blocks += 1
-                self.figures.entries += stored.header.entries
-                self.figures.messages += stored.header.messages
-            self._copier.on_read(read.topic, reached)
-            self._reads[read.topic] = reached
-            if not blocks:
+            found = self._read(read, frame)
+            size_bytes += found
+            if not found:
                 searching = True
                 break
         self.figures.bytes += size_bytes
         return frame, size_bytes, searching
 
-    def _halt(self, topic: str, reason: str) -> None:
-        log.error("link halted a topic", cluster=self.engine.cluster, to=self.to, topic=topic, reason=reason)
-        self._copier.on_halted(topic, reason)
+    def _read(self, read: Read, frame: list[Outgoing]) -> int:
+        """Read a piece of a topic, and put into the frame what is to be sent of it; returns its bytes."""
+        topic = self.engine.find(read.topic)
+        if topic is None:  # it is being deleted
+            return 0
+        try:
+            blocks, reached = topic.read_blocks(read.after, bytes_max=read.bytes_max, origins=read.origins)
+        except EngineError as error:
+            self._topics.halt(read.topic, str(error))
+            return 0
+        missing = self._topics.starts.missing(topic)
+        size_bytes = 0
+        for stored in blocks:
+            header = stored.header
+            before = missing.before(header.origin, header.origin_first)
+            send = self._copier.on_block(read.topic, header.origin, header.origin_last, before)
+            if isinstance(send, Gap):
+                self._topics.found_gap(read.topic, send)
+                return size_bytes
+            if send is None:
+                continue
+            frame.append(Outgoing(read.topic, send.previous, stored.block, send.left_out))
+            size_bytes += len(stored.block)
+            self.figures.blocks += 1
+            self.figures.entries += header.entries
+            self.figures.messages += header.messages
+        self._copier.on_read(read.topic, reached)
+        return size_bytes
+
+    async def _save_often(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            try:
+                await self._topics.save()
+            except EngineError as error:
+                log.warning("link: marks not saved", cluster=self.engine.cluster, to=self.to, reason=str(error))
 
     def _set_state(self, state: str, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
@@ -436,37 +449,9 @@ class Link:
     # Figures.
 
     def backlog_entries(self) -> int:
-        """Entries not yet read for this link, of any origin: an upper bound of what is to be copied."""
-        total = 0
-        for name, copy in self._copier.topics.items():
-            topic = self.engine.find(name)
-            if topic is not None and self._copier.connected:
-                total += topic.log.entries_between(copy.read, copy.last)
-        return total
-
-    def sent(self) -> dict[str, Position]:
-        """By topic, the origin position up to which was sent on this connection."""
-        return {name: copy.sent for name, copy in self._copier.topics.items() if copy.sent != BEFORE_ALL}
+        """Entries that the destination has not confirmed, of any origin: an upper bound of what is to be copied."""
+        return self._topics.backlog_entries()
 
     def status(self) -> dict[str, Any]:
         """The figures of this link, as the status page shows them."""
-        figures = self.figures
-        return {
-            "to": self.to,
-            "address": self.address,
-            "state": self.state,
-            "detail": self.detail,
-            "topics": len(self._copier.topics),
-            "halted": {
-                **self._partitions.refused,
-                **{name: copy.halted for name, copy in self._copier.topics.items() if copy.halted is not None},
-            },
-            "deleted_here": list(self._deleted),
-            "backlog_entries": self.backlog_entries(),
-            "in_flight_frames": self._copier.in_flight,
-            "blocks": figures.blocks,
-            "entries": figures.entries,
-            "messages": figures.messages,
-            "bytes": figures.bytes,
-            "reconnects": figures.reconnects,
-        }
+        return link_status(self, self._topics, self._partitions.refused)

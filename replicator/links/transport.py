@@ -1,10 +1,10 @@
 """How a link talks to its destination: one long-lived HTTP request that streams frames both ways.
 
-Request body: frames of ``length u32 big-endian | Arrow IPC stream`` (:data:`APPEND_SCHEMA`). Response body: for each
-frame, in order, ``length u32 | JSON``: ``{"extents": n, "refused": {topic: {"code", "message"}}}``, or
-``{"error": code, "message": text}`` after which the destination ends the connection. One request, because it keeps
-the order of the frames without a handshake for each, and lets the window cover the round trip. Both sides
-answer each other within :data:`SILENCE_SECONDS_MAX`, or the connection counts as lost (half-open peers).
+Request body: the frames of :mod:`replicator.engine.log.link_frame`. Response body: for each frame, in order,
+``length u32 | JSON``: ``{"extents": n, "refused": {topic: {"code", "message"}}}``, or ``{"error": code, "message":
+text}`` after which the destination ends the connection. One request, because it keeps the order of the frames without a
+handshake for each, and lets the window cover the round trip. Both sides answer each other within
+:data:`SILENCE_SECONDS_MAX`, or the connection counts as lost (half-open peers).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -20,24 +20,20 @@ from typing import Any, Final
 import aiohttp
 import pyarrow as pa
 
-from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, pack_frame
+from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
+from replicator.links.gaps import Mark
 from snapshots.position import Position
 
-PROTOCOL_VERSION: Final = 2
 CONNECT_SECONDS_MAX: Final = 5.0
 SILENCE_SECONDS_MAX: Final = 30.0
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
+COMPRESS_ASIDE_BYTES: Final = 64 * 1024
+"""A larger frame is compressed on a thread; 4 MiB take some ten milliseconds."""
+
 _LENGTH_BYTES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteHighWater:
-    """The highest origin position that the destination has of a topic, and of which incarnation."""
-
-    incarnation: int
-    position: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +58,16 @@ class HttpTransport:
     Raises :class:`PeerUnavailable`, :class:`WrongPeer`, :class:`PeerRefused`.
     """
 
-    def __init__(self, source: str, destination: str, address: str) -> None:
+    def __init__(
+        self, source: str, destination: str, address: str, *, name: str = "", compression: str = "none"
+    ) -> None:
         self._source = source
+        self._name = name
+        self._compression = compression
         self._destination = destination
         self._base = f"http://{address}/replication/v1"
         self._session: aiohttp.ClientSession | None = None
-        self._outgoing: asyncio.Queue[pa.Buffer | None] = asyncio.Queue(maxsize=1)
+        self._outgoing: asyncio.Queue[tuple[bytes, pa.Buffer]] = asyncio.Queue(maxsize=1)
         self._response: aiohttp.ClientResponse | None = None
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
@@ -85,52 +85,50 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
 
-    async def high_water(self, topics: Sequence[str] = ()) -> dict[str, RemoteHighWater]:
-        """What the destination has of this source, by topic: of all its topics, or of those named."""
-        assert self._session is not None
-        asked = [("origin", self._source), *(("topic", topic) for topic in topics)]
-        try:
-            async with (
-                asyncio.timeout(SILENCE_SECONDS_MAX),
-                self._session.get(f"{self._base}/high-water", params=asked) as response,
-            ):
-                answer = await self._json(response)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+    async def high_water(self, origins: Collection[str], topics: Sequence[str] = ()) -> dict[str, dict[str, Mark]]:
+        """What the destination has, by topic and origin: of all its topics, or of those named."""
+        asked = [("origins", ",".join(sorted(origins))), ("origin", self._source)]
+        asked += [("topic", topic) for topic in topics]
+        answer = await self._ask("GET", "high-water", asked)
         if answer.get("cluster") != self._destination:
             raise WrongPeer(
                 f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}"
             )
+        if answer.get("protocol") != PROTOCOL_VERSION:
+            raise WrongVersion(
+                f"{self._base} speaks version {answer.get('protocol', 1)} of the links' protocol, this worker "
+                f"{PROTOCOL_VERSION}: both clusters need the same version of the service"
+            )
         return {
-            topic: RemoteHighWater(row["incarnation"], Position.parse(row["position"]))
-            for topic, row in answer["topics"].items()
+            topic: {
+                origin: Mark(mark["incarnation"], Position.parse(mark["position"])) for origin, mark in marks.items()
+            }
+            for topic, marks in answer["topics"].items()
         }
+
+    async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None:
+        """Have the destination delete its copy of ``topic``, so that it can be copied anew; ``here`` is what the source
+        has of it. Raises :class:`PeerRefused` where something would be lost."""
+        marks = {
+            origin: {"incarnation": mark.incarnation, "position": str(mark.position)} for origin, mark in here.items()
+        }
+        await self._ask("POST", "delete-copy", [("from", self._source), ("topic", topic)], {"origins": marks})
 
     async def tell_partitions(self, topics: dict[str, int]) -> PartitionsReply:
         """Tell the destination how many partitions topics have here; returns how many they have there then."""
-        assert self._session is not None
-        try:
-            async with (
-                asyncio.timeout(SILENCE_SECONDS_MAX),
-                self._session.post(
-                    f"{self._base}/partitions", params={"from": self._source}, json={"topics": topics}
-                ) as response,
-            ):
-                answer = await self._json(response)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+        answer = await self._ask("POST", "partitions", [("from", self._source)], {"topics": topics})
         refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
         return PartitionsReply(answer["topics"], refused)
 
     async def open(self, first_frame: pa.Buffer) -> None:
         """Start the stream of frames; returns when the destination has accepted it."""
         assert self._session is not None
-        await self._outgoing.put(first_frame)
+        await self._outgoing.put(pack_frame(first_frame, "none"))
         try:
             async with asyncio.timeout(SILENCE_SECONDS_MAX):
                 self._response = await self._session.post(
                     f"{self._base}/append",
-                    params={"from": self._source, "protocol": str(PROTOCOL_VERSION)},
+                    params={"from": self._source, "name": self._name, "protocol": str(PROTOCOL_VERSION)},
                     data=self._body(),
                 )
                 if self._response.status != 200:
@@ -138,9 +136,15 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
 
-    async def send(self, frame: pa.Buffer) -> None:
-        """Hand a frame to the connection; waits while the one before it is still on its way out."""
-        await self._outgoing.put(frame)
+    async def pack(self, frame: pa.Buffer) -> tuple[bytes, pa.Buffer]:
+        """The frame as it is to be sent: its header, and its content, compressed where the link is to compress."""
+        if self._compression == "none" or frame.size < COMPRESS_ASIDE_BYTES:
+            return pack_frame(frame, self._compression)
+        return await asyncio.to_thread(pack_frame, frame, self._compression)
+
+    async def send(self, packed: tuple[bytes, pa.Buffer]) -> None:
+        """Hand a packed frame to the connection; waits while the one before it is still on its way out."""
+        await self._outgoing.put(packed)
 
     async def receive(self) -> Reply:
         """The answer to the oldest frame that was not answered yet."""
@@ -167,14 +171,30 @@ class HttpTransport:
         self.at_end = True
 
     async def _body(self) -> AsyncIterator[bytes | memoryview]:
-        while (frame := await self._outgoing.get()) is not None:
-            yield frame.size.to_bytes(_LENGTH_BYTES, "big")
-            if frame.size:
-                yield memoryview(frame)
+        while True:
+            header, content = await self._outgoing.get()
+            yield header
+            if content.size:
+                yield memoryview(content)
+
+    async def _ask(
+        self, method: str, path: str, params: Sequence[tuple[str, str]], body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        assert self._session is not None
+        try:
+            async with (
+                asyncio.timeout(SILENCE_SECONDS_MAX),
+                self._session.request(method, f"{self._base}/{path}", params=params, json=body) as response,
+            ):
+                return await self._json(response)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = await response.json()
+            # Not response.json(): that waits for the request's own body, of which a refused stream has no end, by a
+            # task that aiohttp cancels; so the refusal would pass for a cancellation of the link.
+            answer: dict[str, Any] = json.loads(await response.content.read())
         except (aiohttp.ClientError, ValueError) as error:
             raise PeerUnavailable(f"{self._base} answered {response.status}, not in JSON: {error}") from None
         if response.status != 200:

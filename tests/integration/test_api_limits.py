@@ -68,7 +68,7 @@ def with_app(path: Path, body: Callable[[Engine, web.AppRunner, str], Awaitable[
 
 
 def framed(frame: bytes) -> bytes:
-    return struct.pack(">I", len(frame)) + frame
+    return struct.pack(">IBI", len(frame), 0, len(frame)) + frame
 
 
 def block_of(origin: str, first: int = 0) -> bytes:

@@ -34,6 +34,7 @@ from replicator.api import data_plane
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import BLOCK_SCHEMA, Outgoing, encode_append
 from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.link_frame import FRAME_BYTES_MAX, PROTOCOL_VERSION
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
 
@@ -60,7 +61,15 @@ def with_server(path: Path, body: Body) -> None:
 
 
 def framed(*frames: bytes) -> bytes:
-    return b"".join(struct.pack(">I", len(frame)) + frame for frame in frames)
+    return b"".join(header(len(frame)) + frame for frame in frames)
+
+
+def header(length: int, codec: int = 0, raw_bytes: int | None = None) -> bytes:
+    return struct.pack(">IBI", length, codec, length if raw_bytes is None else raw_bytes)
+
+
+ZEROS = pa.compress(bytes(1024**2), codec="zstd", asbytes=True)
+LZ4_ZEROS = pa.compress(bytes(1024**2), codec="lz4_raw", asbytes=True)
 
 
 def frame_of(*blocks: Outgoing) -> bytes:
@@ -173,7 +182,11 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
             "batch_acks": {str(positions[1]): [0, 2]},
         }
         row = {"incarnation": 7, "position": "9:1"}
-        assert await get("high-water?origin=us-east") == {"cluster": "eu-west", "topics": {TOPIC: row}}
+        assert (await get("high-water?origin=us-east"))["topics"] == {TOPIC: row}
+        both = await get("high-water?origins=us-east,eu-west,nobody")
+        assert (both["cluster"], both["protocol"]) == ("eu-west", PROTOCOL_VERSION)
+        assert both["topics"][TOPIC]["us-east"] == row
+        assert both["topics"][TOPIC]["eu-west"]["position"] == str(topic.high_water("eu-west").position)
         assert (await get("high-water?origin=nobody"))["topics"] == {}
 
     with_server(tmp_path, body)
@@ -294,8 +307,17 @@ def test_a_refusal_concerns_its_topic_alone(tmp_path: Path) -> None:
         (framed(frame_of(FIRST)[:-200]), 400, "BlockCorrupt"),
         (framed(b"noise"), 400, "BlockCorrupt"),
         (framed(b""), 400, "BlockCorrupt"),
-        (struct.pack(">I", data_plane.FRAME_BYTES_MAX + 1) + b"x" * 100, 413, "FrameTooLarge"),
-        (struct.pack(">I", 2**32 - 1), 413, "FrameTooLarge"),
+        (header(FRAME_BYTES_MAX + 1) + b"x" * 100, 413, "FrameTooLarge"),
+        (header(2**32 - 1), 413, "FrameTooLarge"),
+        (header(5, raw_bytes=4) + b"noise", 400, "BlockCorrupt"),
+        (header(5, codec=3) + b"noise", 400, "BlockCorrupt"),
+        (header(5, codec=2) + b"noise", 400, "BlockCorrupt"),
+        # Decompression bombs: what they say they become is over the limit, or less or more than what they become.
+        (header(len(ZEROS), 2, FRAME_BYTES_MAX + 1) + ZEROS, 413, "FrameTooLarge"),
+        (header(len(ZEROS), 2, 1000) + ZEROS, 400, "BlockCorrupt"),
+        (header(len(ZEROS), 2, 1024**2 + 1) + ZEROS, 400, "BlockCorrupt"),
+        (header(len(LZ4_ZEROS), 1, 1000) + LZ4_ZEROS, 400, "BlockCorrupt"),
+        (header(len(LZ4_ZEROS), 1, 1024**2 + 1) + LZ4_ZEROS, 400, "BlockCorrupt"),
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused_and_nothing_appended(
@@ -316,7 +338,7 @@ def test_a_body_that_cannot_be_read_is_refused_and_nothing_appended(
         (framed(b"noise"), "BlockCorrupt"),
         (b"\0", "BlockCorrupt"),
         (framed(frame_of(SECOND))[:-20], "BlockCorrupt"),
-        (struct.pack(">I", 2**32 - 1), "FrameTooLarge"),
+        (header(2**32 - 1), "FrameTooLarge"),
     ],
 )
 def test_a_later_frame_that_cannot_be_read_ends_the_stream_with_an_error(

@@ -504,15 +504,11 @@ def test_a_link_resumes_after_the_source_trimmed_what_was_copied(tmp_path: Path)
                     await topic.publish(numbered(number, 1))
                 await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
             await topic.publish(numbered(4, 1))
-            await topic.publish(numbered(5, 1))
-            topic.held_back.clear()  # as after a restart without this link, which was then made again
             await east.maintenance.run_once()
-            assert topic.log.trimmed > west.find(TOPIC).vector()["us-east"]  # type: ignore[union-attr]
+            assert topic.log.trimmed == west.find(TOPIC).vector()["us-east"]  # type: ignore[union-attr]
             async with linked(east, "eu-west", server.address) as link:
-                await topic.publish(numbered(6, 1))
-                await eventually(
-                    lambda: entries_of(west.find(TOPIC), "us-east") == [*numbered(0, 4), *numbered(5, 2)]  # type: ignore[arg-type]
-                )
+                await topic.publish(numbered(5, 1))
+                await eventually(lambda: entries_of(west.find(TOPIC), "us-east") == numbered(0, 6))  # type: ignore[arg-type]
                 assert link.status()["halted"] == {}
 
     asyncio.run(main())

@@ -331,7 +331,7 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
             return self.rows
 
     async def copy(source: Topic, destination: Topic) -> None:
-        blocks, _ = source.read_blocks(BEFORE_ALL, bytes_max=2**20, origin=source_name)
+        blocks, _ = source.read_blocks(BEFORE_ALL, bytes_max=2**20, origins={source_name})
         previous = [BEFORE_ALL, *(stored.header.origin_last for stored in blocks)]
         await destination.append_blocks(
             [CopiedBlock(before, stored.block) for before, stored in zip(previous, blocks, strict=False)]

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.links.copier import FRAME_BYTES_TARGET, Copier, Read
+from replicator.links.copier import FRAME_BYTES_TARGET, Copier, Read, Send, Start
+from replicator.links.gaps import TRIMMED, Gap
 from snapshots.position import BEFORE_ALL, Position
+
+OWN = frozenset({"own"})
 
 
 def at(entry: int) -> Position:
     return Position(1, entry)
 
 
+def start(position: Position) -> Start:
+    """The destination has all of the source's own up to there."""
+    return Start(position, {"own": position})
+
+
 def connected(*topics: str, **high_water: Position) -> Copier:
     copier = Copier()
     for topic in topics:
-        copier.topic_moved(topic, at(9))
-    copier.on_connected(high_water)
+        copier.topic_moved(topic, at(9), OWN)
+    copier.on_connected({topic: start(position) for topic, position in high_water.items()})
     return copier
 
 
 def test_reading_starts_after_what_the_destination_has() -> None:
     copier = connected("a", "b", a=at(4))
-    assert copier.next_read() == Read("a", at(4), FRAME_BYTES_TARGET)
-    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET)
+    assert copier.next_read() == Read("a", at(4), FRAME_BYTES_TARGET, OWN)
+    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET, OWN)
     assert copier.next_read() is None
 
 
@@ -31,13 +39,15 @@ def test_a_destination_that_has_more_than_the_source_is_left_alone() -> None:
     """The source was restored from an old backup: what it writes next has higher positions."""
     copier = connected("a", a=at(50))
     assert copier.next_read() is None
-    copier.topic_moved("a", Position(2, 0))
-    assert copier.next_read() == Read("a", at(50), FRAME_BYTES_TARGET)
+    copier.topic_moved("a", Position(2, 0), OWN)
+    assert copier.next_read() == Read("a", at(9), FRAME_BYTES_TARGET, OWN)
+    assert copier.on_block("a", "own", at(50)) is None
+    assert copier.on_block("a", "own", Position(2, 0)) == Send(at(50), left_out=False)
 
 
 def test_nothing_is_read_before_the_destination_has_said_what_it_has() -> None:
     copier = Copier()
-    copier.topic_moved("a", at(3))
+    copier.topic_moved("a", at(3), OWN)
     assert copier.next_read() is None
     copier.on_connected({})
     copier.on_disconnected()
@@ -57,21 +67,61 @@ def test_topics_that_are_behind_take_turns() -> None:
 
 def test_each_block_is_sent_with_the_one_sent_before_it() -> None:
     copier = connected("a", a=at(1))
-    assert copier.on_block("a", at(3)) == at(1)
-    assert copier.on_block("a", at(7)) == at(3)
+    assert copier.on_block("a", "own", at(3)) == Send(at(1), left_out=False)
+    assert copier.on_block("a", "own", at(7)) == Send(at(3), left_out=False)
+    assert copier.on_block("a", "own", at(7)) is None, "the destination has it"
+
+
+def test_what_was_sent_is_told_apart_by_origin() -> None:
+    copier = Copier()
+    origins = frozenset({"own", "east"})
+    copier.topic_moved("a", at(9), origins)
+    copier.on_connected({"a": Start(at(2), {"own": at(2), "east": Position(7, 5)})})
+    assert copier.next_read() == Read("a", at(2), FRAME_BYTES_TARGET, origins)
+    assert copier.on_block("a", "east", Position(7, 5)) is None
+    assert copier.on_block("a", "east", Position(7, 8)) == Send(Position(7, 5), left_out=False)
+    assert copier.on_block("a", "own", at(9)) == Send(at(2), left_out=False)
+
+
+def test_invariant_4_a_block_of_an_origin_that_is_not_for_the_link_is_a_bug() -> None:
     with pytest.raises(AssertionError):
-        copier.on_block("a", at(7))
+        connected("a").on_block("a", "east", at(3))
+
+
+def test_a_block_after_something_missing_is_a_gap_and_only_what_may_be_left_out_is_passed() -> None:
+    copier = Copier()
+    copier.topic_moved("a", at(99), OWN)
+    copier.on_connected({"a": Start(at(1), {"own": at(1)}, passable={"own": at(20)})})
+    assert copier.on_block("a", "own", at(9), missing=at(1)) == Send(at(1), left_out=False)
+    assert copier.on_block("a", "own", at(30), missing=at(20)) == Send(at(9), left_out=True)
+    gap = copier.on_block("a", "own", at(50), missing=at(40))
+    assert isinstance(gap, Gap)
+    assert gap.kind == TRIMMED
+    assert copier.on_block("a", "own", at(50)) == Send(at(30), left_out=False), "nothing was noted as sent"
+
+
+def test_acknowledged_is_what_was_read_before_the_frame_that_is_acknowledged() -> None:
+    copier = connected("a", "b", a=at(1))
+    copier.on_read("a", at(4))
+    copier.on_sent(10)
+    copier.on_read("a", at(6))
+    copier.on_read("b", at(2))
+    assert copier.on_idle() == {}, "a frame is in flight"
+    assert copier.on_acknowledged() == {"a": at(4)}
+    copier.on_halted("b", "refused")
+    assert copier.on_idle() == {"a": at(6)}
+    assert [copier.topics[topic].acknowledged for topic in "ab"] == [at(6), BEFORE_ALL]
 
 
 def test_a_frame_that_is_full_takes_no_more() -> None:
     copier = connected("a", "b")
     assert copier.next_read(FRAME_BYTES_TARGET) is None
-    assert copier.next_read(FRAME_BYTES_TARGET - 10) == Read("a", BEFORE_ALL, 10)
+    assert copier.next_read(FRAME_BYTES_TARGET - 10) == Read("a", BEFORE_ALL, 10, OWN)
 
 
 def test_invariant_11_a_full_window_stops_reading_until_a_frame_is_acknowledged() -> None:
     copier = Copier(window_bytes_max=100)
-    copier.topic_moved("a", at(9))
+    copier.topic_moved("a", at(9), OWN)
     copier.on_connected({})
     copier.on_sent(60)
     assert copier.next_read() is not None
@@ -79,41 +129,43 @@ def test_invariant_11_a_full_window_stops_reading_until_a_frame_is_acknowledged(
     copier.on_sent(40)
     assert copier.next_read() is None
     copier.on_acknowledged()
-    assert copier.next_read() == Read("a", at(3), FRAME_BYTES_TARGET)
+    assert copier.next_read() == Read("a", at(3), FRAME_BYTES_TARGET, OWN)
 
 
 def test_a_halted_topic_does_not_stop_the_others_and_is_tried_again_on_the_next_connection() -> None:
     copier = connected("a", "b")
     copier.on_halted("a", "another incarnation")
-    copier.topic_moved("a", at(20))
-    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET)
+    copier.topic_moved("a", at(20), OWN)
+    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET, OWN)
     assert copier.next_read() is None
     copier.on_disconnected()
     copier.on_connected({})
-    assert copier.next_read() == Read("a", BEFORE_ALL, FRAME_BYTES_TARGET)
+    assert copier.next_read() == Read("a", BEFORE_ALL, FRAME_BYTES_TARGET, OWN)
 
 
 def test_a_topic_can_be_halted_before_it_has_anything_to_copy() -> None:
     copier = connected("b")
-    copier.on_halted("a", "another incarnation")
-    copier.topic_moved("a", at(3))
-    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET)
+    copier.topic_moved("a", BEFORE_ALL, OWN)
+    assert copier.on_halted("a", "another incarnation")
+    assert not copier.on_halted("a", "another incarnation"), "it is no news"
+    copier.topic_moved("a", at(3), OWN)
+    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET, OWN)
     assert copier.next_read() is None
 
 
 def test_a_disconnect_forgets_what_was_in_flight() -> None:
     copier = connected("a")
-    copier.on_block("a", at(9))
+    copier.on_block("a", "own", at(9))
     copier.on_read("a", at(9))
     copier.on_sent(10**9)
     copier.on_disconnected()
     assert copier.in_flight == 0
-    copier.on_connected({"a": at(2)})
-    assert copier.next_read() == Read("a", at(2), FRAME_BYTES_TARGET)
-    assert copier.on_block("a", at(5)) == at(2)
+    copier.on_connected({"a": start(at(2))})
+    assert copier.next_read() == Read("a", at(2), FRAME_BYTES_TARGET, OWN)
+    assert copier.on_block("a", "own", at(5)) == Send(at(2), left_out=False)
 
 
 def test_a_log_that_goes_back_is_a_bug() -> None:
     copier = connected("a")
     with pytest.raises(AssertionError):
-        copier.topic_moved("a", at(8))
+        copier.topic_moved("a", at(8), OWN)

@@ -1,0 +1,307 @@
+"""The topics of one link: which it carries, where each starts, which have stopped, and what is held back for them.
+
+Between the copy state machine and the source's engine; the connection is :mod:`replicator.links.link`'s. A topic that
+stopped is looked at again on every connection and every few seconds, and reported once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.links.copier import Copier, Start
+from replicator.links.errors import PeerRefused
+from replicator.links.gaps import COPY_ANEW, SKIP_AND_RECORD, Gap, Mark
+from replicator.links.memory import LinkMemory
+from replicator.links.route import Route
+from replicator.links.starts import Starts
+from snapshots.position import BEFORE_ALL, Position
+
+DELETED_SHOWN_MAX: Final = 1_000
+BEING_ASKED: Final = "the destination is being asked what it has of the topic"
+
+log = structlog.get_logger(__name__)
+
+
+class LinkIndex(Protocol):
+    """Who is told how far a link's topics are; the index in Postgres."""
+
+    def link_state(
+        self, link_key: str, topic: str, *, state: str, acknowledged: Position, backlog_entries: int, detail: str
+    ) -> None: ...
+
+
+class CopyDeleter(Protocol):
+    """What it needs of the connection."""
+
+    async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
+
+
+class LinkTopics:
+    """Of the link that ``route`` describes, out of ``engine``."""
+
+    def __init__(self, engine: Engine, route: Route, index: LinkIndex | None = None) -> None:
+        self.copier = Copier()
+        self.memory = LinkMemory(engine, route.link.key)
+        self.starts = Starts(engine, route)
+        self.unsettled: dict[str, None] = {}
+        """Topics that wait until the destination's copy is a beginning of what is here, or is deleted."""
+        self.ask_again = asyncio.Event()
+        """Set when those are to be looked at again at once."""
+        self.deleted_here: dict[str, None] = {}
+        """Topics that were deleted here and of which the destination has a copy, the newest last."""
+        self._engine = engine
+        self._route = route
+        self._index = index
+        self._holder = f"link to {route.link.destination}" + (f" ({route.link.name})" if route.link.name else "")
+        self._carried: dict[str, bool] = {}
+        self._reported: dict[str, str] = {}
+        """By topic that has stopped, why, as it was logged."""
+        self._news: set[str] = set()
+        """Topics that stopped or went on since the index was told."""
+        for topic in engine.topics():
+            if self.carries(topic):
+                self._take_up(topic)
+
+    @property
+    def holder(self) -> str:
+        """The name under which it holds logs back from retention."""
+        return self._holder
+
+    def let_go(self) -> None:
+        """Hold nothing back any more."""
+        for topic in self._engine.topics():
+            topic.held_back.pop(self._holder, None)
+
+    # Which topics.
+
+    def carries(self, topic: Topic) -> bool:
+        carried = self._carried.get(topic.name)
+        if carried is None:
+            carried = self._carried[topic.name] = self.carries_name(topic.name)
+        return carried
+
+    def carries_name(self, name: str) -> bool:
+        """Whether the link carries topics of that name, by its patterns and by the clusters of their namespace."""
+        if name == EPOCHS_TOPIC:
+            return self._route.carries(name)
+        clusters = self._engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
+        return (clusters is None or self._route.link.destination in clusters) and self._route.carries(name)
+
+    def moved(self, topic: Topic) -> bool:
+        """Something was appended; returns whether that is the link's concern."""
+        if not self.carries(topic):
+            return False
+        if topic.name in self.copier.topics:
+            self.copier.topic_moved(topic.name, topic.last_add_confirmed, self._route.origins)
+        else:
+            self._take_up(topic)
+        return True
+
+    def deleted(self, topic: Topic) -> None:
+        """The topic's log is gone."""
+        copy = self.copier.topic_gone(topic.name)
+        self._drop(topic.name)
+        self.memory.forget(topic.topic_id)
+        if copy is not None and copy.sent:
+            self._note_deleted(topic.name)
+
+    def look_again(self, namespace: str) -> None:
+        """The namespace's clusters may have changed: what is copied from now on waits until the destination has said
+        how much of it is there."""
+        for name in self._engine.catalog.topics(namespace):
+            topic = self._engine.find(name)
+            self._carried.pop(name, None)
+            if topic is None or self.carries(topic) is (name in self.copier.topics):
+                continue
+            if self.carries(topic):
+                self._take_up(topic)
+                self.copier.on_halted(name, BEING_ASKED)
+                self.unsettled[name] = None
+                self.ask_again.set()
+            else:
+                topic.held_back.pop(self._holder, None)
+                self.copier.topic_gone(name)
+                self._drop(name)
+
+    def _take_up(self, topic: Topic) -> None:
+        mark = self.memory.mark(topic.topic_id)
+        topic.held_back[self._holder] = mark
+        self.copier.topic_moved(topic.name, topic.last_add_confirmed, self._route.origins)
+        if not self.copier.connected:
+            self.copier.topics[topic.name].acknowledged = min(mark, topic.last_add_confirmed)
+
+    def _drop(self, name: str) -> None:
+        self._carried.pop(name, None)
+        self.unsettled.pop(name, None)
+        self._reported.pop(name, None)
+
+    def _note_deleted(self, name: str) -> None:
+        self.deleted_here.pop(name, None)
+        self.deleted_here[name] = None
+        if len(self.deleted_here) > DELETED_SHOWN_MAX:
+            del self.deleted_here[next(iter(self.deleted_here))]
+
+    # Where they start, and which stop.
+
+    def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
+        """The destination has, of each topic and origin, what it says."""
+        self.unsettled.clear()
+        starts: dict[str, Start] = {}
+        gaps: dict[str, Gap] = {}
+        for name in self.copier.topics:
+            topic = self._engine.find(name)
+            if topic is None:  # it is being deleted
+                continue
+            gap = self._gap(topic, there.get(name, {}))
+            if gap is None:
+                starts[name] = self.starts.start(topic, there.get(name, {}))
+            else:
+                gaps[name] = gap
+                starts[name] = Start(self.memory.mark(topic.topic_id))
+        self.copier.on_connected(starts)
+        for name in starts:
+            self._hold(name)
+        for name, gap in gaps.items():
+            self.found_gap(name, gap)
+        for name in there:
+            if self._engine.find(name) is None:
+                self._note_deleted(name)
+
+    def _gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
+        return self.starts.gap(topic, there, copied_before=self.memory.mark(topic.topic_id) > BEFORE_ALL)
+
+    def gap_of(self, name: str) -> Gap | None:
+        copy = self.copier.topics.get(name)
+        return None if copy is None else copy.gap
+
+    def found_gap(self, name: str, gap: Gap) -> None:
+        """The topic cannot go on until the gap is dealt with; at once where the link's policy says how."""
+        self.halt(name, gap.detail, gap)
+        self.unsettled[name] = None
+        if gap.allows(self._route.link.on_gap):
+            self.ask_again.set()
+
+    def refused(self, name: str, reason: str, *, ask_again: bool) -> None:
+        """The destination does not take the topic; with ``ask_again`` that may change."""
+        if name not in self.copier.topics:  # it was deleted meanwhile
+            return
+        if ask_again:
+            self.unsettled[name] = None
+            self.ask_again.set()
+        self.halt(name, reason)
+
+    def halt(self, name: str, reason: str, gap: Gap | None = None) -> None:
+        if name not in self.copier.topics:
+            return
+        self.copier.on_halted(name, reason, gap)
+        self._news.add(name)
+        if self._reported.get(name) != reason:
+            self._reported[name] = reason
+            kind = "halted" if gap is None else f"gap: {gap.kind}"
+            log.error(
+                "link halted a topic",
+                cluster=self._engine.cluster,
+                to=self._route.link.destination,
+                topic=name,
+                kind=kind,
+                reason=reason,
+            )
+
+    async def settle(self, name: str, there: Mapping[str, Mark], policy: str, deleter: CopyDeleter) -> bool:
+        """Look again at a topic that waits, now that the destination said what it has, and end its gap if ``policy``
+        does; returns whether it goes on."""
+        topic = self._engine.find(name)
+        if topic is None or name not in self.unsettled or name not in self.copier.topics:
+            self.unsettled.pop(name, None)
+            return False
+        gap = self._gap(topic, there)
+        if gap is None and (before := self.gap_of(name)) is not None and before.kind == "trimmed":
+            gap = self._still_missing(topic, there, before)
+        if gap is not None:
+            if policy not in (SKIP_AND_RECORD, COPY_ANEW) or not gap.allows(policy):
+                self.halt(name, gap.detail, gap)
+                return False
+            if policy == COPY_ANEW:
+                try:
+                    await deleter.delete_copy(name, self.starts.marks(topic))
+                except PeerRefused as error:
+                    self.halt(name, f"{gap.detail}; it cannot be copied anew: {error}", gap)
+                    return False
+                there = {}
+            await self._record(topic, gap, policy)
+            if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
+                return False
+        del self.unsettled[name]
+        self._reported.pop(name, None)
+        self._news.add(name)
+        self.copier.on_resumed(name, self.starts.start(topic, there))
+        self._hold(name)
+        return True
+
+    def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
+        """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""
+        have = there[before.origin].position if before.origin in there else BEFORE_ALL
+        missing = self.starts.missing(topic).newest(before.origin)
+        return Gap.trimmed(before.origin, have, missing) if missing > have else None
+
+    async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
+        """Invariant 2 is given up here on purpose: this is written down before it happens."""
+        link = self._route.link
+        log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
+        at_ms = int(time.time() * 1000)
+        await self.memory.note_skip(
+            {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
+        )
+
+    # How far they are.
+
+    def reached(self, moved: Mapping[str, Position]) -> None:
+        """The destination now has what it is to have of these topics, up to there."""
+        for name in moved:
+            self._hold(name)
+
+    def _hold(self, name: str) -> None:
+        topic, copy = self._engine.find(name), self.copier.topics.get(name)
+        if topic is not None and copy is not None:
+            topic.held_back[self._holder] = copy.acknowledged
+            self.memory.moved(topic.topic_id, copy.acknowledged)
+
+    def backlog_entries(self) -> int:
+        return sum(self.backlog_of(name) for name in self.copier.topics)
+
+    def backlog_of(self, name: str) -> int:
+        """Entries of a topic that the destination has not confirmed, of any origin."""
+        topic, copy = self._engine.find(name), self.copier.topics.get(name)
+        if topic is None or copy is None or copy.acknowledged >= copy.last:
+            return 0
+        return topic.log.entries_between(copy.acknowledged, copy.last)
+
+    async def save(self) -> None:
+        """Write down how far the topics are, and tell the index of those that moved. Raises the store's errors."""
+        moved = await self.memory.save()
+        if self._index is None:
+            return
+        news, self._news = self._news, set()
+        by_id = {
+            topic.topic_id: topic.name for topic in map(self._engine.find, self.copier.topics) if topic is not None
+        }
+        for name in {*news, *(by_id[topic_id] for topic_id in moved if topic_id in by_id)}:
+            copy = self.copier.topics.get(name)
+            if copy is not None:
+                state = "copying" if copy.halted is None else "halted" if copy.gap is None else "gap"
+                self._index.link_state(
+                    self._route.link.key,
+                    name,
+                    state=state,
+                    acknowledged=copy.acknowledged,
+                    backlog_entries=self.backlog_of(name),
+                    detail=copy.halted or "",
+                )

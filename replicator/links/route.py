@@ -1,0 +1,38 @@
+"""What one link of a topology carries: which topics, and of which origins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicator.topology import Link, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A link with all that it needs to know of the other links. Routes that are equal carry the same."""
+
+    link: Link
+    origins: frozenset[str]
+    """The clusters whose messages it brings."""
+    asked_before: tuple[Link, ...] = ()
+    """The links of the same two clusters that carry a topic rather than this one."""
+    elsewhere: frozenset[str] = frozenset()
+    """Those of ``origins``, without its source, whose messages other links bring to its destination too."""
+
+    @classmethod
+    def of(cls, topology: Topology, link: Link) -> Route:
+        """The route of a link of that topology."""
+        between = topology.links_between(link.source, link.destination)
+        origins = topology.origins_over(link)
+        others = (topology.origins_over(each) for each in topology.links_to(link.destination) if each.key != link.key)
+        elsewhere = (origins - {link.source}) & frozenset().union(*others)
+        return cls(link, origins, between[: between.index(link)], elsewhere)
+
+    @classmethod
+    def single(cls, link: Link) -> Route:
+        """Of a link that is the only one there is."""
+        return cls(link, frozenset({link.source}))
+
+    def carries(self, topic: str) -> bool:
+        """Whether topics of that name go over this link, and not over an earlier one of the same two clusters."""
+        return self.link.carries(topic) and not any(each.carries(topic) for each in self.asked_before)

@@ -1,0 +1,84 @@
+"""Where the copying of a topic starts: what is here, compared with what the destination says that it has.
+
+Reads the source's engine; the judgement is :func:`replicator.links.gaps.find_gap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from replicator.engine.engine import Engine
+from replicator.engine.topic import Topic
+from replicator.links.copier import Start
+from replicator.links.gaps import Gap, Here, Mark, Missing, find_gap
+from replicator.links.route import Route
+from snapshots.position import BEFORE_ALL, Position
+
+
+class Starts:
+    """For one link."""
+
+    def __init__(self, engine: Engine, route: Route) -> None:
+        self._engine = engine
+        self._route = route
+
+    def marks(self, topic: Topic) -> dict[str, Mark]:
+        """What is here, of every origin that the link carries."""
+        found = {origin: topic.high_water(origin) for origin in self._route.origins}
+        return {origin: Mark(mark.incarnation, mark.position) for origin, mark in found.items() if mark is not None}
+
+    def missing(self, topic: Topic) -> Missing:
+        """What is not here any more, or never came."""
+        trimmed: Mapping[str, Position] = {}
+        if topic.log.trimmed > BEFORE_ALL:
+            trimmed = self._engine.store.trim(topic.topic_id).vector
+        own = self._engine.cluster
+        holes = {origin: tuple(topic.left_out(origin)) for origin in self._route.origins if origin != own}
+        return Missing(trimmed, {origin: each for origin, each in holes.items() if each})
+
+    def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
+        """Why copying cannot start; None if it can."""
+
+        def has(position: Position) -> bool:
+            return position in topic.log or position <= topic.log.trimmed
+
+        here = Here(
+            self._engine.cluster,
+            self._route.link.destination,
+            topic.incarnation,
+            self.marks(topic),
+            self.missing(topic),
+            has,
+        )
+        return find_gap(
+            here,
+            there,
+            self._route.origins,
+            copied_before=copied_before,
+            comes_elsewhere=lambda origin: origin in self._route.elsewhere,
+        )
+
+    def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
+        """Where copying starts when what is missing here now may be left out: the lowest place that an origin needs."""
+        read = topic.last_add_confirmed
+        for origin, ours in self.marks(topic).items():
+            theirs = there.get(origin)
+            if theirs is None:
+                read = BEFORE_ALL
+            elif theirs.position < ours.position:
+                read = min(read, self._place(topic, origin, theirs))
+        missing = self.missing(topic)
+        return Start(
+            read,
+            sent={origin: mark.position for origin, mark in there.items()},
+            passable={
+                origin: newest for origin in self._route.origins if (newest := missing.newest(origin)) > BEFORE_ALL
+            },
+        )
+
+    def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:
+        """The local position above which everything of an origin is that the destination does not have."""
+        if origin == self._engine.cluster:
+            return theirs.position
+        place = self._engine.store.floor(topic.topic_id, origin, theirs.incarnation, theirs.position)
+        return BEFORE_ALL if place is None else place
