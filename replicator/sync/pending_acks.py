@@ -1,49 +1,44 @@
 """Acknowledgements of messages that are not here yet: kept for each subscription until the messages come (DESIGN 4.3).
+Pure; the rows are for the shell to write.
 
-They are stored before the marker that brought them counts as handled, so that a crash does not lose them, and are
-few: what a cluster acknowledged that a third one's link has not brought here yet.
+They are stored before the marker that brought them counts as handled, so that a crash does not lose them. They are few:
+what a cluster acknowledged that a third one's link has not brought here yet.
+
+============ ======================= ================================================================
+table        key                     value
+============ ======================= ================================================================
+pending_acks topic id | subscription an update (:mod:`snapshots.markers`) with the acknowledgements
+============ ======================= ================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
-import structlog
-
-from replicator.engine.engine import Engine
 from replicator.engine.log.store import TOPIC_KEY
 from snapshots.ack_vector import AckVector
-from snapshots.errors import MarkerCorrupt
 from snapshots.markers import MarkerType, SubscriptionsUpdate, SubscriptionUpdate, decode_marker, encode_marker
 
 TABLE: Final = "pending_acks"
 
-log = structlog.get_logger(__name__)
+RowWrite = tuple[str, bytes, bytes | None]
 
 
 class PendingAcks:
     """Those of one topic, by subscription, each for one generation."""
 
-    __slots__ = ("_changed", "_engine", "_kept", "_topic_id")
+    __slots__ = ("_changed", "_kept", "_topic_id")
 
-    def __init__(self, engine: Engine, topic_id: int) -> None:
-        self._engine = engine
+    def __init__(self, topic_id: int, stored: Mapping[str, bytes]) -> None:
+        """``stored`` are the rows' values by subscription; raises :class:`MarkerCorrupt`."""
         self._topic_id = topic_id
         self._changed: dict[str, None] = {}
-        self._kept = {name: update for name, update in self._load().items() if update.acks}
-
-    def _load(self) -> dict[str, SubscriptionUpdate]:
-        found: dict[str, SubscriptionUpdate] = {}
-        for name, stored in self._engine.store.pending_acks(self._topic_id).items():
-            try:
-                marker = decode_marker(MarkerType.SUBSCRIPTIONS_UPDATE, stored)
-            except MarkerCorrupt as error:
-                log.error("acknowledgements that waited are lost", subscription=name, reason=str(error))  # noqa: TRY400
-                continue
+        self._kept: dict[str, SubscriptionUpdate] = {}
+        for name, value in stored.items():
+            marker = decode_marker(MarkerType.SUBSCRIPTIONS_UPDATE, value)
             assert isinstance(marker, SubscriptionsUpdate)
-            found[name] = marker.updates[0]
-        return found
+            self._kept[name] = marker.updates[0]
 
     def waiting_for(self, origins: Collection[str]) -> list[str]:
         """The subscriptions with acknowledgements of messages of one of these origins."""
@@ -62,18 +57,15 @@ class PendingAcks:
             return
         self._changed[name] = None
 
-    async def save(self) -> None:
-        """Durable when it returns. Raises the store's errors; what was not written is still to be."""
-        while self._changed:
-            changed, self._changed = self._changed, {}
-            try:
-                await self._engine.writer.put_many([(TABLE, self._key(name), self._encoded(name)) for name in changed])
-            except BaseException:
-                self._changed = {**changed, **self._changed}
-                raise
+    def take_changes(self) -> list[RowWrite]:
+        """The rows that are to be written since the last call."""
+        changed, self._changed = self._changed, {}
+        return [(TABLE, TOPIC_KEY.pack(self._topic_id) + name.encode(), self._encoded(name)) for name in changed]
 
-    def _key(self, name: str) -> bytes:
-        return TOPIC_KEY.pack(self._topic_id) + name.encode()
+    def not_written(self, rows: Collection[RowWrite]) -> None:
+        """The rows that were taken could not be written: they are to be, as they are by then."""
+        for _, key, _ in rows:
+            self._changed[key[TOPIC_KEY.size :].decode()] = None
 
     def _encoded(self, name: str) -> bytes | None:
         update = self._kept.get(name)

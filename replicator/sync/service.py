@@ -18,8 +18,9 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.sync.index import Index
+from replicator.sync.marker_log import Counters
 from replicator.sync.routes import DirectRoutes, Routes, TopologyRoutes
-from replicator.sync.topic_sync import Counters, TopicSync
+from replicator.sync.topic_sync import TopicSync
 from replicator.topology import Topology
 from snapshots.ack_vector import AckVector
 from snapshots.actions import ControllerSettings, ControllerStats

@@ -1,9 +1,8 @@
 """The shell of one topic's sync: feeds the cores of :mod:`snapshots` with what happens in the topic, and carries out
 what they decide, one action after another, by one task at a time.
 
-Nothing is decided here but how an update is applied (:meth:`TopicSync._apply`): the cores are
-:class:`~snapshots.controller.SnapshotController` for what to write, and
-:class:`~replicator.sync.topic_acks.TopicAcks` for what acknowledgements mean in positions of this cluster.
+The cores are :class:`~snapshots.controller.SnapshotController` for what to write, and
+:class:`~replicator.sync.exact_state.ExactState` for what acknowledgements mean in positions of this cluster.
 """
 
 from __future__ import annotations
@@ -11,53 +10,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
-from replicator.engine.log.block import BlockKind, BlockView
-from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.store import StoredBlock
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
+from replicator.sync.exact_state import ExactState
+from replicator.sync.marker_log import MarkerLog
 from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.topic_acks import TopicAcks
-from snapshots.ack_vector import AckVector, union
+from snapshots.ack_vector import AckVector
 from snapshots.actions import Action, ApplyUpdate, LogState, RecordMapping, WriteLocalSnapshot, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.errors import MarkerCorrupt
-from snapshots.mapping import SnapshotMapping
-from snapshots.markers import LocalSnapshot, Marker, SnapshotResponse, decode_marker, encode_marker
+from snapshots.markers import SnapshotResponse, encode_marker
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.telling import Description
 
 if TYPE_CHECKING:
     from replicator.sync.service import SubscriptionSync
 
-RESTORE_MARKERS_MAX: Final = 100_000
-"""Markers looked at when a topic's mappings are read back from its log: seconds, and hours of a busy topic."""
 CHECKPOINT_SECONDS: Final = 1.0
 REFUSED_PAUSE_SECONDS: Final = 1.0
 """A store that refuses writes is asked again this often."""
 PRODUCER_NAME: Final = "replicator"
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What went wrong, for all topics of a worker."""
-
-    updates_ignored: int = 0
-    markers_corrupt: int = 0
-    answers_unprovable: int = 0
 
 
 class TopicSync:
@@ -76,8 +64,7 @@ class TopicSync:
             settings=sync.settings,
             acks=self if sync.exact else None,
         )
-        self._loaded_acks: TopicAcks | None = None
-        self._loaded_pending: PendingAcks | None = None
+        self._loaded_exact: ExactState | None = None
         self._from_peers: dict[str, bool] = {}
         """Subscriptions that are being made or deleted because another cluster says so, and whether to tell that on."""
         self._told: dict[str, None] = {}
@@ -97,7 +84,8 @@ class TopicSync:
         self._checkpoint = BEFORE_ALL
         self._checkpoint_due = 0.0
         self._sequence = count()
-        self.controller.restore(self._recorded_mappings())
+        self._markers = MarkerLog(topic, sync.counted)
+        self.controller.restore(self._markers.recorded_mappings(self._peers()))
 
     # Starting and stopping.
 
@@ -107,74 +95,28 @@ class TopicSync:
         stored = self._sync.engine.store.meta(self._checkpoint_name())
         self._handled = self._checkpoint = Position(*stored) if stored else BEFORE_ALL
         if topic.messages:
-            last_message = self._last_message()
+            last_message = self._markers.last_message()
             self.controller.on_append(last_message, origin=None, messages=True, now_ms=_now_ms())
             self.controller.on_append(topic.last_add_confirmed, origin=None, messages=False, now_ms=_now_ms())
             self._recall_own_markers(last_message)
+        untold = self._markers.untold_deletions(lambda origin: self._sync.routes.relays(topic.name, origin))
         for name, generation in topic.tombstones.items():
-            self.controller.on_subscription_deleted(name, generation, _now_ms(), announced=True)
-        for first, last in topic.log.markers.runs():
-            if last > self._handled:
-                self._replay(max(self._handled, Position(first.ledger, first.entry - 1)), last)
+            self.controller.on_subscription_deleted(name, generation, _now_ms(), announced=name not in untold)
+        for first, last in list(topic.log.markers.runs()):
+            after = max(self._handled, Position(first.ledger, first.entry - 1))
+            for blocks in self._markers.pages(after, last):
+                for stored in blocks:
+                    self._handle_markers(stored, after)
         self._settle()
-
-    def _last_message(self) -> Position:
-        """At or above the last message: what is before the markers at the end of the log."""
-        log = self._topic.log
-        position = log.last
-        for first, last in reversed(list(log.markers.runs())):
-            if last != position:
-                break
-            position = log.clamp(Position(first.ledger, first.entry - 1))
-        return position
 
     def _recall_own_markers(self, after: Position) -> None:
         """What was asked and told since the last message is not asked and told again (invariant 7)."""
         cluster = self._sync.engine.cluster
-        while after < self._topic.last_add_confirmed:
-            blocks, reached = self._topic.read_blocks(after, bytes_max=1 << 20)
+        for blocks in self._markers.pages(after, self._topic.last_add_confirmed):
             for stored in blocks:
                 if stored.header.origin == cluster and stored.header.kind is BlockKind.MARKERS:
-                    for position, marker in self._markers(stored):
+                    for position, marker in self._markers.markers(stored):
                         self._act(self.controller.on_marker(position, cluster, marker, self._log_state(), _now_ms()))
-            if reached == after:
-                break
-            after = reached
-
-    def _replay(self, after: Position, upto: Position) -> None:
-        while after < upto:
-            blocks, reached = self._topic.read_blocks(after, upto, bytes_max=1 << 20)
-            for stored in blocks:
-                self._handle_markers(stored, after)
-            if reached == after:
-                break
-            after = reached
-
-    def _recorded_mappings(self) -> list[SnapshotMapping]:
-        """The mappings in the log's local snapshots, from the newest back to one at or below every mark-delete."""
-        topic = self._topic
-        floor = min(
-            (s.cursor.mark_delete for s in topic.subscriptions.values() if s.replicated),
-            default=topic.last_add_confirmed,
-        )
-        found: list[SnapshotMapping] = []
-        settled: set[str] = set()
-        looked_at = 0
-        for first, last in reversed(list(topic.log.markers.runs())):
-            blocks, _ = topic.read_blocks(Position(first.ledger, first.entry - 1), last, bytes_max=1 << 26)
-            for stored in reversed(blocks):
-                looked_at += stored.header.entries
-                if stored.header.kind is not BlockKind.LOCAL_MARKERS:
-                    continue
-                for _, marker in reversed(list(self._markers(stored))):
-                    if isinstance(marker, LocalSnapshot):
-                        for peer, remote in marker.clusters.items():
-                            found.append(SnapshotMapping(marker.snapshot_id, marker.local, peer, remote))
-                            if marker.local <= floor:
-                                settled.add(peer)
-            if looked_at >= RESTORE_MARKERS_MAX or (settled and settled >= self._peers()):
-                break
-        return found[::-1]
 
     async def stop(self) -> None:
         self._stopped = True
@@ -220,21 +162,18 @@ class TopicSync:
                 self._copied(block)
             self.controller.on_append(block.last, origin=header.origin, messages=messages, now_ms=_now_ms())
             if not messages:
-                stored, _ = self._topic.read_blocks(
-                    Position(block.position.ledger, block.position.entry - 1), block.last, bytes_max=1 << 26
-                )
-                for marker_block in stored:
+                for marker_block in self._markers.blocks(block.position, block.last):
                     self._handle_markers(marker_block, BEFORE_ALL)
-        if self._topic.subscriptions:
-            for name in self._pending.waiting_for(origins):
-                self._apply_pending(name)
+        if self._loaded_exact is not None or any(each.replicated for each in self._topic.subscriptions.values()):
+            for name in self._exact.waiting_for(origins):
+                self._messages_came(name)
         self._settle()
 
     def _copied(self, block: AppendedBlock) -> None:
         header = block.header
         extent = header.origin, header.incarnation, header.origin_first, block.position, header.entries
-        if self._loaded_acks is not None:
-            self._loaded_acks.copied(*extent)
+        if self._loaded_exact is not None:
+            self._loaded_exact.acks.copied(*extent)
         self._sync.index.extents_recorded(self._topic.name, *extent)
 
     def on_subscription(self, subscription: Subscription) -> None:
@@ -254,7 +193,7 @@ class TopicSync:
         self.controller.on_subscription_deleted(name, generation, _now_ms(), announced=announced)
         self._told.pop(name, None)
         if generation is not None:
-            self._pending.put(name, 0, AckVector())
+            self._exact.pending.put(name, generation, AckVector())
         self._settle()
 
     def on_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
@@ -281,32 +220,25 @@ class TopicSync:
     # The exact state.
 
     @property
-    def _acks(self) -> TopicAcks:
+    def _exact(self) -> ExactState:
         """Loaded when it is needed first: a topic without replicated subscriptions never needs it."""
-        if self._loaded_acks is None:
-            topic = self._topic
-            self._loaded_acks = TopicAcks(
-                self._sync.engine.cluster, topic.incarnation, topic.log, topic.high_water, topic.left_out
-            )
-            for extent in self._sync.engine.store.extents(topic.topic_id):
-                self._loaded_acks.copied(*extent)
-        return self._loaded_acks
-
-    @property
-    def _pending(self) -> PendingAcks:
-        if self._loaded_pending is None:
-            self._loaded_pending = PendingAcks(self._sync.engine, self._topic.topic_id)
-        return self._loaded_pending
+        if self._loaded_exact is None:
+            topic, engine = self._topic, self._sync.engine
+            acks = TopicAcks(engine.cluster, topic.incarnation, topic.log, topic.high_water, topic.left_out)
+            for extent in engine.store.extents(topic.topic_id):
+                acks.copied(*extent)
+            try:
+                pending = PendingAcks(topic.topic_id, engine.store.pending_acks(topic.topic_id))
+            except MarkerCorrupt as error:
+                log.error("acknowledgements that waited are lost", topic=topic.name, reason=str(error))  # noqa: TRY400
+                pending = PendingAcks(topic.topic_id, {})
+            self._loaded_exact = ExactState(acks, pending, topic.high_waters, exact=self._sync.exact)
+        return self._loaded_exact
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
-        """What of a subscription is not told yet, or all of it; see :class:`~snapshots.telling.AckSource`."""
+        """See :class:`~snapshots.telling.AckSource`."""
         subscription = self._topic.subscriptions.get(name)
-        if subscription is None:
-            return AckVector(), False
-        untold = subscription.cursor.take_untold()
-        if whole or untold.whole:
-            return self.whole(subscription), True
-        return self._acks.delta_of(untold, subscription.cursor.state), False
+        return (AckVector(), False) if subscription is None else self._exact.take(subscription, whole=whole)
 
     def describe(self, name: str) -> Description:
         subscription = self._topic.subscriptions.get(name)
@@ -316,30 +248,20 @@ class TopicSync:
         return Description(dict(state.properties), state.read_compacted)
 
     def whole(self, subscription: Subscription) -> AckVector:
-        """All that is known to be acknowledged, of messages that are not here yet as well."""
-        state = subscription.cursor.state
-        vector = self._acks.vector_of(state, self._topic.high_waters())
-        return union([vector, self._pending.of(subscription.name, state.generation)])
+        """The exact state of one subscription."""
+        return self._exact.whole(subscription)
 
     def unconsumed(self, subscription: Subscription) -> AckVector:
-        return self._acks.unconsumed(subscription.cursor.state, self._topic.high_waters())
+        """See :meth:`TopicAcks.unconsumed`."""
+        return self._exact.unconsumed(subscription)
 
-    def _merge(self, subscription: Subscription, vector: AckVector, *, tell: bool) -> bool:
-        """Take over what is acknowledged elsewhere, and keep what is not here yet. Returns whether anything changed
-        here; not yet saved."""
-        cursor = subscription.cursor
-        placed = self._acks.place(vector, cursor.mark_delete)
-        self._pending.put(subscription.name, cursor.generation, placed.rest)
-        return subscription.merge_acks(placed.positions, placed.batches, tell=tell)
-
-    def _apply_pending(self, name: str) -> None:
-        """Messages have come that may have been acknowledged elsewhere: before any consumer gets them."""
+    def _messages_came(self, name: str) -> None:
+        """Messages have come that may have been acknowledged elsewhere: merged before any consumer gets them."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None or not subscription.replicated:
             return
-        waiting = self._pending.of(name, subscription.cursor.generation)
-        if self._merge(subscription, waiting, tell=self._relays_any()):
-            subscription.saved().add_done_callback(_take_exception)  # if it fails, they are pending after a restart
+        if self._exact.messages_came(subscription, relay=self._relays_any()):
+            subscription.saved().add_done_callback(_take_exception)  # if it fails, they wait again after a restart
         self._start_worker()
 
     def _relays_any(self) -> bool:
@@ -364,7 +286,7 @@ class TopicSync:
             self._timer = self._loop.call_later(delay, self._on_timer)
 
     def _handle_markers(self, stored: StoredBlock, after: Position) -> None:
-        for position, marker in self._markers(stored):
+        for position, marker in self._markers.markers(stored):
             if position <= after:
                 continue
             self._handled = max(self._handled, position)
@@ -381,21 +303,6 @@ class TopicSync:
         ours, first = answer.vector.get(self._sync.engine.cluster), self._topic.log.first
         lost = ours is not None and ours not in self._topic.log and (first is None or ours >= first)
         return lost or any(self._topic.left_out(origin) for origin in answer.vector)
-
-    def _markers(self, stored: StoredBlock) -> Iterator[tuple[Position, Marker]]:
-        """The markers of a block that are ours to read; a corrupt one is counted and passed over."""
-        view = BlockView(stored.block, stored.header)
-        for index, entry in enumerate(view.entries()):
-            position = Position(stored.position.ledger, stored.position.entry + index)
-            try:
-                metadata, payload = decode_entry(entry, check=False)
-                marker = decode_marker(metadata.marker_type, payload)
-            except (EngineError, MarkerCorrupt) as error:
-                self._sync.counted.markers_corrupt += 1
-                log.warning("marker cannot be read", topic=self._topic.name, position=str(position), reason=str(error))
-                continue
-            if marker is not None:
-                yield position, marker
 
     def _log_state(self) -> LogState:
         topic = self._topic
@@ -422,8 +329,7 @@ class TopicSync:
                     await self._carry_out(self._actions[0])
                     self._actions.pop(0)
                     self._repeating = False
-                if self._loaded_pending is not None:
-                    await self._loaded_pending.save()
+                await self._save_pending()
                 await self._save_checkpoint(handled)
                 more = bool(self._actions)
         except TopicNotFound:  # it is being deleted
@@ -467,7 +373,10 @@ class TopicSync:
             if not subscription.replicated:
                 self._sync.counted.updates_ignored += 1
                 return
-            if self._merge_update(subscription, update, relay=relay) or self._repeating:
+            newer = update.generation > subscription.cursor.generation
+            if self._exact.merge_update(subscription, update, relay=relay) or self._repeating:
+                if newer and relay:
+                    self.controller.updates.owe_whole(subscription.name, _now_ms())
                 await subscription.saved()
         except (StoreFull, StoreFailed, TopicNotFound):
             raise
@@ -476,31 +385,6 @@ class TopicSync:
         except EngineError as error:
             log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
             self._sync.counted.updates_ignored += 1
-
-    def _merge_update(self, subscription: Subscription, update: ApplyUpdate, *, relay: bool) -> bool:
-        """Returns whether anything changed; not yet saved."""
-        cursor = subscription.cursor
-        if update.generation < cursor.generation:
-            return False
-        vector, changed = update.acks, False
-        if update.generation > cursor.generation:
-            if update.whole:
-                # Who put the subscription elsewhere knew nothing of the other origins: what is consumed of them stays.
-                stays = self.whole(subscription)
-                stays.origins = {name: acks for name, acks in stays.origins.items() if name not in vector.origins}
-                subscription.adopt_generation(update.generation)
-                vector = union([vector, stays])
-            else:
-                subscription.merge_mark_delete(update.position or BEFORE_ALL, update.generation)
-            changed = True
-            if relay:
-                self.controller.updates.owe_whole(subscription.name, _now_ms())
-        if self._sync.exact:
-            vector = union([vector, self._pending.of(subscription.name, cursor.generation)])
-            changed |= self._merge(subscription, vector, tell=relay)
-        if update.position is not None:
-            changed |= subscription.merge_mark_delete(update.position, update.generation)
-        return changed
 
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
         self._from_peers[update.subscription] = relay
@@ -541,6 +425,18 @@ class TopicSync:
         )
         return encode_entry(metadata, payload)
 
+    async def _save_pending(self) -> None:
+        """What waits is durable before the marker that brought it counts as handled."""
+        if self._loaded_exact is None:
+            return
+        pending = self._loaded_exact.pending
+        while rows := pending.take_changes():
+            try:
+                await self._sync.engine.writer.put_many(rows)
+            except BaseException:
+                pending.not_written(rows)
+                raise
+
     async def _save_checkpoint(self, handled: Position) -> None:
         """Now and then; what stands after it is only handled again, which does no harm."""
         if handled <= self._checkpoint and not self._told:
@@ -565,8 +461,8 @@ class TopicSync:
 
     def _forget_trimmed(self) -> None:
         """What was trimmed before the last checkpoint is told by now, and nobody will ask for it again."""
-        if self._loaded_acks is not None:
-            self._loaded_acks.trim(self._trimmed)
+        if self._loaded_exact is not None:
+            self._loaded_exact.acks.trim(self._trimmed)
         if self._topic.log.trimmed > self._trimmed:
             self._trimmed = self._topic.log.trimmed
             self._sync.index.extents_trimmed(self._topic.name, self._trimmed)

@@ -1,0 +1,117 @@
+"""The exact state of one topic's subscriptions: what of it is told, and how what is told is merged (DESIGN 4.4). Pure.
+
+It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks` for what identities mean here:
+
+1. An update of a generation that is past says nothing.
+2. A newer generation starts over. Its first update is whole, and what is acknowledged of origins that it does not name
+   stays: who put the subscription elsewhere did not know of them. From a cluster that tells no exact state, a newer
+   generation starts at its mark-delete position.
+3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
+4. When messages come, what waits is placed again, before a consumer gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from pyroaring import BitMap
+
+from replicator.engine.log.store import HighWater
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.sync.pending_acks import PendingAcks
+from replicator.sync.topic_acks import TopicAcks
+from snapshots.ack_vector import AckVector, union
+from snapshots.actions import ApplyUpdate
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+
+class Replicated(Protocol):
+    """A subscription, as far as its exact state goes. Methods say whether they changed it; none saves it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def cursor(self) -> Cursor: ...
+    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool: ...
+    def merge_mark_delete(self, position: Position, generation: int) -> bool: ...
+    def adopt_generation(self, generation: int) -> None: ...
+
+
+class ExactState:
+    """Tells and merges. ``origins`` gives every origin of which something is or was here."""
+
+    def __init__(
+        self,
+        acks: TopicAcks,
+        pending: PendingAcks,
+        origins: Callable[[], Mapping[str, HighWater]],
+        *,
+        exact: bool = True,
+    ) -> None:
+        self.acks = acks
+        self.pending = pending
+        self._origins = origins
+        self._exact = exact
+
+    # Telling.
+
+    def take(self, subscription: Replicated, *, whole: bool) -> tuple[AckVector, bool]:
+        """What of a subscription is not told yet, or all of it; see :class:`~snapshots.telling.AckSource`."""
+        untold = subscription.cursor.take_untold()
+        if whole or untold.whole:
+            return self.whole(subscription), True
+        return self.acks.delta_of(untold, subscription.cursor.state), False
+
+    def whole(self, subscription: Replicated) -> AckVector:
+        """All that is known to be acknowledged, of messages that are not here yet as well."""
+        state = subscription.cursor.state
+        vector = self.acks.vector_of(state, self._origins())
+        return union([vector, self.pending.of(subscription.name, state.generation)])
+
+    def unconsumed(self, subscription: Replicated) -> AckVector:
+        """See :meth:`TopicAcks.unconsumed`."""
+        return self.acks.unconsumed(subscription.cursor.state, self._origins())
+
+    # Merging.
+
+    def merge_update(self, subscription: Replicated, update: ApplyUpdate, *, relay: bool) -> bool:
+        """Take over what another cluster tells; with ``relay`` it is then told on. Returns whether anything changed."""
+        cursor = subscription.cursor
+        if update.generation < cursor.generation:
+            return False
+        vector, changed = update.acks, False
+        if update.generation > cursor.generation:
+            changed = True
+            if update.whole:
+                vector = union([vector, self._of_others(subscription, vector)])
+                subscription.adopt_generation(update.generation)
+            else:
+                subscription.merge_mark_delete(update.position or BEFORE_ALL, update.generation)
+        if self._exact:
+            changed |= self._merge(subscription, vector, relay=relay)
+        if update.position is not None:
+            changed |= subscription.merge_mark_delete(update.position, update.generation)
+        return changed
+
+    def messages_came(self, subscription: Replicated, *, relay: bool) -> bool:
+        """Messages have come that may have been acknowledged elsewhere. Returns whether anything changed."""
+        return self._merge(subscription, AckVector(), relay=relay)
+
+    def waiting_for(self, origins: Collection[str]) -> list[str]:
+        """The subscriptions that wait for messages of these origins."""
+        return self.pending.waiting_for(origins)
+
+    def _merge(self, subscription: Replicated, vector: AckVector, *, relay: bool) -> bool:
+        cursor = subscription.cursor
+        waiting = self.pending.of(subscription.name, cursor.generation)
+        placed = self.acks.place(union([vector, waiting]) if waiting else vector, cursor.mark_delete)
+        if waiting or placed.rest:
+            self.pending.put(subscription.name, cursor.generation, placed.rest)
+        return subscription.merge_acks(placed.positions, placed.batches, tell=relay)
+
+    def _of_others(self, subscription: Replicated, vector: AckVector) -> AckVector:
+        """What is acknowledged of origins that ``vector`` does not name."""
+        whole = self.whole(subscription)
+        return AckVector({origin: acks for origin, acks in whole.origins.items() if origin not in vector.origins})

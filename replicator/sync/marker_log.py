@@ -1,0 +1,132 @@
+"""The markers in one topic's log, read back: what a worker that starts again finds there of what it knew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from replicator.engine.errors import EngineError
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.store import StoredBlock
+from replicator.engine.topic import Topic
+from snapshots.errors import MarkerCorrupt
+from snapshots.mapping import SnapshotMapping
+from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, decode_marker
+from snapshots.position import Position
+
+RESTORE_MARKERS_MAX: Final = 100_000
+"""Markers looked at when something is read back from the log: seconds, and hours of a busy topic."""
+PAGE_BYTES: Final = 1 << 20
+RUN_BYTES: Final = 1 << 26
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went wrong, for all topics of a worker."""
+
+    updates_ignored: int = 0
+    markers_corrupt: int = 0
+    answers_unprovable: int = 0
+
+
+class MarkerLog:
+    """Reads the markers of ``topic``; those that cannot be read are counted and passed over."""
+
+    def __init__(self, topic: Topic, counted: Counters) -> None:
+        self._topic = topic
+        self._counted = counted
+
+    def markers(self, stored: StoredBlock) -> Iterator[tuple[Position, Marker]]:
+        """Those of a block that are ours to read, each with its position."""
+        view = BlockView(stored.block, stored.header)
+        for index, entry in enumerate(view.entries()):
+            position = Position(stored.position.ledger, stored.position.entry + index)
+            try:
+                metadata, payload = decode_entry(entry, check=False)
+                marker = decode_marker(metadata.marker_type, payload)
+            except (EngineError, MarkerCorrupt) as error:
+                self._counted.markers_corrupt += 1
+                log.warning("marker cannot be read", topic=self._topic.name, position=str(position), reason=str(error))
+                continue
+            if marker is not None:
+                yield position, marker
+
+    def blocks(self, first: Position, last: Position) -> list[StoredBlock]:
+        """The blocks of a run of markers."""
+        found, _ = self._topic.read_blocks(Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES)
+        return found
+
+    def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:
+        """The blocks in (``after``, ``upto``], some at a time."""
+        while after < upto:
+            blocks, reached = self._topic.read_blocks(after, upto, bytes_max=PAGE_BYTES)
+            yield blocks
+            if reached == after:
+                return
+            after = reached
+
+    def newest_first(self) -> Iterator[StoredBlock]:
+        """The blocks of markers from the end of the log back, :data:`RESTORE_MARKERS_MAX` markers at most."""
+        looked_at = 0
+        for first, last in reversed(list(self._topic.log.markers.runs())):
+            for stored in reversed(self.blocks(first, last)):
+                yield stored
+                looked_at += stored.header.entries
+            if looked_at >= RESTORE_MARKERS_MAX:
+                return
+
+    def last_message(self) -> Position:
+        """At or above the last message: what is before the markers at the end of the log."""
+        shape = self._topic.log
+        position = shape.last
+        for first, last in reversed(list(shape.markers.runs())):
+            if last != position:
+                break
+            position = shape.clamp(Position(first.ledger, first.entry - 1))
+        return position
+
+    def recorded_mappings(self, peers: Collection[str]) -> list[SnapshotMapping]:
+        """The mappings in the log's local snapshots, from the newest back to one at or below every mark-delete."""
+        topic = self._topic
+        floor = min(
+            (each.cursor.mark_delete for each in topic.subscriptions.values() if each.replicated),
+            default=topic.last_add_confirmed,
+        )
+        found: list[SnapshotMapping] = []
+        settled: set[str] = set()
+        for stored in self.newest_first():
+            if stored.header.kind is not BlockKind.LOCAL_MARKERS:
+                continue
+            for _, marker in reversed(list(self.markers(stored))):
+                if isinstance(marker, LocalSnapshot):
+                    for peer, remote in marker.clusters.items():
+                        found.append(SnapshotMapping(marker.snapshot_id, marker.local, peer, remote))
+                        if marker.local <= floor:
+                            settled.add(peer)
+            if settled and settled >= set(peers):
+                break
+        return found[::-1]
+
+    def untold_deletions(self, relays: Callable[[str], bool]) -> set[str]:
+        """The subscriptions with a tombstone of which no marker says that they were deleted; one of another cluster
+        does not count where this cluster ``relays`` what it tells."""
+        missing = dict(self._topic.tombstones)
+        if not missing:
+            return set()
+        for stored in self.newest_first():
+            origin = stored.header.origin
+            if stored.header.kind is not BlockKind.MARKERS or (origin != self._topic.cluster and relays(origin)):
+                continue
+            for _, marker in self.markers(stored):
+                for update in marker.updates if isinstance(marker, SubscriptionsUpdate) else ():
+                    if update.deleted and missing.get(update.subscription) == update.generation:
+                        del missing[update.subscription]
+            if not missing:
+                break
+        return set(missing)

@@ -1,0 +1,473 @@
+"""Exact subscription sync of one topic over two to four clusters, whose links lose, repeat and reorder frames.
+
+Real engines, stores and subscription syncs; only the links are a model, so that they can misbehave in every way. The
+checks name the invariants of DESIGN §3. What everybody said of a subscription is kept beside, by message identity:
+
+- ``said`` is what a consumer acknowledged, or an operator's seek passed over, in which cluster and generation;
+- nothing may count as consumed anywhere that was not said (5), within a generation nothing is taken back (6);
+- at rest, every cluster counts as consumed what was said in all clusters from which links lead to it, in the newest
+  generation among them (convergence); and at rest nobody writes a marker (7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine_support import batch, message
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import CopyGap, SubscriptionNotFound
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack
+from replicator.sync.routes import TopologyRoutes
+from replicator.sync.service import SubscriptionSync
+from replicator.topology import Link, Topology
+from snapshots.actions import ControllerSettings
+from snapshots.position import BEFORE_ALL, Position
+
+TOPIC = "persistent://public/default/orders"
+NAMES = ("sub-1", "sub-2")
+FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, snapshot_timeout_ms=200)
+QUIET_SECONDS = 0.03
+"""More than any interval of :data:`FAST` that could still write a marker: five snapshot intervals and an update."""
+REST_SECONDS_MAX = 20.0
+SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+
+TWO_WAY = [("a", "b", False), ("b", "a", False)]
+SHAPES: dict[str, list[tuple[str, str, bool]]] = {
+    "two-way": TWO_WAY,
+    "one-way": [("a", "b", False)],
+    "mesh": [(x, y, False) for x in "abc" for y in "abc" if x != y],
+    "ring": [("a", "b", True), ("b", "c", True), ("c", "a", True)],
+    "hub that forwards": [("a", "h", False), ("b", "h", False), ("h", "a", True), ("h", "b", True)],
+    "hub that does not": [("a", "h", False), ("b", "h", False), ("h", "a", False), ("h", "b", False)],
+    "chain of four": [("a", "b", True), ("b", "c", True), ("c", "d", True)],
+}
+
+
+class Identity(NamedTuple):
+    origin: str
+    position: Position
+    index: int
+
+
+class NoIndex:
+    """Nobody reads it here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class Cluster:
+    """One engine with its sync, that can be stopped and started again."""
+
+    def __init__(self, name: str, path: Path, topology: Topology) -> None:
+        self.name = name
+        self._path = path
+        self._topology = topology
+        self.engine: Engine
+        self.sync: SubscriptionSync
+
+    async def start(self) -> None:
+        self.engine = await Engine.open(self._path / self.name, cluster=self.name)
+        self.sync = SubscriptionSync(
+            self.engine, routes=TopologyRoutes(self._topology, self.name), settings=FAST, index=NoIndex()
+        )
+        self.sync.start()
+
+    async def stop(self) -> None:
+        await self.sync.stop()
+        await self.engine.close()
+
+    async def crash(self) -> None:
+        """Start again from what the store had at this moment, without a word to anybody."""
+        copy = self._path / f"{self.name}-crashed"
+        await self.engine.writer.put_many([])  # what was confirmed is in the file
+        shutil.copytree(self._path / self.name, copy)
+        await self.stop()
+        shutil.rmtree(self._path / self.name)
+        copy.rename(self._path / self.name)
+        await self.start()
+
+    @property
+    def topic(self) -> Topic | None:
+        return self.engine.find(TOPIC)
+
+    def subscription(self, name: str) -> Subscription | None:
+        return None if self.topic is None else self.topic.subscriptions.get(name)
+
+    def messages(self) -> list[tuple[Identity, Position]]:
+        """Each message of the log, and the position of its entry here."""
+        if self.topic is None:
+            return []
+        entries = self.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
+        return [
+            (Identity(entry.origin, entry.origin_position, index), entry.position)
+            for entry in entries
+            if not entry.marker
+            for index in range(entry.batch_size)
+        ]
+
+    def consumed(self, name: str) -> set[Identity]:
+        """The messages here that count as consumed."""
+        subscription = self.subscription(name)
+        assert subscription is not None
+        cursor = subscription.cursor
+        found = set()
+        for identity, position in self.messages():
+            indexes = cursor.acked_indexes(position)
+            if cursor.is_consumed(position) or (indexes is not None and identity.index in indexes):
+                found.add(identity)
+        return found
+
+
+class LossyLink:
+    """Carries blocks in frames, as a link does, over a network that loses, repeats and reorders them."""
+
+    def __init__(self, source: Cluster, destination: Cluster, origins: frozenset[str]) -> None:
+        self.source = source
+        self.destination = destination
+        self.origins = origins
+        self.frames: deque[list[CopiedBlock]] = deque()
+        self._read = BEFORE_ALL
+        self._sent: dict[str, Position] = {}
+
+    def connect(self) -> None:
+        """Begin where the destination is."""
+        self.frames.clear()
+        self._read = BEFORE_ALL
+        there = self.destination.topic
+        self._sent = {} if there is None else there.vector()
+
+    def send(self) -> bool:
+        """Put what is new into a frame; whether the log had anything more."""
+        topic = self.source.topic
+        if topic is None:
+            return False
+        blocks, reached = topic.read_blocks(self._read, bytes_max=2000, origins=self.origins)
+        frame = []
+        for stored in blocks:
+            origin, last = stored.header.origin, stored.header.origin_last
+            before = self._sent.get(origin, BEFORE_ALL)
+            if last > before:
+                frame.append(CopiedBlock(before, stored.block))
+                self._sent[origin] = last
+        if frame:
+            self.frames.append(frame)
+        moved = reached > self._read
+        self._read = reached
+        return moved
+
+    async def deliver(self, at: int, *, keep: bool = False) -> None:
+        """Give the destination one of the frames that are on their way; with ``keep`` it comes again."""
+        frame = self.frames[at]
+        if not keep:
+            del self.frames[at]
+        topic = await self.destination.engine.topic(TOPIC, by_link=True)
+        try:
+            await topic.append_blocks(frame)
+        except CopyGap:
+            self.connect()
+
+    async def run(self) -> bool:
+        """All there is, in order; whether there was anything."""
+        moved = False
+        while self.send() or self.frames:
+            moved = True
+            while self.frames:
+                await self.deliver(0)
+        return moved
+
+
+class SyncMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.path = Path(tempfile.mkdtemp(prefix="sync-", dir=SCRATCH))
+        self.clusters: dict[str, Cluster] = {}
+        self.links: list[LossyLink] = []
+        self.said: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
+        """By subscription and generation, and by the cluster where it was said."""
+        self.made: set[str] = set()
+        self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
+        self.published = 0
+        self.sets: dict[tuple[str, int], list[tuple[str, frozenset[str]]]] = defaultdict(list)
+
+    def do(self, action: Any) -> Any:
+        return self.loop.run_until_complete(action)
+
+    @initialize(shape=st.sampled_from(sorted(SHAPES)))
+    def start(self, shape: str) -> None:
+        links = tuple(Link(source, destination, forward=forward) for source, destination, forward in SHAPES[shape])
+        topology = Topology((), links)
+        names = sorted({end for link in links for end in (link.source, link.destination)})
+        self.topology = topology
+        self.clusters = {name: Cluster(name, self.path, topology) for name in names}
+        for cluster in self.clusters.values():
+            self.do(cluster.start())
+        self.links = [
+            LossyLink(self.clusters[link.source], self.clusters[link.destination], topology.origins_over(link))
+            for link in links
+        ]
+
+    def teardown(self) -> None:
+        try:
+            if self.clusters:
+                self.do(self.rest())
+                self.check_convergence()
+        finally:
+            for cluster in self.clusters.values():
+                self.do(cluster.stop())
+            self.loop.close()
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def a_cluster(self, number: int) -> Cluster:
+        return self.clusters[sorted(self.clusters)[number % len(self.clusters)]]
+
+    # What producers, consumers and operators do.
+
+    @rule(at=st.integers(0, 3), sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    def publish(self, at: int, sizes: list[int]) -> None:
+        async def publish() -> None:
+            topic = await self.a_cluster(at).engine.topic(TOPIC)
+            entries = []
+            for size in sizes:
+                self.published += 1
+                payload = b"%d" % self.published
+                entries.append(message(payload) if size == 1 else batch([payload] * size))
+            await topic.publish(entries)
+
+        self.do(publish())
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), latest=st.booleans())
+    def subscribe(self, at: int, name: str, latest: bool) -> None:
+        async def subscribe() -> None:
+            cluster = self.a_cluster(at)
+            topic = await cluster.engine.topic(TOPIC)
+            if name in topic.subscriptions:
+                return
+            start = topic.last_add_confirmed if latest else BEFORE_ALL
+            before = [identity for identity, _ in cluster.messages()]
+            made = await topic.create_subscription(name, start, replicated=True)
+            self.made.add(name)
+            if latest:
+                self.said[name, made.cursor.generation][cluster.name].update(before)
+
+        self.do(subscribe())
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), picks=st.lists(st.integers(0, 30), min_size=1, max_size=4))
+    def acknowledge(self, at: int, name: str, picks: list[int]) -> None:
+        """Entries or single messages of batches, in any order."""
+        cluster = self.a_cluster(at)
+        subscription, messages = cluster.subscription(name), cluster.messages()
+        if subscription is None or not messages:
+            return
+
+        async def acknowledge() -> None:
+            for pick in picks:
+                identity, position = messages[pick % len(messages)]
+                alone = pick % 2 == 0
+                whole = [each for each, place in messages if place == position]
+                said = {identity} if alone else set(whole)
+                self.said[name, subscription.cursor.generation][cluster.name].update(said)
+                indexes = (identity.index,) if alone and len(whole) > 1 else None
+                await subscription.acknowledge([Ack(position, indexes)])
+
+        self.do(acknowledge())
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
+    def acknowledge_cumulatively(self, at: int, name: str, pick: int) -> None:
+        cluster = self.a_cluster(at)
+        subscription, messages = cluster.subscription(name), cluster.messages()
+        if subscription is None or not messages:
+            return
+        identity, position = messages[pick % len(messages)]
+        upto = [each for each, place in messages if (place, each.index) <= (position, identity.index)]
+        self.said[name, subscription.cursor.generation][cluster.name].update(upto)
+        size = sum(place == position for _, place in messages)
+        self.do(subscription.acknowledge_cumulative(position, identity.index if size > 1 else None))
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
+    def seek(self, at: int, name: str, pick: int) -> None:
+        cluster = self.a_cluster(at)
+        subscription, messages = cluster.subscription(name), cluster.messages()
+        if subscription is None or not messages:
+            return
+        before, generation = cluster.consumed(name), subscription.cursor.generation
+        _, position = messages[pick % len(messages)]
+        passed = [each for each, place in messages if place < position]
+        assert cluster.topic is not None
+        known = frozenset(cluster.topic.high_waters())
+        self.do(subscription.seek(position))
+        said = self.said[name, generation + 1]
+        said[cluster.name].update(passed)
+        self.sets[name, generation + 1].append((cluster.name, known))
+        del before
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES))
+    def unsubscribe(self, at: int, name: str) -> None:
+        cluster = self.a_cluster(at)
+        if cluster.subscription(name) is None:
+            return
+
+        async def unsubscribe() -> None:
+            assert cluster.topic is not None
+            try:
+                await cluster.topic.delete_subscription(name)
+            except SubscriptionNotFound:
+                return
+
+        self.do(unsubscribe())
+
+    # What the network, the machines and time do.
+
+    @rule(link=st.integers(0, 11), frames=st.integers(1, 4))
+    def send(self, link: int, frames: int) -> None:
+        for _ in range(frames):
+            self.links[link % len(self.links)].send()
+
+    @rule(link=st.integers(0, 11), at=st.integers(0, 3), keep=st.booleans())
+    def deliver(self, link: int, at: int, keep: bool) -> None:
+        """In order, out of order, or twice."""
+        chosen = self.links[link % len(self.links)]
+        if chosen.frames:
+            self.do(chosen.deliver(at % len(chosen.frames), keep=keep))
+
+    @rule(link=st.integers(0, 11))
+    def lose_the_connection(self, link: int) -> None:
+        self.links[link % len(self.links)].connect()
+
+    @rule(link=st.integers(0, 11))
+    def carry_all(self, link: int) -> None:
+        self.do(self.links[link % len(self.links)].run())
+
+    @rule(milliseconds=st.integers(1, 8))
+    def pass_time(self, milliseconds: int) -> None:
+        self.do(asyncio.sleep(milliseconds / 1000))
+
+    @rule(at=st.integers(0, 3))
+    def crash(self, at: int) -> None:
+        cluster = self.a_cluster(at)
+        self.do(cluster.crash())
+        for link in self.links:
+            if cluster in (link.source, link.destination):
+                link.connect()
+
+    @rule()
+    def come_to_rest(self) -> None:
+        self.do(self.rest())
+        self.check_convergence()
+
+    async def rest(self) -> None:
+        """Let everybody carry on until nothing happens any more; then nothing may happen by itself (invariant 7)."""
+        deadline = self.loop.time() + REST_SECONDS_MAX
+        quiet_since = self.loop.time()
+        for link in self.links:
+            link.connect()
+        while self.loop.time() - quiet_since < QUIET_SECONDS:
+            assert self.loop.time() < deadline, "a topic that nobody uses does not come to rest (invariant 7)"
+            for link in self.links:
+                if await link.run():
+                    quiet_since = self.loop.time()
+            before = self.log_lengths()
+            await asyncio.sleep(0.004)
+            if self.log_lengths() != before:
+                quiet_since = self.loop.time()
+
+    def log_lengths(self) -> list[int]:
+        return [0 if each.topic is None else each.topic.log.entries for each in self.clusters.values()]
+
+    # What must be true.
+
+    @invariant()
+    def nothing_is_copied_twice_or_out_of_order(self) -> None:
+        """Invariants 2, 3 and 4."""
+        for cluster in self.clusters.values():
+            if cluster.topic is None:
+                continue
+            of: dict[str, list[Position]] = defaultdict(list)
+            for stored in cluster.topic.read_blocks(BEFORE_ALL, bytes_max=1 << 30)[0]:
+                of[stored.header.origin] += [stored.header.origin_first, stored.header.origin_last]
+                if stored.header.origin == cluster.name:
+                    assert stored.position == stored.header.origin_first, "an entry came back to its origin"
+                else:
+                    assert stored.header.kind is not BlockKind.LOCAL_MARKERS
+            for positions in of.values():
+                assert positions == sorted(positions)
+
+    @invariant()
+    def nothing_is_skipped_and_nothing_taken_back(self) -> None:
+        """Invariants 5 and 6."""
+        for cluster in self.clusters.values():
+            for name in NAMES:
+                subscription = cluster.subscription(name)
+                if subscription is None:
+                    self.seen.pop((cluster.name, name), None)
+                    continue
+                generation, consumed = subscription.cursor.generation, cluster.consumed(name)
+                allowed = self.allowed(name, generation)
+                assert consumed <= allowed, f"{cluster.name} skips {sorted(consumed - allowed)} of {name}"
+                before, had = self.seen.get((cluster.name, name), (generation, set()))
+                assert before <= generation
+                if before == generation:
+                    assert had <= consumed, f"{cluster.name} takes back {sorted(had - consumed)} of {name}"
+                self.seen[cluster.name, name] = generation, consumed
+
+    def allowed(self, name: str, generation: int) -> set[Identity]:
+        """What was said in a generation, and before it of origins that a seek which began it did not know."""
+        found = set[Identity]().union(*self.said[name, generation].values())
+        for _, known in self.sets[name, generation]:
+            earlier = self.allowed(name, generation - 1)
+            found |= {identity for identity in earlier if identity.origin not in known}
+        return found
+
+    def check_convergence(self) -> None:
+        for cluster in self.clusters.values():
+            sources = self.sources(cluster.name)
+            for name in self.made:
+                states = [(other, self.clusters[other].subscription(name)) for other in sources]
+                generations = [each.cursor.generation for _, each in states if each is not None]
+                buried = [
+                    topic.tombstones.get(name, 0)
+                    for other in sources
+                    if (topic := self.clusters[other].topic) is not None
+                ]
+                subscription = cluster.subscription(name)
+                if not generations or max(buried, default=0) >= max(generations):
+                    assert subscription is None, f"{cluster.name} still has {name}, which was deleted"
+                    continue
+                newest = max(generations)
+                assert subscription is not None, f"{cluster.name} lacks {name}"
+                assert subscription.cursor.generation == newest
+                here = {identity for identity, _ in cluster.messages()}
+                told = set[Identity]().union(*(self.said[name, newest][other] for other in sources))
+                missing = told & here - cluster.consumed(name)
+                assert not missing, f"{cluster.name} has not heard of {sorted(missing)} of {name}"
+
+    def sources(self, name: str) -> set[str]:
+        """The clusters from which links lead to this one, itself among them."""
+        found = {name}
+        while more := {link.source.name for link in self.links if link.destination.name in found} - found:
+            found |= more
+        return found
+
+
+SyncMachine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("SYNC_MACHINE_EXAMPLES", "20")),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestSyncMachine = SyncMachine.TestCase
