@@ -1,7 +1,7 @@
 """The links that leave one cluster, as they run: started, replaced and taken away as the topology says.
 
-A link is replaced when anything about it differs that is decided when it is made: its own fields, the links of the same
-two clusters that are asked before it, the origins that it brings, its destination's address. The new one asks the
+A link is replaced when anything about it differs that is decided when it is made: its route (its own fields, what the
+links beside it carry, the origins that it brings) or its destination's address. The new one asks the
 destination what it has and goes on from there (invariant 2), and between the two nothing is trimmed: the old one's hold
 on the logs ends in the same turn of the event loop in which the new one's begins.
 """
@@ -10,40 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
 from replicator.links.link import Link
-from replicator.topology import Link as LinkSpec
+from replicator.links.link_topics import LinkIndex
+from replicator.links.route import Route
 from replicator.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class LinkPlace:
-    """A link with all of the topology that it depends on."""
-
-    link: LinkSpec
-    address: str
-    """Of the destination's worker."""
-    origins: frozenset[str]
-    """The clusters whose messages it brings."""
-    asked_before: tuple[LinkSpec, ...]
-    """The links of the same two clusters that carry a topic rather than this one."""
-
-
-def places(topology: Topology, cluster: str) -> dict[str, LinkPlace]:
-    """The links that leave a cluster, by key, in the order of the file."""
-    found: dict[str, LinkPlace] = {}
-    for link in topology.links_from(cluster):
-        between = topology.links_between(link.source, link.destination)
-        found[link.key] = LinkPlace(
-            link,
-            topology.cluster(link.destination).address,
-            topology.origins_over(link),
-            between[: between.index(link)],
-        )
-    return found
 
 
 def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
@@ -52,27 +25,35 @@ def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
 
 
 class RunningLinks:
-    """The links that leave ``engine``'s cluster."""
+    """The links that leave ``engine``'s cluster. ``index`` is told how far their topics are."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, index: LinkIndex | None = None) -> None:
         self._engine = engine
-        self._running: dict[str, tuple[LinkPlace, Link]] = {}
+        self._index = index
+        self._running: dict[str, Link] = {}
 
     def __iter__(self) -> Iterator[Link]:
-        return iter([link for _, link in self._running.values()])
+        return iter(list(self._running.values()))
+
+    def find(self, key: str) -> Link | None:
+        """The running link of that key, ``A>B`` or ``A>B#name``."""
+        return self._running.get(key)
 
     async def change(self, topology: Topology) -> None:
         """From now on the links of ``topology``: what is the same in it goes on undisturbed."""
-        wanted = places(topology, self._engine.cluster)
-        ending = {key: link for key, (place, link) in self._running.items() if wanted.get(key) != place}
+        wanted = {
+            link.key: (Route.of(topology, link), topology.cluster(link.destination).address)
+            for link in topology.links_from(self._engine.cluster)
+        }
+        ending = {key: link for key, link in self._running.items() if wanted.get(key) != (link.route, link.address)}
         await asyncio.gather(*(link.stop() for link in ending.values()))
         for key, link in ending.items():  # no await from here on: see above
             link.let_go()
             del self._running[key]
         before = self._running
         self._running = {}
-        for key, place in wanted.items():
-            self._running[key] = before.get(key) or (place, self._start(place))
+        for key, (route, address) in wanted.items():
+            self._running[key] = before.get(key) or self._start(route, address)
 
     async def stop(self) -> None:
         """Stop them all. What they hold back stays held back: they go on when the worker is back."""
@@ -84,7 +65,7 @@ class RunningLinks:
             if link.to == source:
                 link.nudge()
 
-    def _start(self, place: LinkPlace) -> Link:
-        link = Link(self._engine, place.link.destination, place.address)
+    def _start(self, route: Route, address: str) -> Link:
+        link = Link(self._engine, route.link.destination, address, route=route, index=self._index)
         link.start()
         return link
