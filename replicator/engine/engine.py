@@ -146,6 +146,8 @@ class Engine:
         for topic in self._topics.values():
             for subscription in topic.subscriptions.values():
                 listener.on_subscription(topic, subscription)
+                if subscription.cursor.state.untold:
+                    listener.on_acknowledged(topic, subscription)
 
     def remove_listener(self, listener: TopicListener) -> None:
         """Tell ``listener`` nothing more."""

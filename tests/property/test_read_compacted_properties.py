@@ -20,6 +20,7 @@ from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 Place = tuple[Position, int]
 """A position and a batch index."""
@@ -29,7 +30,9 @@ steps = st.lists(
     st.one_of(
         keyed_messages,
         st.lists(keyed_messages, min_size=1, max_size=4),
-        st.tuples(st.sampled_from(["flow", "ack", "ack one", "ack up to", "ack into", "seek"]), st.integers(0, 5)),
+        st.tuples(
+            st.sampled_from(["flow", "ack", "ack one", "ack up to", "ack into", "seek", "merge"]), st.integers(0, 5)
+        ),
         st.sampled_from(["compact", "trim", "restart", "reconnect", "marker", "compact", "trim"]),
     ),
     max_size=40,
@@ -121,6 +124,17 @@ class Run:
         self.shown = []
         self.inbox.deliveries.clear()
 
+    async def merge(self, number: int) -> None:
+        """Other clusters have consumed some of what is here, or was; nobody needs to see that any more."""
+        entries = self.topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)
+        places = self.seen | {(position, index) for _, _, position, index in messages_in(entries)}
+        chosen = sorted({position for position, _ in places})[number::3]
+        self.subscription.merge_acks(PositionSet(chosen), {}, tell=False)
+        await self.subscription.saved()
+        merged = {place for place in places if place[0] in chosen}
+        self.acked |= merged
+        self.seen |= merged
+
     async def step(self, step: Any) -> None:
         match step:
             case "compact":
@@ -135,6 +149,8 @@ class Run:
                 await self.connect_again()
             case ("flow", number):
                 self.consumer.flow(number + 1)
+            case ("merge", number):
+                await self.merge(number)
             case ("seek", number):
                 await self.seek(number)
             case (str(how), int(number)):
