@@ -26,11 +26,13 @@ from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
+from replicator.engine.log.twins import TwinLinks
 from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import PolicyOverrides, QuotaPolicy, TopicPolicies
 from replicator.engine.policies_codec import decode_overrides, encode_overrides
 from replicator.engine.producing.producers import EngineProducer, TopicProducers
 from replicator.engine.producing.publishing import PublishGate, check_entries
+from replicator.engine.producing.sequence_index import Pair, load_twins
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.cursor_rows import load_cursors
 from replicator.engine.subscriptions.failover import FailoverRegistry
@@ -112,6 +114,9 @@ class Topic:
         self._message_vector = self._store.message_vector(self.topic_id, high_waters)
         self._tail = Tail(self.topic_id, self.name, self.incarnation, entries_ever, self.messages, high_waters)
         self._tail.numbered = self._store.has_rows("sequences", self.topic_id)
+        self._tail.indexed = self._store.has_rows("numbering", self.topic_id)
+        if self._tail.indexed and (pairs := load_twins(self._store, self.topic_id)):
+            self.log.twins = TwinLinks(pairs)
         self.compaction = Compaction(self, self._store)
         for name, (state, rows) in load_cursors(self._store, self.topic_id).items():
             self.subscriptions[name] = Subscription(self, name, state, rows=rows)
@@ -252,11 +257,12 @@ class Topic:
 
         Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`; then none of them was appended.
         """
-        return await self.writer.copy(self._tail, blocks)
+        return await self.writer.copy(self._tail, blocks, numbered=self.policies.deduplication)
 
     def committed(self, blocks: Sequence[AppendedBlock]) -> None:
         """The writer made these durable; called once a commit, in order."""
         markers = False
+        twins: list[Pair] = []
         for appended in blocks:
             header = appended.header
             is_marker = header.kind is not BlockKind.MESSAGES
@@ -269,10 +275,39 @@ class Topic:
                 self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
             if appended.hole:
                 self._left_out.pop(header.origin, None)
+            twins += appended.twins
+        if twins:
+            self._link_twins(twins)
         for subscription in list(self.subscriptions.values()):
             subscription.on_appended(markers=markers)
         for listener in self._listeners:
             listener.on_appended(self, blocks)
+
+    def _link_twins(self, found: Sequence[Pair]) -> None:
+        pairs = [pair for pair in found if pair[0] > self.log.trimmed]  # else the later one is all that is left of it
+        if not pairs:
+            return
+        if self.log.twins is None:
+            self.log.twins = TwinLinks()
+        for earlier, later in pairs:
+            self.log.twins.link(earlier, later)
+        for subscription in list(self.subscriptions.values()):
+            subscription.on_twins(pairs)
+
+    # Messages that came by two ways.
+
+    @property
+    def twins(self) -> bool:
+        """Whether any message is here twice, because its producer sent it to two clusters. See :class:`TwinLinks`."""
+        return bool(self.log.twins)
+
+    def twin_of(self, position: Position) -> Position | None:
+        """Another entry that has the message at ``position``: the one before it if there is one, else the one after."""
+        return None if self.log.twins is None else self.log.twins.twin_of(position)
+
+    def with_twins(self, positions: PositionSet) -> PositionSet:
+        """``positions``, and all entries that have a message of theirs. It may be the same set, not to be changed."""
+        return positions if self.log.twins is None else self.log.twins.with_twins(positions)
 
     # Reading.
 

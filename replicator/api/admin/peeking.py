@@ -79,7 +79,7 @@ async def _unconsumed(subscription: Subscription, number: int) -> LoggedEntry | 
     position = cursor.mark_delete
     while entries := read(position, None, PAGE_ENTRIES, PAGE_BYTES):
         for entry in entries:
-            if not entry.marker and not cursor.is_consumed(entry.position):
+            if not entry.marker and not cursor.passes_over(entry.position):
                 number -= 1
                 if number == 0:
                     return entry

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, Final
@@ -37,7 +37,8 @@ from replicator.engine.log.block import (
 from replicator.engine.log.left_out import Hole, with_hole
 from replicator.engine.log.store import HighWater, Store, TopicRecord
 from replicator.engine.log.trim import trim_log
-from replicator.engine.producing.deduplication import Numbered, SequenceTable
+from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
+from replicator.engine.producing.sequence_index import Pair, SequenceIndex, numbered_of
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.topic_deletion import sweep_topic
@@ -64,6 +65,8 @@ class AppendedBlock:
     header: BlockHeader
     hole: bool = False
     """Whether the link that brought it may have left something out before it."""
+    twins: Sequence[Pair] = ()
+    """Its entries that were here by another way, each after the entry that has the same message."""
 
     @property
     def last(self) -> Position:
@@ -121,6 +124,10 @@ class Tail:
     """Whether the store may have rows of deduplication for this topic."""
     sequences: SequenceTable | None = None
     """Those rows, once they were needed."""
+    indexed: bool = False
+    """Whether the store may have rows that say where the log has which sequence ids."""
+    index: SequenceIndex | None = None
+    """Those rows, once they were needed."""
     connected: Container[str] = ()
     """The names of the producers that are connected; the event loop's, only asked here."""
     deleted: bool = False
@@ -166,6 +173,8 @@ class DropInactiveRequest(Request):
 class CopyRequest(Request):
     tail: Tail = None  # type: ignore[assignment]
     blocks: Sequence[CopiedBlock] = ()
+    numbered: bool = False
+    """Whether deduplication is on: then it is noted which producers' sequence ids come in."""
 
 
 @dataclass(slots=True)
@@ -266,6 +275,7 @@ class CommitGroup:
         for tail, before in self._undo.values():
             for name in Tail.__slots__:
                 setattr(tail, name, getattr(before, name))
+            tail.index = None  # what it holds in memory may be of this transaction
         for table in self._sequences.values():
             table.roll_back()
 
@@ -349,7 +359,10 @@ class CommitGroup:
         if request.tail.deleted:
             self.committed.results.append((request.future, _deleted(request.tail)))
             return
-        if request.kind is BlockKind.MESSAGES and (request.numbered is not None or request.tail.numbered):
+        tail = request.tail
+        if self._run and (self._run[0].numbered is None) is not (request.numbered is None):
+            self._end_run(txn)  # deduplication was switched between them, and a block is noted whole or not at all
+        if request.kind is BlockKind.MESSAGES and (request.numbered is not None or tail.numbered or tail.indexed):
             try:
                 self._deduplicate(txn, request)
             except NotAllowedError as error:
@@ -400,6 +413,9 @@ class CommitGroup:
             kind, self._store.cluster, tail.incarnation, first, len(entries), sum(sizes), self._now_ms, 0
         )
         self._append(txn, tail, header, block)
+        if kind is BlockKind.MESSAGES and run[0].numbered is not None:
+            numbered = [each for request in run for each in _numbered_stored(request)]
+            self._index(txn, tail).record(txn, self._dbs, self._store.cluster, first, numbered)
         if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
             self._put_high_water(txn, tail, self._store.cluster, HighWater(tail.incarnation, last))
         at = first.entry
@@ -423,8 +439,11 @@ class CommitGroup:
             self._remember(tail)
             self._table(txn, tail).clear()
             tail.numbered = False
+            self._switch_index(txn, tail, on=False)
             return
-        stored = self._table(txn, tail).admit(request.numbered, self._now_ms)
+        self._switch_index(txn, tail, on=True)
+        copies = _TopicCopies(txn, self._dbs, self._index(txn, tail), tail.high_water)
+        stored = self._table(txn, tail).admit(request.numbered, self._now_ms, copies)
         tail.numbered = True
         request.stored = None if all(stored) else stored
 
@@ -432,11 +451,41 @@ class CommitGroup:
         tail = request.tail
         if request.epoch is not None:
             txn.put(tables.TOPIC_KEY.pack(tail.topic_id), tables.EPOCH.pack(request.epoch), db=self._dbs["epochs"])
-        if not (request.numbered and tail.numbered):
-            return -1
-        table = self._table(txn, tail)
-        table.touch(request.name, self._now_ms)
-        return table.highest(request.name)
+        highest = NONE_YET
+        if request.numbered and tail.numbered:
+            table = self._table(txn, tail)
+            table.touch(request.name, self._now_ms)
+            highest = table.highest(request.name)
+        if request.numbered and tail.indexed and (index := self._index(txn, tail)).on:
+            copied = index.highest_copied(txn, self._dbs, request.name, tail.high_water)
+            highest = max(highest, copied.complete)
+        return highest
+
+    def _index(self, txn: lmdb.Transaction, tail: Tail) -> SequenceIndex:
+        if tail.index is None:
+            tail.index = SequenceIndex(txn, self._dbs, tail.topic_id, self._store.cluster)
+        return tail.index
+
+    def _switch_index(self, txn: lmdb.Transaction, tail: Tail, *, on: bool) -> None:
+        index = self._index(txn, tail)
+        if index.on is not on or tail.indexed is not on:
+            self._remember(tail)
+            index.switch(txn, self._dbs, on=on)
+            tail.indexed = on
+
+    def _twins_of(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> list[Pair]:
+        """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
+        tail, header = request.tail, new.header
+        self._switch_index(txn, tail, on=request.numbered)
+        if not request.numbered:
+            return []
+        view = BlockView(new.block, header)
+        numbered = [numbered_of(entry) for entry in view.entries()]
+        index = self._index(txn, tail)
+        identified = list(zip(numbered, view.batch_sizes.tolist(), strict=True))
+        pairs = index.twins_of_block(txn, self._dbs, header, first, identified, tail.high_water)
+        index.record(txn, self._dbs, header.origin, first, numbered)
+        return pairs
 
     def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
         """The topic's table, as a part of this transaction."""
@@ -459,7 +508,10 @@ class CommitGroup:
             local_first = self._next_position(tail)
             if new.hole is not None:
                 self._put_hole(txn, tail, header.origin, new.hole)
-            self._append(txn, tail, header, new.block, hole=new.hole is not None)
+            twins: Sequence[Pair] = ()
+            if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES:
+                twins = self._twins_of(txn, request, new, local_first)
+            self._append(txn, tail, header, new.block, hole=new.hole is not None, twins=twins)
             self._put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
             extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
             self._put_extent(txn, tail, header, extents[-1])
@@ -516,7 +568,14 @@ class CommitGroup:
         return Position(tail.ledger, tail.next_entry)
 
     def _append(
-        self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, block: Buffer, *, hole: bool = False
+        self,
+        txn: lmdb.Transaction,
+        tail: Tail,
+        header: BlockHeader,
+        block: Buffer,
+        *,
+        hole: bool = False,
+        twins: Sequence[Pair] = (),
     ) -> None:
         first = self._next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
@@ -528,13 +587,34 @@ class CommitGroup:
         tail.next_entry += header.entries
         tail.entries += header.entries
         tail.messages += header.messages
-        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole))
+        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole, twins))
 
     def _put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
         tail.high_water[origin] = high_water
         key = tables.TOPIC_KEY.pack(tail.topic_id) + origin.encode("ascii")
         value = tables.HIGH_WATER.pack(high_water.incarnation, *high_water.position)
         txn.put(key, value, db=self._dbs["high_water"])
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicCopies:
+    """What of the producers' entries came from other clusters, within one transaction."""
+
+    txn: lmdb.Transaction
+    tables: dict[str, Any]
+    index: SequenceIndex
+    origins: Mapping[str, HighWater]
+
+    def highest(self, producer: str) -> int:
+        return self.index.highest_copied(self.txn, self.tables, producer, self.origins).highest
+
+    def of(self, sent: Numbered) -> Copied:
+        return self.index.copied(self.txn, self.tables, sent, self.origins)
+
+
+def _numbered_stored(request: PublishRequest) -> Iterable[Numbered]:
+    assert request.numbered is not None
+    return request.numbered if request.stored is None else compress(request.numbered, request.stored)
 
 
 def _deleted(tail: Tail) -> TopicNotFound:

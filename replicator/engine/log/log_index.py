@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from replicator.engine.log.twins import TwinLinks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -43,7 +44,7 @@ class ViewIndex:
 class LogIndex:
     """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
 
-    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "view")
+    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "twins", "view")
 
     def __init__(self, trimmed: Position = BEFORE_ALL) -> None:
         self.trimmed = trimmed
@@ -52,6 +53,8 @@ class LogIndex:
         self._first: list[int] = []
         self._last: list[int] = []
         self.markers = PositionSet()
+        self.twins: TwinLinks | None = None
+        """The entries that are one message; None in a log that has none."""
         self.view = ViewIndex()
         """The compacted view; replaced as a whole when the topic was compacted anew."""
 
@@ -101,6 +104,8 @@ class LogIndex:
         for column in (self._ledgers, self._first, self._last):
             del column[: at + whole]
         self.markers.discard_through(upto)
+        if self.twins is not None:
+            self.twins.trim(upto)
         self.trimmed = upto
 
     def __contains__(self, position: Position) -> bool:

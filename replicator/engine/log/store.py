@@ -26,6 +26,7 @@ trims      topic id                                       JSON: up to where the 
                                                           the newest message that was trimmed
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
 sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
+numbered, numbered_blocks, numbering, twins               see :mod:`replicator.engine.producing.sequence_index`
 epochs     topic id                                       the topic's epoch of exclusive producers u64
 compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compaction.compacted_view`
 compaction topic id                                       see there
@@ -84,6 +85,10 @@ TABLES: Final = (
     "trims",
     "policies",
     "sequences",
+    "numbered",
+    "numbered_blocks",
+    "numbering",
+    "twins",
     "epochs",
     "compacted",
     "compaction",

@@ -4,7 +4,8 @@ Invariants (DESIGN §3): 2, high-water marks stay, so what was trimmed is not co
 with it what was ever counted and which positions were used; 11, one transaction deletes a bounded number of blocks.
 
 1. Take the oldest block. Stop if it reaches above the limit, or if it is the topic's last one.
-2. Delete it and its row of markers. Note the newest message of its origin: nobody can look it up any more.
+2. Delete it, its row of markers, and what deduplication keeps of its entries. Note the newest message of its origin:
+   nobody can look it up any more.
 3. Delete the extents (the exact mapping of copied entries) that lie wholly in what was deleted.
 4. Note up to where the log is trimmed.
 """
@@ -26,10 +27,13 @@ from replicator.engine.log.store import (
     encode_trim,
     extent_key_prefix,
 )
+from replicator.engine.producing.sequence_index import trim_block
 from snapshots.position import Position
 
 TRIM_BLOCKS_MAX: Final = 1_000
 """Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
+TRIM_ROWS_MAX: Final = 10_000
+"""The same for what deduplication keeps of those blocks; the block that reaches it is the last."""
 
 
 def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto: Position) -> bool:
@@ -39,19 +43,22 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
     through, vector, origins = trimmed.through, dict(trimmed.vector), set[str]()
     last_first = _first_of_last_block(txn, tables, topic_id)
     cursor = txn.cursor(db=tables["blocks"])
-    count = 0
+    count = rows = 0
     more = False
+    numbered = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"]) is not None
     while last_first is not None and cursor.set_range(BLOCK_KEY.pack(topic_id, 0, 0)):
         _, ledger, first = BLOCK_KEY.unpack(cursor.key())
         header = read_header(cursor.value()[LOCAL_PREFIX.size :])
         last = Position(ledger, first + header.entries - 1)
         if last > upto or Position(ledger, first) == last_first:
             break
-        if count == TRIM_BLOCKS_MAX:
+        if count == TRIM_BLOCKS_MAX or rows >= TRIM_ROWS_MAX:
             more = True
             break
         txn.delete(bytes(cursor.key()), db=tables["markers"])
         cursor.delete()
+        if numbered:
+            rows += trim_block(txn, tables, topic_id, Position(ledger, first), last)
         through, count = last, count + 1
         origins.add(header.origin)
         if header.kind is BlockKind.MESSAGES:

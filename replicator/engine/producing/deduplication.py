@@ -15,7 +15,10 @@ on its way is answered after it, with the same outcome.
    lest the message be taken for complete later. A message that starts again under another uuid starts again here.
 3. A row is dropped when its producer is not connected and has sent nothing for a time, or when there are too many: then
    the longest unused goes first.
-4. When the transaction fails, :meth:`SequenceTable.roll_back` puts the rows back as they were.
+4. What came here from other clusters counts as well, by what is really in the log, not by a highest id (see
+   :mod:`replicator.engine.producing.sequence_index`): an entry that is here as a copy, whole or in several, is a
+   duplicate; one of which a part is here is refused; and chunks go on after those of the same message that are here.
+5. When the transaction fails, :meth:`SequenceTable.roll_back` puts the rows back as they were.
 
 Source: the publicly documented behaviour of Pulsar's broker deduplication. Upstream writes such a table as a snapshot
 now and then and reads the log from there on; its answer for a copy of an entry that is on its way is an error.
@@ -28,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from replicator.engine.errors import NotAllowedError
 
@@ -42,6 +45,25 @@ NONE_YET: Final = -1
 
 _ROW = struct.Struct(">qQqii8s")
 _NO_UUID: Final = bytes(8)
+
+
+class Copied(NamedTuple):
+    """What of an entry that is sent here is here already as copies from other clusters."""
+
+    whole: bool = False
+    part: bool = False
+    chunk: int = NONE_YET
+    """Of a message that is incomplete here: the highest of its chunks."""
+
+
+class Copies(Protocol):
+    """What of the producers' entries came from other clusters."""
+
+    def highest(self, producer: str) -> int:
+        """No entry with a higher sequence id came from elsewhere."""
+        ...
+
+    def of(self, sent: Numbered) -> Copied: ...
 
 
 class Numbered(NamedTuple):
@@ -103,14 +125,14 @@ class SequenceTable:
         row = self._rows.get(producer)
         return NONE_YET if row is None else row.highest
 
-    def admit(self, numbered: Sequence[Numbered], now_ms: int) -> list[bool]:
-        """For each entry whether it is to be stored; False is a duplicate.
+    def admit(self, numbered: Sequence[Numbered], now_ms: int, copies: Copies | None = None) -> list[bool]:
+        """For each entry whether it is to be stored; False is a duplicate, of one that was sent here or of a copy.
 
         Raises :class:`NotAllowedError` for an entry that can be neither; then nothing has changed.
         """
         changed: dict[str, SequenceRow | None] = {}
         try:
-            return self._admit_all(numbered, now_ms, changed)
+            return self._admit_all(numbered, now_ms, changed, copies)
         except NotAllowedError:
             for producer, row in changed.items():
                 self._restore(producer, row)
@@ -159,21 +181,27 @@ class SequenceTable:
     # One entry.
 
     def _admit_all(
-        self, numbered: Sequence[Numbered], now_ms: int, changed: dict[str, SequenceRow | None]
+        self,
+        numbered: Sequence[Numbered],
+        now_ms: int,
+        changed: dict[str, SequenceRow | None],
+        copies: Copies | None,
     ) -> list[bool]:
         """In order; a run of new single entries of one producer, which is the rule, changes its row once at its end."""
         stored: list[bool] = []
         run: str | None = None
-        highest = NONE_YET
+        highest = copied = NONE_YET
         for entry in numbered:
             producer, first, last, _, chunks, _ = entry
-            if producer == run and first > highest and not chunks:
+            if producer == run and first > highest and first > copied and not chunks:
                 highest = last
                 stored.append(True)
                 continue
             if run is not None:
                 self._advance(run, SequenceRow(highest, now_ms), changed)
-            stored.append(self._admit(entry, now_ms, changed))
+            copied = NONE_YET if copies is None else copies.highest(producer)
+            here = Copied() if copies is None or first > copied else copies.of(entry)
+            stored.append(self._admit(entry, now_ms, changed, here))
             row = self._rows.get(producer)
             run = producer if row is not None and not row.chunks else None
             highest = NONE_YET if row is None else row.highest
@@ -189,18 +217,23 @@ class SequenceTable:
             self._set(producer, row)
             self._rows.move_to_end(producer)
 
-    def _admit(self, entry: Numbered, now_ms: int, changed: dict[str, SequenceRow | None]) -> bool:
+    def _admit(self, entry: Numbered, now_ms: int, changed: dict[str, SequenceRow | None], copied: Copied) -> bool:
         before = self._rows.get(entry.producer)
         row = before or SequenceRow()
-        if entry.last <= row.highest:
+        if entry.last <= row.highest or copied.whole:
             return False
+        if copied.part:
+            raise NotAllowedError(
+                f"producer {entry.producer!r} sent sequence ids {entry.first} to {entry.last} in one batch, and the "
+                "topic has a part of them from another cluster: send the others in a batch of their own"
+            )
         if entry.first <= row.highest:
             raise NotAllowedError(
                 f"producer {entry.producer!r} sent sequence ids {entry.first} to {entry.last} in one batch, and the "
                 f"topic has those up to {row.highest}: send the ones above in a batch of their own"
             )
         if entry.chunks:
-            following = _after_chunk(entry, row, known=before is not None)
+            following = _after_chunk(entry, row, copied.chunk, known=before is not None)
             if following is None:
                 return False
         else:
@@ -236,11 +269,11 @@ class SequenceTable:
             self._rows[producer] = row
 
 
-def _after_chunk(entry: Numbered, row: SequenceRow, *, known: bool) -> SequenceRow | None:
+def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool) -> SequenceRow | None:
     """The row once this chunk is stored; None if it is here already. Raises :class:`NotAllowedError` for a gap."""
     digest = blake2b(entry.uuid.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     same = (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, digest)
-    here = row.chunk if same else NONE_YET
+    here = max(row.chunk, copied) if same else copied
     if entry.chunk <= here:
         return None
     if entry.chunk > here + 1 and known:  # of a producer that is not known, the beginning may have come before

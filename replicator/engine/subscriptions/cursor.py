@@ -31,7 +31,7 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,7 @@ from pyroaring import BitMap
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch_chunk_of
+from replicator.engine.subscriptions.twins import shared_indexes, to_consume
 from replicator.engine.subscriptions.untold import Untold
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet, chunk_of
@@ -89,11 +90,13 @@ class CursorState:
 class Cursor:
     """Applies acknowledgements to a :class:`CursorState` over the positions of a :class:`LogIndex`."""
 
-    __slots__ = ("_log", "_state")
+    __slots__ = ("_followed", "_log", "_state")
 
     def __init__(self, log: LogIndex, state: CursorState) -> None:
         self._log = log
         self._state = state
+        self._followed: dict[Position, None] = {}
+        self._follow_all_twins()
         self.advance()
 
     @property
@@ -114,6 +117,11 @@ class Cursor:
         if position <= state.mark_delete or position in state.individually_deleted:
             return True
         return state.read_compacted and self._log.view.lacks(position)
+
+    def passes_over(self, position: Position) -> bool:
+        """Whether nothing of the entry is to be sent: it is consumed, or an earlier entry has its message."""
+        twins = self._log.twins
+        return (twins is not None and position in twins.hidden) or self.is_consumed(position)
 
     def lacks(self, position: Position) -> bool:
         """Whether the entry is compacted away, for a subscription that reads compacted."""
@@ -153,6 +161,7 @@ class Cursor:
                     self._put_batch(position, indexes)
                     if (untold := self._telling()) is not None:
                         untold.note_batch(position)
+                    self._share_batch(position, batch_size)
                 return False
         if self._state.batch_acks.pop(position, None) is not None:
             self._state.dirty.batches[batch_chunk_of(position)] = None
@@ -160,6 +169,7 @@ class Cursor:
         self._state.dirty.deleted[chunk_of(position)] = None
         if (untold := self._telling()) is not None:
             untold.note(position)
+        self._follow_twins((position,))
         self.advance()
         return True
 
@@ -242,6 +252,10 @@ class Cursor:
             untold.note_set(new)
             for position in opened:
                 untold.note_batch(position)
+        if self._log.twins is not None:
+            self._follow_twins(self._log.twins.among(new))
+            for position in opened:
+                self._share_batch(position, batch_size(position))
         self.advance()
         return True
 
@@ -286,6 +300,7 @@ class Cursor:
         if state.untold is not None:
             state.untold = Untold(whole=generation is None)
             state.to_tell |= generation is None
+        self._follow_all_twins()
         self.advance()
 
     def advance(self) -> bool:
@@ -306,6 +321,8 @@ class Cursor:
             return False
         state.individually_deleted.discard_through(state.mark_delete)
         state.batch_acks.discard_through(state.mark_delete)
+        if log.twins is not None and self._follow_twins(log.twins.between(before, state.mark_delete)):
+            self.advance()
         return True
 
     def _advance_in_view(self) -> bool:
@@ -354,10 +371,76 @@ class Cursor:
                 of_view.discard_through(state.mark_delete)
                 of_view.discard_after(min(position, self._log.trimmed))
                 untold.note_set(of_view)
-        state.mark_delete = position
+        before, state.mark_delete = state.mark_delete, position
         state.individually_deleted.discard_through(position)
         state.batch_acks.discard_through(position)
+        if self._log.twins is not None:
+            self._follow_twins(self._log.twins.between(before, position))
         self.advance()
+
+    # Messages of which there are several entries; see :mod:`replicator.engine.subscriptions.twins`.
+
+    def join_twins(self, pairs: Sequence[tuple[Position, Position]]) -> bool:
+        """The log has new entries, the later of each pair, of messages that it had. Returns whether any is consumed."""
+        joined = False
+        for earlier, _ in pairs:
+            if self.is_consumed(earlier):
+                joined |= self._follow_twins((earlier,))
+            elif earlier in self._state.batch_acks:
+                self._share_batch(earlier, None)
+        if joined:
+            self.advance()
+        assert all(not self.is_consumed(earlier) or self.is_consumed(later) for earlier, later in pairs)
+        return joined
+
+    def take_followed(self) -> dict[Position, None]:
+        """The entries that changed since the last call only because an entry of the same message did."""
+        followed, self._followed = self._followed, {}
+        return followed
+
+    def _follow_twins(self, consumed: Iterable[Position]) -> bool:
+        """These entries are consumed: so are all others of their messages. Returns whether there were any."""
+        if self._log.twins is None:
+            return False
+        state, untold = self._state, None
+        found = to_consume(self._log.twins, consumed, self.is_consumed)
+        for position in found:
+            untold = untold or self._telling()
+            if state.batch_acks.pop(position, None) is not None:
+                state.dirty.batches[batch_chunk_of(position)] = None
+            state.individually_deleted.add(position)
+            state.dirty.deleted[chunk_of(position)] = None
+            if untold is not None:
+                untold.note(position)
+        self._followed.update(found)
+        return bool(found)
+
+    def _share_batch(self, position: Position, batch_size: int | None) -> None:
+        """Some messages of the batch are acknowledged: they are so in all entries that have it."""
+        twins = self._log.twins
+        if twins is None or position not in twins.members:
+            return
+        union, lacking = shared_indexes(twins, self._state.batch_acks, position)
+        if batch_size is not None and len(union) >= batch_size:  # a part of it was acknowledged here, the rest there
+            self._follow_twins((position,))
+            self._follow_twins((next(twins.others(position)),))
+            return
+        for entry in lacking:
+            if not self.is_consumed(entry):
+                self._put_batch(entry, union)
+                self._followed[entry] = None
+                if (untold := self._telling()) is not None:
+                    untold.note_batch(entry)
+
+    def _follow_all_twins(self) -> None:
+        """The state was loaded, or put elsewhere."""
+        twins, state = self._log.twins, self._state
+        if twins is None:
+            return
+        self._follow_twins(twins.between(BEFORE_ALL, state.mark_delete))
+        self._follow_twins(twins.among(state.individually_deleted))
+        for position in [each for each in twins.members if each in state.batch_acks]:
+            self._share_batch(position, None)
 
     def _telling(self) -> Untold | None:
         """Where to note a change; None if nobody is to be told."""

@@ -53,6 +53,14 @@ class Merging:
             position = log.markers.run_end(following)
         return position
 
+    def release_followed(self, dispatcher: Dispatcher | None) -> bool:
+        """Let go of what was acknowledged as another entry of the same message; returns whether there was any."""
+        followed = self._cursor.take_followed()
+        if dispatcher is not None and followed:
+            batches = dict.fromkeys(followed, BitMap())
+            self._release(dispatcher, PositionSet(), batches)
+        return bool(followed)
+
     def _release(self, dispatcher: Dispatcher, positions: PositionSet, batches: Mapping[Position, BitMap]) -> None:
         dispatcher.acknowledged_all(positions)
         for position in batches:

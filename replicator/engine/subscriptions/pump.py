@@ -136,16 +136,16 @@ class Pump:
 
     def _candidates(self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType) -> list[Candidate]:
         cursor = self._cursor
-        is_consumed, acked_indexes = cursor.is_consumed, cursor.acked_indexes
+        passes_over, acked_indexes = cursor.passes_over, cursor.acked_indexes
         if subscription_type.one_active:
             return [
-                Candidate(entry.position, entry.batch_size, not entry.marker and not is_consumed(entry.position))
+                Candidate(entry.position, entry.batch_size, not entry.marker and not passes_over(entry.position))
                 for entry in entries
             ]
         keyed = subscription_type is SubscriptionType.KEY_SHARED
         candidates: list[Candidate] = []
         for entry in entries:
-            if entry.marker or is_consumed(entry.position):
+            if entry.marker or passes_over(entry.position):
                 candidates.append(Candidate(entry.position, entry.batch_size, False))
                 continue
             try:

@@ -30,7 +30,7 @@ async def skip_messages(subscription: Subscription, messages: int) -> int:
         for entry in entries:
             if left <= 0:
                 break
-            if not entry.marker and not subscription.cursor.is_consumed(entry.position):
+            if not entry.marker and not subscription.cursor.passes_over(entry.position):
                 acked = subscription.cursor.acked_indexes(entry.position) or BitMap()
                 unacked = entry.batch_size - len(acked)
                 if unacked > left:

@@ -394,6 +394,8 @@ class Subscription:
         """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation)."""
         if local:
             self.locally_active = True
+        if self.topic.log.twins is not None and self._merging.release_followed(self.dispatcher):
+            self._backlog.moved()
         if self.cursor.mark_delete != mark_delete_before:
             if self.dispatcher is not None:
                 self.dispatcher.acknowledged_through(self.cursor.mark_delete)
@@ -468,6 +470,12 @@ class Subscription:
             self.topic.notify_mark_delete(self, local=self.locally_active)
         if self.consumers:
             self._pump.schedule()
+
+    def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
+        """The log has new entries, the later of each pair, of messages that it had: what is consumed stays so."""
+        before = self.cursor.mark_delete
+        self.cursor.join_twins(pairs)
+        self._changed(before, local=False)
 
     def follow_log(self) -> bool:
         """The log was trimmed or compacted: step over what is gone. Returns whether that changed anything."""

@@ -38,6 +38,8 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
         await producer.publish([keyed(number)])
     copied = make_block(Position(1, 1), [batch([b"a", b"b"])], origin="x", batch_sizes=[2])
     await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied, left_out=True)])
+    again = make_block(Position(1, 2), [keyed(5)], origin="x")  # the producer sent it to both clusters
+    await topic.append_blocks([CopiedBlock(Position(1, 1), again)])
     await topic.write_marker(message(b"marker"))
     consumer, inbox = await subscribed(topic)
     await inbox.holds(9)

@@ -1,0 +1,96 @@
+"""Which entries of a topic's log are one message that reached this cluster by two ways: its twins. Pure.
+
+A producer that is not told that cluster A has its message sends it again to cluster B. Later the links copy A's entry
+to B and B's to A, and each log has both: copies are exact (invariants 2 and 3 of DESIGN §3). They have one (producer
+name, sequence id), and are one message. Which entries are twins, :mod:`replicator.engine.producing.sequence_index`
+finds out when the later one is committed; here it is kept for the subscriptions of the topic.
+
+1. The entries of one message are a chain in the order of the local log, each of another origin.
+2. The first of a chain is the one that is delivered; all after it are hidden.
+3. What is trimmed leaves its chain. The next one is the first then: who comes later finds the message there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+TWINS_MAX: Final = 100_000
+"""Entries of one topic that are or have twins, some 400 bytes each. A producer sends again at most what it had pending
+when it lost its cluster; past the limit entries are not recognised, and such a message is delivered twice."""
+
+
+class TwinLinks:
+    """The chains of one topic."""
+
+    __slots__ = ("_earlier", "_later", "hidden", "members")
+
+    def __init__(self, pairs: Iterable[tuple[Position, Position]] = ()) -> None:
+        self._earlier: dict[Position, Position] = {}
+        self._later: dict[Position, Position] = {}
+        self.members = PositionSet()
+        """All that have a twin."""
+        self.hidden = PositionSet()
+        """Those of which an earlier one is here."""
+        for earlier, later in pairs:
+            self.link(earlier, later)
+
+    def __bool__(self) -> bool:
+        return bool(self._later)
+
+    def link(self, earlier: Position, later: Position) -> None:
+        """``later`` is the message at ``earlier``, which is the last one of its chain so far."""
+        assert earlier < later
+        assert earlier not in self._later, f"{earlier} is not the last of its chain"
+        self._later[earlier] = later
+        self._earlier[later] = earlier
+        self.members.add(earlier)
+        self.members.add(later)
+        self.hidden.add(later)
+
+    def twin_of(self, position: Position) -> Position | None:
+        """The entry before it in its chain, or else the one after it."""
+        return self._earlier.get(position) or self._later.get(position)
+
+    def others(self, position: Position) -> Iterator[Position]:
+        """All other entries of the same message."""
+        for links in (self._earlier, self._later):
+            at = links.get(position)
+            while at is not None:
+                yield at
+                at = links.get(at)
+
+    def between(self, after: Position, upto: Position) -> Iterator[Position]:
+        """Those with a twin in (``after``, ``upto``], in order."""
+        at = self.members.next_after(after)
+        while at is not None and at <= upto:
+            yield at
+            at = self.members.next_after(at)
+
+    def among(self, positions: PositionSet) -> Iterator[Position]:
+        """Those of ``positions`` that have a twin, in order."""
+        return iter(self.members.common(positions))
+
+    def with_twins(self, positions: PositionSet) -> PositionSet:
+        """``positions`` and all twins of them."""
+        found = positions.copy()
+        for position in self.among(positions):
+            for other in self.others(position):
+                found.add(other)
+        return found
+
+    def trim(self, upto: Position) -> None:
+        """All up to ``upto`` is gone."""
+        for position in list(self.between(Position(0, -1), upto)):
+            self._earlier.pop(position, None)
+            later = self._later.pop(position, None)
+            if later is not None:
+                del self._earlier[later]
+                self.hidden.discard(later)
+                if later not in self._later:
+                    self.members.discard(later)
+        self.members.discard_through(upto)
+        self.hidden.discard_through(upto)

@@ -1,0 +1,421 @@
+"""Where the log has which sequence ids of which producer, by origin: how a message that came by another way is known.
+
+Invariants (DESIGN §3): 1 and 5 in one: an entry counts as a message that is here only if the entry that has it is found
+in the log and is of the same producer, sequence ids, chunk and batch size. A "highest sequence id" would not do: who
+sends 6 to cluster A, loses it and sends 7 to cluster B, has sent a 6 that is new to B whenever it comes. What is found
+is written in the transaction of the entry. Where nothing is found (any more) the message is taken for a new one: twice
+rather than never.
+
+Only topics with deduplication have rows, of messages only, never of markers. The rows are few: one for each producer
+of a block, however many entries it has.
+
+=============== ============================================== ==================================================
+table           key                                            value
+=============== ============================================== ==================================================
+numbered        topic id | digest of origin and producer       highest id u64 | highest id of what is complete i64
+                | lowest id u64 | ledger | first entry
+numbered_blocks topic id | ledger | first entry                (digest | lowest id) of each row of that block
+numbering       topic id                                       epoch u32 | on u8
+twins           topic id | ledger | entry                      earlier twin, later twin, each ledger u64
+                                                               | entry + 1 u64, 0 for none; origin
+=============== ============================================== ==================================================
+
+1. A block is committed: the entries' ids are read, and for each producer one row says from which to which they go.
+2. Is this entry, of origin A, here by another way? For each other origin, the rows of the producer whose range holds
+   its first id are looked up, the newest few of them; the entries of their blocks are read, and compared. In the steady
+   state, in which a producer's ids only grow and come by one way, this ends with the highest id, held in memory.
+3. Entries of one origin are never each other's twins: what their origin's own deduplication stored it has told apart.
+4. When deduplication was off for a time, ids may have been used anew: the epoch is part of the digest, so that what was
+   known before is not found any more.
+5. Rows go with their blocks when the log is trimmed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from replicator.engine.log.block import BlockHeader, BlockView, Buffer
+from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.engine.log.store import BLOCK_KEY, LOCAL_PREFIX, TOPIC_KEY, decode_place, encode_place
+from replicator.engine.log.twins import TWINS_MAX
+from replicator.engine.producing.deduplication import NONE_YET, SEQUENCE_ID_MAX, Copied, Numbered
+from snapshots.position import BEFORE_ALL, Position
+
+ROWS_LOOKED_AT_MAX: Final = 8
+"""For one id. One is the rule; more only where ids of one producer do not grow."""
+BLOCKS_PARSED_MAX: Final = 4
+"""Kept for the next look-up, up to 3 MB each: who sends again sends neighbours."""
+HIGHEST_KEPT_MAX: Final = 10_000
+
+_DIGEST_BYTES: Final = 16
+_ROW_KEY_TAIL = struct.Struct(">QQQ")
+_ROW = struct.Struct(">Qq")
+_BLOCK_ITEM = struct.Struct(f">{_DIGEST_BYTES}sQ")
+_EPOCH = struct.Struct(">IB")
+_FRAME = struct.Struct(">HII")
+_PLACE_BYTES: Final = 16
+
+Pair = tuple[Position, Position]
+"""Two local positions, the earlier one first."""
+
+
+class Identity(NamedTuple):
+    """What two entries must share to be one message."""
+
+    numbered: Numbered
+    batch_size: int
+
+
+class _Known(NamedTuple):
+    highest: int = NONE_YET
+    complete: int = NONE_YET
+    """The highest id of a message of which all chunks are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """The entries of a block, by producer and first id, in order."""
+
+    by_id: dict[tuple[str, int], list[tuple[Identity, int]]]
+    by_producer: dict[str, list[Numbered]]
+
+
+def numbered_of(entry: Buffer) -> Numbered | None:
+    """What deduplication looks at in a stored entry; None for one that it cannot tell apart from others."""
+    try:
+        _, _, size = _FRAME.unpack_from(entry)
+        metadata = MessageMetadata.FromString(bytes(entry[_FRAME.size : _FRAME.size + size]))
+    except (struct.error, DecodeError):
+        return None
+    first, last, name = metadata.sequence_id, metadata.highest_sequence_id, metadata.producer_name
+    if not name or "\0" in name or first > SEQUENCE_ID_MAX or last > SEQUENCE_ID_MAX:
+        return None
+    chunks = metadata.num_chunks_from_msg
+    if chunks > 1:
+        return Numbered(name, first, first, metadata.chunk_id, chunks, metadata.uuid)
+    return Numbered(name, first, max(first, last))
+
+
+def load_twins(store: Any, topic_id: int) -> list[Pair]:
+    """The twins of a topic, each with the one before it."""
+    prefix = TOPIC_KEY.pack(topic_id)
+    found: list[Pair] = []
+    with store.env.begin(db=store.tables["twins"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(prefix)
+        while more and bytes(cursor.key()).startswith(prefix):
+            _, ledger, entry = BLOCK_KEY.unpack(cursor.key())
+            earlier = decode_place(bytes(cursor.value()[:_PLACE_BYTES]))
+            if earlier != BEFORE_ALL:
+                found.append((earlier, Position(ledger, entry)))
+            more = cursor.next()
+    return found
+
+
+def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
+    """Forget what lies in one block, which is deleted; returns how many rows that were."""
+    key = BLOCK_KEY.pack(topic_id, *first)
+    stored = txn.get(key, b"", db=tables["numbered_blocks"])
+    txn.delete(key, db=tables["numbered_blocks"])
+    rows = 0
+    for digest, lowest in _BLOCK_ITEM.iter_unpack(stored):
+        txn.delete(_row_key(topic_id, digest, lowest, first), db=tables["numbered"])
+        rows += 1
+    twins = tables["twins"]
+    cursor = txn.cursor(db=twins)
+    more = cursor.set_range(key)
+    while more and bytes(cursor.key()) <= BLOCK_KEY.pack(topic_id, *last):
+        later = decode_place(bytes(cursor.value()[_PLACE_BYTES : 2 * _PLACE_BYTES]))
+        cursor.delete()
+        rows += 1
+        if later != BEFORE_ALL:
+            _forget_earlier(txn, twins, BLOCK_KEY.pack(topic_id, *later))
+            more = cursor.set_range(key)
+        else:
+            more = bool(cursor.key())
+    return rows
+
+
+def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
+    stored = txn.get(key, db=twins)
+    assert stored is not None, "the row before it says that it has one"
+    row = bytes(stored)
+    if decode_place(row[_PLACE_BYTES : 2 * _PLACE_BYTES]) == BEFORE_ALL:
+        txn.delete(key, db=twins)  # nobody is left of its chain
+    else:
+        txn.put(key, encode_place(BEFORE_ALL) + row[_PLACE_BYTES:], db=twins)
+
+
+class SequenceIndex:
+    """The index of one topic, on the writer's thread; what it is asked is answered within a transaction.
+
+    When a transaction fails, it is thrown away: the next one is made from what is stored.
+    """
+
+    __slots__ = ("_epoch", "_highest", "_own", "_parsed", "_topic_id", "_twins", "on")
+
+    def __init__(self, txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, cluster: str) -> None:
+        self._topic_id = topic_id
+        self._own = cluster
+        stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"])
+        self._epoch, on = (0, 0) if stored is None else _EPOCH.unpack(stored)
+        self.on = bool(on)
+        self._highest: dict[tuple[str, str], _Known] = {}
+        self._parsed: OrderedDict[Position, _Parsed] = OrderedDict()
+        self._twins = _count(txn, tables["twins"], topic_id)
+
+    def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
+        """Deduplication is on or off from here on in the log."""
+        if on is self.on:
+            return
+        self.on = on
+        self._epoch += on
+        self._highest.clear()
+        txn.put(TOPIC_KEY.pack(self._topic_id), _EPOCH.pack(self._epoch, on), db=tables["numbering"])
+
+    def record(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        origin: str,
+        first: Position,
+        entries: Iterable[Numbered | None],
+    ) -> None:
+        """A block of ``entries`` is committed at ``first``."""
+        ranges: dict[str, tuple[int, int, int]] = {}
+        for entry in entries:
+            if entry is None:
+                continue
+            complete = entry.last if entry.chunk + 1 >= entry.chunks else NONE_YET
+            known = ranges.get(entry.producer)
+            if known is None:
+                ranges[entry.producer] = (entry.first, entry.last, complete)
+            else:
+                ranges[entry.producer] = (
+                    min(known[0], entry.first),
+                    max(known[1], entry.last),
+                    max(known[2], complete),
+                )
+        items: list[bytes] = []
+        for producer, (lowest, highest, complete) in ranges.items():
+            before = self._known(txn, tables, origin, producer)
+            self._keep(origin, producer, _Known(max(before.highest, highest), max(before.complete, complete)))
+            digest = self._digest(origin, producer)
+            txn.put(
+                _row_key(self._topic_id, digest, lowest, first), _ROW.pack(highest, complete), db=tables["numbered"]
+            )
+            items.append(_BLOCK_ITEM.pack(digest, lowest))
+        if items:
+            txn.put(BLOCK_KEY.pack(self._topic_id, *first), b"".join(items), db=tables["numbered_blocks"])
+
+    def twins_of_block(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        header: BlockHeader,
+        first: Position,
+        entries: Sequence[tuple[Numbered | None, int]],
+        origins: Iterable[str],
+    ) -> list[Pair]:
+        """Which entries of a copied block, about to be committed at ``first``, are here by another way; also writes it.
+
+        ``entries`` are their ids and batch sizes; ``origins`` all that the topic has messages of.
+        """
+        pairs: list[Pair] = []
+        others = [origin for origin in origins if origin != header.origin]
+        highest: dict[str, int] = {}
+        for index, (numbered, batch_size) in enumerate(entries):
+            if numbered is None:
+                continue
+            name = numbered.producer
+            if name not in highest:
+                highest[name] = max((self._known(txn, tables, other, name).highest for other in others), default=-1)
+            if numbered.first > highest[name]:
+                continue
+            local = Position(first.ledger, first.entry + index)
+            for other in others:
+                found = self._find(txn, tables, other, Identity(numbered, batch_size))
+                if found is not None and (pair := self._join(txn, tables, found, other, local, header.origin)):
+                    pairs.append(pair)
+                    break
+        return pairs
+
+    def highest_copied(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], producer: str, origins: Iterable[str]
+    ) -> _Known:
+        """The highest sequence ids of a producer that came from other clusters."""
+        known = [self._known(txn, tables, origin, producer) for origin in origins if origin != self._own]
+        return _Known(
+            max((each.highest for each in known), default=NONE_YET),
+            max((each.complete for each in known), default=NONE_YET),
+        )
+
+    def copied(self, txn: lmdb.Transaction, tables: dict[str, Any], sent: Numbered, origins: Iterable[str]) -> Copied:
+        """What of an entry that a producer sends here came from other clusters."""
+        ranges: list[tuple[int, int]] = []
+        chunk = NONE_YET
+        for origin in origins:
+            if origin == self._own or self._known(txn, tables, origin, sent.producer).highest < sent.first:
+                continue
+            for parsed, _ in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.last):
+                for here in parsed.by_producer.get(sent.producer, ()):
+                    if here.last < sent.first or here.first > sent.last:
+                        continue
+                    if not here.chunks or here.chunk == here.chunks - 1:
+                        if here.first <= sent.first and here.last >= sent.last:
+                            return Copied(whole=True)
+                        ranges.append((here.first, here.last))
+                    elif (here.chunks, here.uuid) == (sent.chunks, sent.uuid):
+                        chunk = max(chunk, here.chunk)
+        return Copied(_covers(ranges, sent.first, sent.last), bool(ranges), chunk)
+
+    # Looking up.
+
+    def _known(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str) -> _Known:
+        known = self._highest.get((origin, producer))
+        if known is None:
+            known = _Known()
+            rows = self._rows(txn, tables, self._digest(origin, producer), 2**64 - 1)
+            for _, (highest, complete) in rows:
+                known = _Known(max(known.highest, highest), max(known.complete, complete))
+            self._keep(origin, producer, known)
+        return known
+
+    def _keep(self, origin: str, producer: str, known: _Known) -> None:
+        if len(self._highest) >= HIGHEST_KEPT_MAX:
+            self._highest.clear()
+        self._highest[origin, producer] = known
+
+    def _rows(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], digest: bytes, lowest_max: int
+    ) -> Iterator[tuple[Position, tuple[int, int]]]:
+        """Rows whose lowest id is at or below ``lowest_max``, the highest of them first, a limited number."""
+        prefix = TOPIC_KEY.pack(self._topic_id) + digest
+        cursor = txn.cursor(db=tables["numbered"])
+        end = prefix + _ROW_KEY_TAIL.pack(lowest_max, 2**64 - 1, 2**64 - 1)
+        more = cursor.prev() if cursor.set_range(end) else cursor.last()
+        for _ in range(ROWS_LOOKED_AT_MAX):
+            if not more or not bytes(cursor.key()).startswith(prefix):
+                return
+            _, ledger, first = _ROW_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
+            yield Position(ledger, first), _ROW.unpack(cursor.value())
+            more = cursor.prev()
+
+    def _blocks(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str, first: int, last: int
+    ) -> Iterator[tuple[_Parsed, Position]]:
+        """The blocks that may hold ids from ``first`` to ``last`` of a producer."""
+        for position, (highest, _) in self._rows(txn, tables, self._digest(origin, producer), last):
+            if highest >= first and (parsed := self._parse(txn, tables, position)) is not None:
+                yield parsed, position
+
+    def _find(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, identity: Identity) -> Position | None:
+        numbered = identity.numbered
+        for parsed, block in self._blocks(txn, tables, origin, numbered.producer, numbered.first, numbered.first):
+            for here, index in parsed.by_id.get((numbered.producer, numbered.first), ()):
+                if here == identity:
+                    return Position(block.ledger, block.entry + index)
+        return None
+
+    def _parse(self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position) -> _Parsed | None:
+        parsed = self._parsed.get(first)
+        if parsed is not None:
+            self._parsed.move_to_end(first)
+            return parsed
+        stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
+        if stored is None:
+            return None
+        view = BlockView(bytes(stored)[LOCAL_PREFIX.size :])
+        parsed = _Parsed({}, {})
+        for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
+            numbered = numbered_of(entry)
+            if numbered is not None:
+                identity = Identity(numbered, batch_size)
+                parsed.by_id.setdefault((numbered.producer, numbered.first), []).append((identity, index))
+                parsed.by_producer.setdefault(numbered.producer, []).append(numbered)
+        self._parsed[first] = parsed
+        if len(self._parsed) > BLOCKS_PARSED_MAX:
+            self._parsed.popitem(last=False)
+        return parsed
+
+    def _digest(self, origin: str, producer: str) -> bytes:
+        text = f"{self._epoch}\0{origin}\0{producer}".encode("utf-8", "surrogatepass")
+        return blake2b(text, digest_size=_DIGEST_BYTES).digest()
+
+    # Chains.
+
+    def _join(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        found: Position,
+        found_origin: str,
+        local: Position,
+        origin: str,
+    ) -> Pair | None:
+        """Put ``local`` at the end of the chain of ``found``; None if that has one of its origin, or it is too much."""
+        if self._twins >= TWINS_MAX:
+            return None
+        twins = tables["twins"]
+
+        def row_of(position: Position) -> tuple[Position, Position, str] | None:
+            stored = txn.get(BLOCK_KEY.pack(self._topic_id, *position), db=twins)
+            if stored is None:
+                return None
+            row = bytes(stored)
+            places = row[:_PLACE_BYTES], row[_PLACE_BYTES : 2 * _PLACE_BYTES]
+            return decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii")
+
+        def put(position: Position, earlier: Position, later: Position, of: str) -> None:
+            row = encode_place(earlier) + encode_place(later) + of.encode("ascii")
+            txn.put(BLOCK_KEY.pack(self._topic_id, *position), row, db=twins)
+
+        last, row = found, row_of(found) or (BEFORE_ALL, BEFORE_ALL, found_origin)
+        origins = {row[2]}
+        at = row[0]
+        while at != BEFORE_ALL and (before := row_of(at)) is not None:
+            origins.add(before[2])
+            at = before[0]
+        while row[1] != BEFORE_ALL and (after := row_of(row[1])) is not None:
+            last, row = row[1], after
+            origins.add(row[2])
+        if origin in origins or last >= local:
+            return None
+        self._twins += 1 + (row[:2] == (BEFORE_ALL, BEFORE_ALL))
+        put(last, row[0], local, row[2])
+        put(local, last, BEFORE_ALL, origin)
+        return last, local
+
+
+def _row_key(topic_id: int, digest: bytes, lowest: int, first: Position) -> bytes:
+    return TOPIC_KEY.pack(topic_id) + digest + _ROW_KEY_TAIL.pack(lowest, *first)
+
+
+def _count(txn: lmdb.Transaction, database: Any, topic_id: int) -> int:
+    prefix = TOPIC_KEY.pack(topic_id)
+    cursor = txn.cursor(db=database)
+    more = cursor.set_range(prefix)
+    count = 0
+    while more and bytes(cursor.key()).startswith(prefix):
+        count += 1
+        more = cursor.next()
+    return count
+
+
+def _covers(ranges: list[tuple[int, int]], first: int, last: int) -> bool:
+    """Whether ``ranges`` together hold all from ``first`` to ``last``."""
+    for low, high in sorted(ranges):
+        if low > first:
+            return False
+        first = max(first, high + 1)
+        if first > last:
+            return True
+    return False

@@ -1,0 +1,42 @@
+"""Twins in one subscription: the entries of one message are acknowledged as one. Pure; decides, and the cursor does it.
+
+Invariants (DESIGN §3): 5, an entry is consumed with its twin only: they are the same message; 6, consuming more never
+takes anything back, so merging stays commutative, associative and idempotent.
+
+1. Only the first entry of a message is delivered (:attr:`TwinLinks.hidden`), to whoever comes whenever.
+2. When one entry is consumed, however that came about, all others are: those that lie at or below the mark-delete
+   position are anyway, the rest become individually deleted.
+3. When messages of a batch are acknowledged, they are so in all its entries.
+4. What is consumed by that is told to other clusters, whoever said that the first one is: the rule is this cluster's,
+   and others may not know that the two are one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyroaring import BitMap
+
+from replicator.engine.log.twins import TwinLinks
+from replicator.engine.subscriptions.batch_acks import BatchAcks
+from snapshots.position import Position
+
+
+def to_consume(
+    links: TwinLinks, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
+) -> dict[Position, None]:
+    """Which entries are consumed because others of their messages are."""
+    found: dict[Position, None] = {}
+    for position in consumed:
+        for other in links.others(position):
+            if not is_consumed(other):
+                found[other] = None
+    return found
+
+
+def shared_indexes(links: TwinLinks, batch_acks: BatchAcks, position: Position) -> tuple[BitMap, list[Position]]:
+    """All indexes that are acknowledged in any entry of the batch at ``position``, and the entries that lack some."""
+    entries = [position, *links.others(position)]
+    acked = [batch_acks.get(entry) or BitMap() for entry in entries]
+    union = BitMap.union(*acked)
+    return union, [entry for entry, indexes in zip(entries, acked, strict=True) if indexes != union]

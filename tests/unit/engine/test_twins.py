@@ -1,0 +1,510 @@
+"""A message that came to a cluster by two ways: told to its producer, delivered once, acknowledged as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from engine_support import eventually, logged, marker, opened, subscribed
+from pyroaring import BitMap
+from twins_support import ON, chunks_of, copy, ids_of, numbered, numbered_batch
+
+from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import NotAllowedError
+from replicator.engine.log import twins as twins_module
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing import sequence_index
+from replicator.engine.topic import Topic
+from replicator.engine.types import DUPLICATE, Ack, InitialPosition, ProducerOptions, SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+TOPIC = "orders"
+
+
+@asynccontextmanager
+async def two(path: Path, settings: EngineSettings = ON) -> AsyncIterator[tuple[Topic, Topic]]:
+    async with opened(path / "a", "us-east", settings) as a, opened(path / "b", "eu-west", settings) as b:
+        yield await a.topic(TOPIC), await b.topic(TOPIC)
+
+
+async def both_ways(a: Topic, b: Topic) -> None:
+    await copy(a, b)
+    await copy(b, a)
+
+
+async def sent_to_both(a: Topic, b: Topic, *entries: bytes) -> None:
+    """A stored it, the producer was not told, and sent it again to B; then the links come back."""
+    for entry in entries:
+        await a.publish([entry])
+        await b.publish([entry])
+    await both_ways(a, b)
+
+
+def backlogs(topic: Topic) -> list[int]:
+    return [subscription.backlog_messages() for subscription in topic.subscriptions.values()]
+
+
+# What the producer is told.
+
+
+def test_a_producer_that_moves_is_told_duplicate_of_what_was_copied_before_it_came(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(5), numbered(6)])
+            await copy(a, b)
+            producer = await b.create_producer(ProducerOptions(name="p"))
+            assert producer.last_sequence_id == 6
+            receipts = await producer.publish([numbered(5), numbered(6), numbered(7)])
+            assert receipts[:2] == [DUPLICATE, DUPLICATE]
+            assert receipts[2] != DUPLICATE
+            assert len(logged(b)) == 3
+        async with two(tmp_path) as (a, b):
+            producer = await b.create_producer(ProducerOptions(name="p"))
+            assert producer.last_sequence_id == 7
+            assert await producer.publish([numbered(6)]) == [DUPLICATE]
+
+    asyncio.run(main())
+
+
+def test_a_lower_sequence_id_that_is_not_here_is_stored(tmp_path: Path) -> None:
+    """Highest ids would lose it: 6 was left out of what came from the other cluster."""
+
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(5)])
+            await a.publish([numbered(7)])
+            await copy(a, b)
+            (receipt,) = await b.publish([numbered(6)])
+            assert receipt != DUPLICATE
+
+    asyncio.run(main())
+
+
+def test_batches_of_which_a_part_was_copied_are_refused_and_whole_ones_are_duplicates(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered_batch(3, 6), numbered(7)])
+            await copy(a, b)
+            assert await b.publish([numbered_batch(3, 6), numbered(4), numbered_batch(5, 7)]) == [DUPLICATE] * 3
+            with pytest.raises(NotAllowedError, match="from another cluster"):
+                await b.publish([numbered_batch(7, 9)])
+            (receipt,) = await b.publish([numbered_batch(8, 9)])
+            assert receipt != DUPLICATE
+
+    asyncio.run(main())
+
+
+def test_chunks_go_on_after_those_that_were_copied(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            chunks = chunks_of(4, 3)
+            await a.publish(chunks[:2])
+            await copy(a, b)
+            producer = await b.create_producer(ProducerOptions(name="p"))
+            assert producer.last_sequence_id == -1, "an incomplete message is not there"
+            receipts = await producer.publish(chunks)
+            assert receipts[:2] == [DUPLICATE, DUPLICATE]
+            assert receipts[2] != DUPLICATE
+            assert await producer.publish(chunks) == [DUPLICATE] * 3
+
+    asyncio.run(main())
+
+
+def test_chunks_of_the_message_made_anew_start_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish(chunks_of(4, 3)[:2])
+            await copy(a, b)
+            assert DUPLICATE not in await b.publish(chunks_of(4, 3))
+
+    asyncio.run(main())
+
+
+# Twins in the log.
+
+
+def test_invariant_2_and_3_both_logs_keep_both_entries_and_know_that_they_are_twins(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, numbered(6))
+            for topic in (a, b):
+                first, later = (entry.position for entry in topic.read_entries(BEFORE_ALL, None, 10, 10**6))
+                assert topic.twins
+                assert (topic.twin_of(first), topic.twin_of(later)) == (later, first)
+                assert topic.with_twins(PositionSet([first])) == PositionSet([first, later])
+        async with two(tmp_path) as (a, b):
+            assert a.twins
+            assert a.twin_of(first) is None, "positions of another cluster"
+
+    asyncio.run(main())
+
+
+def test_what_comes_later_with_a_lower_sequence_id_is_new(tmp_path: Path) -> None:
+    """p sent 6 only to A, lost it, and sent 7 to B: 6 is new to B whenever it comes."""
+
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(6)])
+            await b.publish([numbered(7)])
+            await both_ways(a, b)
+            assert not a.twins
+            assert not b.twins
+            for topic in (a, b):
+                _, inbox = await subscribed(topic)
+                await inbox.holds(2)
+
+    asyncio.run(main())
+
+
+def test_entries_that_differ_in_what_they_hold_are_no_twins(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered_batch(3, 6)])
+            await b.publish([numbered_batch(3, 5), numbered(6), numbered(3, producer="q")])
+            await a.publish(chunks_of(9, 2))
+            await b.publish(chunks_of(9, 2))
+            await both_ways(a, b)
+            assert not a.twins
+            assert not b.twins
+
+    asyncio.run(main())
+
+
+def test_chunks_are_twins_one_by_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            chunks = chunks_of(4, 3)
+            await a.publish(chunks)
+            await b.publish(chunks[:2])
+            await both_ways(a, b)
+            _, inbox = await subscribed(b)
+            await inbox.holds(3)
+            assert ids_of(inbox.deliveries) == [("p", 4, 0), ("p", 4, 1), ("p", 4, 2)]
+
+    asyncio.run(main())
+
+
+def test_two_entries_of_one_origin_are_never_twins(tmp_path: Path) -> None:
+    """Deduplication is off at A, and its producer has used an id twice: which of the two B's was, nobody knows."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "a", "us-east") as east, opened(tmp_path / "b", "eu-west", ON) as west:
+            a, b = await east.topic(TOPIC), await west.topic(TOPIC)
+            await b.publish([numbered(6)])
+            await a.publish([numbered(6)])
+            await a.publish([numbered(6)])
+            await copy(a, b)
+            _, inbox = await subscribed(b)
+            await inbox.holds(2)
+            assert len(b.log.twins.members if b.log.twins else ()) == 2
+
+    asyncio.run(main())
+
+
+def test_three_clusters_have_three_entries_of_one_message(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b), opened(tmp_path / "c", "ap-south", ON) as engine:
+            c = await engine.topic(TOPIC)
+            for topic in (a, b, c):
+                await topic.publish([numbered(6)])
+            for source in (a, b, c):
+                for destination in (a, b, c):
+                    if source is not destination:
+                        await copy(source, destination)
+            for topic in (a, b, c):
+                entries = [entry.position for entry in topic.read_entries(BEFORE_ALL, None, 10, 10**6)]
+                assert topic.with_twins(PositionSet(entries[1:2])) == PositionSet(entries)
+                consumer, inbox = await subscribed(topic)
+                await consumer.acknowledge([Ack(entries[1])])
+                assert backlogs(topic) == [0]
+                assert len(inbox.deliveries) <= 1
+
+    asyncio.run(main())
+
+
+def test_ids_that_were_used_while_deduplication_was_off_prove_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await b.publish([numbered(6)])
+            await b.set_policies(TopicPolicies(deduplication=False))
+            await b.publish([numbered(0)])
+            await b.set_policies(TopicPolicies(deduplication=True))
+            await b.publish([numbered(1)])
+            await a.publish([numbered(6)])
+            await a.publish([numbered(7)])
+            await copy(a, b)
+            assert not b.twins
+            (receipt,) = await b.publish([numbered(7)])
+            assert receipt == DUPLICATE
+
+    asyncio.run(main())
+
+
+def test_without_deduplication_nothing_is_noted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path, EngineSettings()) as (a, b):
+            await sent_to_both(a, b, numbered(6))
+            assert not a.twins
+            for table in ("numbered", "numbered_blocks", "numbering", "twins", "sequences"):
+                assert not a._store.has_rows(table, a.topic_id)
+
+    asyncio.run(main())
+
+
+def test_invariant_7_markers_are_never_duplicates_and_never_noted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            for topic in (a, b):
+                for _ in range(2):
+                    assert await topic.write_marker(marker()) != DUPLICATE
+                    assert await topic.write_marker(marker(), local=True) != DUPLICATE
+            await both_ways(a, b)
+            for topic in (a, b):
+                assert not topic.twins
+                assert not topic._store.has_rows("numbered", topic.topic_id)
+            await a.publish([numbered(0)])
+            await a.write_marker(marker())
+            await copy(a, b)
+            producer = await b.create_producer(ProducerOptions(name="w"))
+            assert producer.last_sequence_id == -1
+
+    asyncio.run(main())
+
+
+def test_what_is_trimmed_has_no_twin_and_leaves_no_row(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, *(numbered(number) for number in range(20)))
+            await b.publish([numbered(99)])
+            assert len(b.log.twins.members if b.log.twins else ()) == 40
+            cut = [entry.position for entry in b.read_entries(BEFORE_ALL, None, 100, 10**6)]
+            await b.trim(cut[19])
+            assert not b.twins
+            assert not b._store.has_rows("twins", b.topic_id)
+            await b.trim(cut[-1])
+            with b._store.env.begin() as txn:
+                left = {table: txn.stat(b._store.tables[table])["entries"] for table in ("numbered", "numbered_blocks")}
+            assert left == {"numbered": 1, "numbered_blocks": 1}, "the last block stays"
+            _, inbox = await subscribed(b)
+            await inbox.holds(1)
+        async with two(tmp_path) as (a, b):
+            assert not b.twins
+            assert a.twins
+
+    asyncio.run(main())
+
+
+def test_invariant_11_past_the_limit_a_message_is_delivered_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequence_index, "TWINS_MAX", 4)
+
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, *(numbered(number) for number in range(5)))
+            assert len(b.log.twins.members if b.log.twins else ()) == 4
+            _, inbox = await subscribed(b)
+            await inbox.holds(8)
+
+    asyncio.run(main())
+    assert twins_module.TWINS_MAX == 100_000
+
+
+# Subscriptions.
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_a_message_is_delivered_once_whatever_the_subscription(tmp_path: Path, kind: SubscriptionType) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            before, before_inbox = await subscribed(b, "before", kind)
+            await sent_to_both(a, b, *(numbered(number) for number in range(4)))
+            await b.publish([numbered(9)])
+            after, after_inbox = await subscribed(b, "after", kind)
+            for consumer, inbox in ((before, before_inbox), (after, after_inbox)):
+                await inbox.holds(5)
+                assert [each[1] for each in ids_of(inbox.deliveries)] == [0, 1, 2, 3, 9]
+                await consumer.acknowledge([Ack(position) for position in inbox.positions])
+            assert backlogs(b) == [0, 0]
+            for name, consumer in (("before", before), ("after", after)):
+                assert b.subscriptions[name].cursor.mark_delete == b.last_add_confirmed
+                consumer.close()
+            await b.subscriptions["after"].seek(Position(1, 0))
+            consumer, inbox = await subscribed(b, "after", kind)
+            await inbox.holds(5)
+            assert [each[1] for each in ids_of(inbox.deliveries)] == [0, 1, 2, 3, 9]
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_holds_the_first_entry_does_not_get_the_later_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(6)])
+            await b.publish([numbered(6)])
+            consumer, inbox = await subscribed(b)
+            other, other_inbox = await subscribed(b)
+            await eventually(lambda: len(inbox.deliveries) + len(other_inbox.deliveries) == 1)
+            await both_ways(a, b)
+            await b.publish([numbered(7)])
+            await eventually(lambda: len(inbox.deliveries) + len(other_inbox.deliveries) == 2)
+            consumer.redeliver(None)
+            other.redeliver(None)
+            await eventually(lambda: len(inbox.deliveries) + len(other_inbox.deliveries) == 4)
+            assert set(ids_of(inbox.deliveries + other_inbox.deliveries)) == {("p", 6, 0), ("p", 7, 0)}
+
+    asyncio.run(main())
+
+
+def test_what_was_acknowledged_before_the_later_entry_came_stays_so_and_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(6)])
+            await b.publish([numbered(5), numbered(6)])
+            consumer, inbox = await subscribed(b, replicated=True)
+            await inbox.holds(2)
+            await consumer.acknowledge([Ack(inbox.positions[1])])
+            cursor = b.subscriptions["sub"].cursor
+            cursor.take_untold()
+            await copy(a, b)
+            later = b.twin_of(inbox.positions[1])
+            assert later is not None
+            assert cursor.is_consumed(later)
+            assert later in cursor.take_untold().positions
+            await consumer.acknowledge([Ack(inbox.positions[0])])
+            assert cursor.mark_delete == later
+        async with two(tmp_path) as (a, b):
+            assert backlogs(b) == [0]
+
+    asyncio.run(main())
+
+
+def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds_the_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, numbered(6), numbered_batch(7, 9))
+            consumer, inbox = await subscribed(b, replicated=True, permits=100)
+            await inbox.holds(2)
+            subscription = b.subscriptions["sub"]
+            subscription.cursor.take_untold()
+            single, batched = inbox.positions
+            twin, batch_twin = b.twin_of(single), b.twin_of(batched)
+            assert twin is not None
+            assert batch_twin is not None
+            subscription.merge_acks(PositionSet([twin]), {batch_twin: BitMap([1])}, tell=False)
+            assert subscription.cursor.is_consumed(single)
+            assert subscription.cursor.acked_indexes(batched) == BitMap([1])
+            untold = subscription.cursor.take_untold()
+            assert single in untold.positions
+            assert batched in untold.batches
+            assert twin not in untold.positions
+            consumer.redeliver(None)
+            await inbox.holds(3)
+            assert inbox.positions[2:] == [batched]
+            assert inbox.deliveries[2].acked == BitMap([1]).serialize()
+            await consumer.acknowledge([Ack(batched, (0, 2))])
+            assert backlogs(b) == [0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cut", range(9))
+def test_a_cumulative_acknowledgement_settles_the_twins_of_all_that_it_covers(tmp_path: Path, cut: int) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, *(numbered(number) for number in range(4)))
+            await b.publish([numbered(9)])
+            entries = [entry.position for entry in b.read_entries(BEFORE_ALL, None, 100, 10**6)]
+            consumer, inbox = await subscribed(b, subscription_type=SubscriptionType.EXCLUSIVE)
+            await inbox.holds(5)
+            await consumer.acknowledge_cumulative(entries[cut])
+            cursor = b.subscriptions["sub"].cursor
+            twins = b.with_twins(PositionSet(entries[: cut + 1]))
+            assert {position for position in entries if cursor.is_consumed(position)} == set(twins)
+
+    asyncio.run(main())
+
+
+def test_a_batch_cut_in_its_middle_is_cut_in_both_its_entries(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            consumer, inbox = await subscribed(b)
+            await a.publish([numbered_batch(0, 3)])
+            await b.publish([numbered_batch(0, 3)])
+            await inbox.holds(1)
+            await consumer.acknowledge([Ack(inbox.positions[0], (0, 2))])
+            await copy(a, b)
+            cursor = b.subscriptions["sub"].cursor
+            later = b.twin_of(inbox.positions[0])
+            assert later is not None
+            assert list(cursor.acked_indexes(later) or ()) == [0, 2]
+            await consumer.acknowledge([Ack(inbox.positions[0], (1,))])
+            assert list(cursor.acked_indexes(later) or ()) == [0, 1, 2]
+            await consumer.acknowledge([Ack(inbox.positions[0], (3,))])
+            assert cursor.is_consumed(later)
+            assert backlogs(b) == [0]
+
+    asyncio.run(main())
+
+
+def test_skip_and_expiry_count_a_message_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, *(numbered(number) for number in range(4)))
+            subscription = await b.create_subscription("sub", BEFORE_ALL, replicated=False)
+            assert await subscription.skip(3) == 3
+            _, inbox = await subscribed(b)
+            await inbox.holds(1)
+            assert ids_of(inbox.deliveries) == [("p", 3, 0)]
+            await subscription.clear_backlog()
+            assert subscription.backlog_messages() == 0
+
+    asyncio.run(main())
+
+
+def test_a_subscription_from_latest_on_has_what_came_before_it_behind_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(6)])
+            await b.publish([numbered(6)])
+            _, inbox = await subscribed(b, initial=InitialPosition.LATEST)
+            await copy(a, b)
+            assert backlogs(b) == [0]
+            await b.publish([numbered(7)])
+            await inbox.holds(1)
+            assert ids_of(inbox.deliveries) == [("p", 7, 0)]
+            assert b.subscriptions["sub"].last_message() == inbox.positions[0]
+
+    asyncio.run(main())
+
+
+def test_a_reader_is_at_the_end_when_only_later_entries_of_twins_follow(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await sent_to_both(a, b, numbered(6))
+            _, inbox = await subscribed(b)
+            await inbox.holds(1)
+            assert b.subscriptions["sub"].last_message() == inbox.positions[0]
+
+    asyncio.run(main())
+
+
+def test_the_compacted_view_has_the_newest_message_of_a_key_though_an_old_one_came_again(tmp_path: Path) -> None:
+    settings = EngineSettings(policies=TopicPolicies(deduplication=True, compaction_threshold_bytes=0))
+
+    async def main() -> None:
+        async with two(tmp_path, settings) as (a, b):
+            await a.publish([numbered(6, key="k")])
+            await b.publish([numbered(6, key="k")])
+            await b.publish([numbered(7, key="k")])
+            await copy(a, b)
+            await b.compact()
+            _, inbox = await subscribed(b, subscription_type=SubscriptionType.EXCLUSIVE, read_compacted=True)
+            await inbox.holds(1)
+            assert ids_of(inbox.deliveries) == [("p", 7, 0)]
+
+    asyncio.run(main())
