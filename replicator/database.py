@@ -252,3 +252,9 @@ def downgrade(connection: Connection, revision: str) -> None:
     """Take migrations back down to ``revision`` (``base``: all). For tests and for going back to an older version."""
     command.downgrade(_alembic(connection), revision)
     connection.commit()
+
+
+def upgrade(connection: Connection, revision: str) -> None:
+    """Bring migrations up to ``revision`` and no further. For tests."""
+    command.upgrade(_alembic(connection), revision)
+    connection.commit()

@@ -120,6 +120,11 @@ class IndexRebuild:
             if topic is not None and topic.deleted is None:
                 await self._topic(topic)
             self.progress.topics_done += 1
+        if only is None:
+            async with self._writer.writing:
+                repository = self._writer.repository()
+                gone = [name for name in await repository.topics() if self._engine.find(name) is None]
+                await repository.delete_topics(gone)
 
     async def _topic(self, topic: Topic) -> None:
         extents = self._writer.extents

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -45,6 +45,12 @@ class Rows:
             now = (await connection.execute(select(func.now()))).scalar_one()
         assert isinstance(now, datetime)
         return now
+
+    async def topics(self) -> list[str]:
+        """The topics that there are rows of."""
+        queries = [select(row.topic).where(row.cluster == self._cluster) for row in OF_TOPICS]
+        async with self._connection() as connection:
+            return sorted((await connection.execute(union(*queries))).scalars())
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
         """Remove everything of these topics, all or nothing."""

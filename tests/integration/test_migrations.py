@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, make_url
 
-from replicator.database import Database, downgrade
+from replicator.database import Database, downgrade, upgrade
 from snapshots.models import Base
 
 ROW = "INSERT INTO snapshot_mappings VALUES ('us-east', 't', 'eu-west', 1, 2, 3, 4, 'id')"
@@ -52,6 +52,90 @@ def test_up_and_down_and_up_again_with_rows_in_the_tables(postgres_url: str, dat
         assert upgraded(postgres_url, data_dir) == revision
         assert tables(postgres_url) == made | {"alembic_version"}
     engine.dispose()
+
+
+AT_REVISION = {
+    "0001": [
+        ROW,
+        STATE,
+    ],
+    "0002": [
+        "INSERT INTO extent_segments VALUES ('us-east', 't', 'eu-west', 1, 2, 0, 2, 9, 3, 0, 3, 9, 10, 1, 'x')",
+    ],
+    "0003": [
+        "INSERT INTO subscription_states VALUES ('us-east', 't', 'gone', 2, 0, -1, true, now(), 0, 0, NULL, true)",
+        "INSERT INTO subscription_states VALUES ('us-east', 't', 'exact', 1, 2, 3, true, now(), 5, 2, '{\"a\": 1}')",
+    ],
+    "0004": [
+        "INSERT INTO link_states VALUES ('us-east', 'us-east>eu-west', 't', 'copying', 1, 2, 3, '')",
+        "INSERT INTO failover_epochs VALUES ('us-east', 1, 'us-east', 'eu-west', 'planned', now(), now(), '{}')",
+        "INSERT INTO drill_runs VALUES ('d1', 'kill-primary', 'x', now(), now(), true, '{}')",
+        "INSERT INTO audit_log VALUES (gen_random_uuid(), now(), 'us-east', 'me', 'seek', 't', '{}')",
+    ],
+}
+"""What can be written at each revision, in their order."""
+LEFT_AT = {
+    "0003": {"snapshot_mappings": 1, "subscription_states": 3, "extent_segments": 1},
+    "0002": {"snapshot_mappings": 1, "subscription_states": 2, "extent_segments": 1},
+    "0001": {"snapshot_mappings": 1, "subscription_states": 2},
+}
+"""Rows that are left after going down to each revision: a tombstone means nothing to a version before them."""
+
+
+def counts(url: str) -> dict[str, int]:
+    with psycopg.connect(url) as connection:
+        found = {}
+        for table in tables(url) - {"alembic_version"}:
+            row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+            assert row is not None
+            found[table] = row[0]
+        return found
+
+
+def test_rows_survive_every_step_down_and_up_that_can_hold_them(postgres_url: str, data_dir: Path) -> None:
+    head = upgraded(postgres_url, data_dir)
+    assert head == max(AT_REVISION)
+    engine = create_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"))
+    with psycopg.connect(postgres_url) as connection:
+        for statements in AT_REVISION.values():
+            for statement in statements:
+                connection.execute(statement)
+    for revision, left in LEFT_AT.items():
+        with engine.connect() as connection:
+            downgrade(connection, revision)
+        assert counts(postgres_url) == left
+    assert upgraded(postgres_url, data_dir) == head
+    assert counts(postgres_url) == {**dict.fromkeys(made_tables(), 0), **LEFT_AT["0001"]}
+    with psycopg.connect(postgres_url) as connection:
+        row = connection.execute(
+            "SELECT mark_delete_entry, acked_beyond, holes, ack_vector, tombstone FROM subscription_states"
+            " WHERE subscription = 'exact'"
+        ).fetchone()
+        assert row == (3, 0, 0, None, False)
+    engine.dispose()
+
+
+def test_a_database_of_each_earlier_version_is_upgraded_with_its_rows(postgres_url: str, data_dir: Path) -> None:
+    engine = create_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"))
+    upgraded(postgres_url, data_dir)
+    for revision in sorted(AT_REVISION)[:-1]:
+        with engine.connect() as connection:
+            downgrade(connection, "base")
+            upgrade(connection, revision)
+        written: dict[str, int] = {}
+        with psycopg.connect(postgres_url) as connection:
+            for at, statements in AT_REVISION.items():
+                for statement in statements if at <= revision else []:
+                    connection.execute(statement)
+                    table = statement.split()[2]
+                    written[table] = written.get(table, 0) + 1
+        upgraded(postgres_url, data_dir)
+        assert {table: count for table, count in counts(postgres_url).items() if count} == written
+    engine.dispose()
+
+
+def made_tables() -> set[str]:
+    return set(Base.metadata.tables)
 
 
 def test_an_upgrade_of_what_is_up_to_date_keeps_the_rows(postgres_url: str, data_dir: Path) -> None:

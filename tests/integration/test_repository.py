@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,9 +16,19 @@ import pytest
 from replicator.database import Database
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.repository import RepositoryUnavailable, RowsRefused, SnapshotRepository, SubscriptionState
+from snapshots.repository import (
+    AuditEntry,
+    DrillRun,
+    FailoverEpoch,
+    LinkState,
+    RepositoryUnavailable,
+    RowsRefused,
+    SnapshotRepository,
+    SubscriptionState,
+)
 
 TOPIC = "persistent://public/default/flights"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def mapping(local: int, remote: int, peer: str = "eu-west", snapshot_id: str = "s") -> SnapshotMapping:
@@ -182,3 +195,94 @@ def test_errors_say_what_is_wrong_without_statement_and_values(postgres_url: str
             assert "not for the log" not in str(caught.value)
 
     asyncio.run(main())
+
+
+def test_what_is_acknowledged_beyond_and_what_was_deleted_is_kept_with_the_states(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        vector = {"us-east": {"through": "7:4", "beyond": 12}}
+        exact = replace(state("exact", 4), acked_beyond=12, holes=3, ack_vector=vector)
+        buried = SubscriptionState.buried(TOPIC, "buried", 8)
+        await repository.save_subscription_states([exact, buried])
+        assert await repository.subscription_states() == [exact]
+        assert await repository.subscription_states(TOPIC, tombstones=True) == [buried, exact]
+        await repository.save_subscription_states([state("buried", 1, generation=9)])
+        assert await repository.subscription_states() == [state("buried", 1, generation=9), exact]
+
+    in_repository(body)
+
+
+def test_mappings_that_are_not_kept_are_removed_for_that_topic_and_peer_alone(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        await repository.record_mappings([(TOPIC, mapping(entry, entry)) for entry in range(6)])
+        await repository.record_mappings(
+            [(TOPIC, mapping(1, 1, peer="ap-south")), ("persistent://a/b/c", mapping(1, 1))]
+        )
+        assert await repository.keep_mappings(TOPIC, "eu-west", [Position(7, 2), Position(7, 5), Position(9, 9)]) == 4
+        assert [each.local.entry for each in await repository.mappings(TOPIC, "eu-west")] == [2, 5]
+        assert await repository.keep_mappings(TOPIC, "eu-west", []) == 2
+        assert await repository.count_mappings() == 2
+
+    in_repository(body)
+
+
+def test_of_a_link_and_topic_the_last_state_stands(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        first = LinkState("us-east>eu-west", TOPIC, "copying", Position(7, 3), 10)
+        gap = LinkState("us-east>eu-west", TOPIC, "gap", Position(7, 3), 20, "x" * 2_000)
+        other = LinkState("us-east>eu-west#bulk", TOPIC, "idle", BEFORE_ALL, 0)
+        await repository.save_link_states([first, other])
+        await repository.save_link_states([gap])
+        assert await repository.link_states() == [replace(gap, detail="x" * 1_000), other]
+        assert await repository.link_states(other.link_key) == [other]
+        assert await repository.delete_link(gap.link_key) == 1
+        await repository.delete_topics([TOPIC])
+        assert await repository.link_states() == []
+
+    in_repository(body)
+
+
+def test_failover_epochs_are_completed_in_place_and_come_newest_first(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        running = FailoverEpoch(1, "us-east", "eu-west", "planned", NOW)
+        done = replace(running, completed_at=NOW + timedelta(seconds=3), report={"lost": 0})
+        back = FailoverEpoch(2, "eu-west", "us-east", "failback", NOW + timedelta(days=1))
+        await repository.record_failover_epochs([running, back])
+        await repository.record_failover_epochs([done])
+        assert await repository.failover_epochs() == [back, done]
+        assert await repository.failover_epochs(newest=1) == [back]
+
+    in_repository(body)
+
+
+def test_drill_runs_are_listed_without_and_shown_with_their_reports(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        run = DrillRun("d1", "kill-primary", "digest", NOW)
+        await repository.save_drill_run(run)
+        done = replace(run, ended_at=NOW + timedelta(seconds=9), passed=True, report={"lost": 0})
+        later = DrillRun("d2", "partition", "digest", NOW + timedelta(hours=1), passed=False)
+        await repository.save_drill_run(done)
+        await repository.save_drill_run(later)
+        assert await repository.drill_runs() == [later, replace(done, report=None)]
+        assert await repository.drill_runs(scenario="kill-primary") == [replace(done, report=None)]
+        assert await repository.drill_runs(newest=1) == [later]
+        assert await repository.drill_run("d1") == done
+        assert await repository.drill_run("d3") is None
+
+    in_repository(body)
+
+
+def test_an_audit_entry_that_is_sent_twice_stands_once_and_is_never_changed(in_repository: InRepository) -> None:
+    async def body(repository: SnapshotRepository) -> None:
+        seek = AuditEntry(uuid4(), NOW, "ops", "seek", f"{TOPIC} sub", {"to": "7:3"})
+        failover = AuditEntry(uuid4(), NOW + timedelta(seconds=1), "ops", "failover", "us-east")
+        await repository.append_audit([seek, failover])
+        await repository.append_audit([replace(seek, actor="somebody else")])
+        await repository.append_audit([])
+        assert await repository.audit_log() == [failover, seek]
+        assert await repository.audit_log(action="seek") == [seek]
+        assert await repository.audit_log(since=NOW + timedelta(milliseconds=1)) == [failover]
+        assert await repository.audit_log(newest=1) == [failover]
+        assert await repository.prune_audit(NOW + timedelta(milliseconds=1)) == 1
+        assert await repository.audit_log() == [failover]
+
+    in_repository(body)
