@@ -14,7 +14,16 @@ import structlog
 import typer
 from rich.console import Console
 
-from replicator import __version__, cli_apply, cli_failover, cli_mapping, cli_namespaces, cli_subscriptions, cli_topics
+from replicator import (
+    __version__,
+    cli_apply,
+    cli_drills,
+    cli_failover,
+    cli_mapping,
+    cli_namespaces,
+    cli_subscriptions,
+    cli_topics,
+)
 
 app = typer.Typer(
     name="replicator",
@@ -32,6 +41,7 @@ app.command("translate")(cli_mapping.translate)
 app.add_typer(cli_namespaces.app, name="namespaces")
 app.add_typer(cli_namespaces.tenants, name="tenants")
 cli_failover.register(app)
+cli_drills.register(app)
 
 OUTPUT_COLUMNS = 120
 """Where there is no terminal to fit: wide enough that no table breaks its words."""
@@ -165,71 +175,6 @@ def db_upgrade(
                 await database.stop()
 
     asyncio.run(upgrade())
-
-
-@app.command()
-def drill(
-    messages: Annotated[
-        int, typer.Option(min=100, help="How many messages to publish, or as many as there are.")
-    ] = 100_000,
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="The field of --input that is the message key.")
-    ] = None,
-    topology: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Clusters and links; default: us-east and eu-west, linked both ways."),
-    ] = None,
-    scenario: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="kill-primary: kill the first cluster halfway. kill-each: both, one after the other, "
-            "at random moments.",
-        ),
-    ] = "kill-primary",
-    rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
-    out_dir: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where report.json, report.html and the workers' logs go.")
-    ] = Path("drill-report"),
-    json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="PATH", help="Write report.json here as well.")
-    ] = None,
-    keep_data: Annotated[
-        bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no table.")] = False,
-) -> None:
-    """Run a failover drill on real processes, and report what was lost, repeated and late.
-
-    Publishes messages at one cluster, kills its worker, moves producers and consumers to the other one, brings
-    the first one back, and verifies both message by message. Exit status 0 only if nothing was lost or out of
-    order and verify is clean.
-    """
-    from replicator.drills.drill import DrillOptions, run_drill
-
-    report = run_drill(
-        DrillOptions(
-            messages=messages,
-            input_file=input_file,
-            key=key,
-            topology_file=topology,
-            scenario=scenario,
-            rate=rate,
-            seed=seed,
-            out_dir=out_dir,
-            json_path=json_path,
-            keep_data=keep_data,
-            quiet=quiet,
-        ),
-        out,
-    )
-    if not report["passed"]:
-        raise typer.Exit(1)
 
 
 def _print(output: str, as_json: Any, as_table: Any) -> None:

@@ -1,17 +1,16 @@
-"""``replicator drill``: sets the stage, runs the scenario, verifies with Spark, and writes the report."""
+"""``replicator drill``: sets the stage, runs the scenario, verifies with Spark, writes the report, and keeps it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -19,18 +18,36 @@ from typing import Any, Final
 import aiohttp
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBars
 
-from replicator.drills import scenario as scenarios
+from replicator.database import DatabaseError
+from replicator.drills import canary
+from replicator.drills.compare import render_comparison, render_runs
 from replicator.drills.errors import DrillError, InputError
 from replicator.drills.input import Flights, InputMessage, InputSource, JsonLines
+from replicator.drills.judge import EXACT
 from replicator.drills.measures import measure
-from replicator.drills.report import build_report, render_table, write
-from replicator.drills.scenario import Outcome, Run, Scenario
-from replicator.topology import Topology, default_topology, dump, load_topology
+from replicator.drills.report import build_report, render_table, write, write_json
+from replicator.drills.run_store import StorePlace, find_place, new_run, opened_store
+from replicator.drills.scenarios import catalog
+from replicator.drills.scenarios.cast import Cast, choose_cast
+from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
+from replicator.drills.scenarios.operator import Failover
+from replicator.drills.scenarios.run import Outcome, Progress, Run
+from replicator.drills.stage import Setting, Stage, make_topology, prepare_directory, remove_data, set_stage
+from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
+from replicator.failover.peers import Peers
+from replicator.failover.switch import Switch
+from replicator.topology import Topology, load_topology
+from snapshots.errors import SnapshotsError
 
 VERIFY_SECONDS_MAX: Final = 600.0
 UPDATE_MARKER: Final = "subscription_update"
+SYNC_MODES: Final = ("exact", "mark-delete")
+BOTH: Final = "both"
+DRILL_NAMESPACE: Final = "public/drill"
+"""Of topics in clusters that the drill starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +55,180 @@ class DrillOptions:
     """What the command line gives; see ``replicator drill --help``."""
 
     messages: int
-    input_file: Path | None
-    key: str | None
-    topology_file: Path | None
-    scenario: str
-    rate: int
-    seed: int
-    out_dir: Path
-    json_path: Path | None
-    keep_data: bool
-    quiet: bool
+    input_file: Path | None = None
+    key: str | None = None
+    topology_file: Path | None = None
+    against_file: Path | None = None
+    namespace: str = "public/canary"
+    all_clients: bool = False
+    scenario: str | None = None
+    """None: the default one."""
+    subscriptions: str = "all"
+    links: str = "both-ways"
+    sync: str | None = None
+    rate: int = 6000
+    seed: int = 1
+    out_dir: Path = Path("drill-report")
+    json_path: Path | None = None
+    store: str | None = None
+    keep_data: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One run of one scenario."""
+
+    setting: Setting
+    subscriptions: tuple[TestedSubscription, ...]
+    cast: Cast
+    topic: str
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.setting.scenario
 
 
 def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
-    """Run one drill; returns its report. Raises :class:`DrillError`, :class:`InputError`, :class:`TopologyError`."""
-    started = time.monotonic()
-    scenario = _scenario(options.scenario)
+    """Run what is asked for; returns the report, or for several runs ``{"passed", "runs"}``.
+
+    Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`.
+    """
     source = _input(options)
+    jobs = _jobs(options)
     count = source.check()
-    topology, topology_file = _stage(options)
-    try:
-        with _progress_bars(options.quiet, console, count) as on_progress:
-            outcome, verified, mappings = uvloop.run(
-                _run(options, topology, topology_file, scenario, source, count, on_progress)
+    place = find_place(options.store, options.out_dir, jobs[0].setting.topology)
+    for job in jobs:
+        prepare_directory(job.setting)
+    reports = []
+    for number, job in enumerate(jobs):
+        if len(jobs) > 1 and not options.quiet:
+            console.print(f"{number + 1} of {len(jobs)}: {job.setting.out_dir.name}", style="bold", highlight=False)
+        report = _run_job(options, job, source, count, place, console)
+        reports.append(report)
+        if not options.quiet:
+            console.print(render_table(report) if len(jobs) == 1 else _verdict_line(report))
+    if len(jobs) == 1:
+        result = reports[0]
+        where = options.out_dir / "report.html"
+    else:
+        result = {"passed": all(report["passed"] for report in reports), "runs": reports}
+        where = options.out_dir / "report.json"
+        write_json(result, where)
+        if not options.quiet:
+            console.print(render_runs(reports))
+            if options.sync == BOTH and len(reports) == len(SYNC_MODES):
+                console.print(render_comparison((reports[0], reports[1]), SYNC_MODES))
+    if options.json_path is not None:
+        options.json_path.write_text(json.dumps(result, indent=2) + "\n")
+    if not options.quiet:
+        console.print(f"report: {where}", highlight=False, soft_wrap=True)
+        console.print(f"kept in: {place.shown} (replicator drills list)", highlight=False, soft_wrap=True)
+    return result
+
+
+def _verdict_line(report: Mapping[str, Any]) -> str:
+    return "passed" if report["passed"] else f"FAILED: {report['failures'][0]}"
+
+
+# What is asked for.
+
+
+def _jobs(options: DrillOptions) -> list[_Job]:
+    """Every run, all of them checked before the first one starts."""
+    subscriptions = parse_subscriptions(options.subscriptions)
+    if options.links not in ("both-ways", "one-way"):
+        raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
+    if options.sync not in (None, *SYNC_MODES, BOTH):
+        raise DrillError(f"--sync is {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
+    scenarios = _scenarios(options)
+    modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
+    topology = _topology(options)
+    several = len(scenarios) * len(modes) > 1
+    jobs = []
+    for scenario in scenarios:
+        for mode in modes:
+            name = scenario.name if mode is None or len(modes) == 1 else f"{scenario.name}-{mode}"
+            setting = Setting(
+                options.out_dir / name if several else options.out_dir,
+                scenario,
+                topology,
+                is_running=options.against_file is not None,
+                one_way=options.links == "one-way",
+                sync_mode=mode,
             )
+            jobs.append(_job(options, setting, subscriptions))
+    return jobs
+
+
+def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> _Job:
+    name = f"{setting.scenario.name}-{options.seed}-{time.time_ns() // 1_000_000}"
+    namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
+    topic = canary.canary_topic(namespace, name)
+    return _Job(setting, subscriptions, choose_cast(make_topology(setting), setting.scenario, topic), topic)
+
+
+def _scenarios(options: DrillOptions) -> list[Scenario]:
+    is_running = options.against_file is not None
+    if options.scenario != catalog.ALL:
+        scenario = find_scenario(options.scenario or ("move" if is_running else catalog.DEFAULT))
+        found = [against_running(scenario) if is_running else scenario]
+    elif is_running:
+        found = [each for each in catalog.usable_against_running() if options.all_clients or not each.moves_everybody]
+    elif options.links == "one-way":
+        found = [each for each in catalog.SCENARIOS.values() if Need.LINK_BACK not in each.needs]
+    else:
+        found = list(catalog.SCENARIOS.values())
+    if is_running and not options.all_clients and any(each.moves_everybody for each in found):
+        raise DrillError(
+            f"--scenario {found[0].name} makes another cluster serve all clients of the running topology, not only the "
+            "drill's; add --all-clients if that is meant, or take --scenario move"
+        )
+    return found
+
+
+def _topology(options: DrillOptions) -> Topology | None:
+    if options.topology_file is not None and options.against_file is not None:
+        raise DrillError("--topology starts workers and --against leaves those that run alone: give one of them")
+    if options.against_file is not None:
+        if options.sync is not None:
+            raise DrillError("--sync: the workers of a running topology sync as they were started")
+        return load_topology(options.against_file)
+    return None if options.topology_file is None else load_topology(options.topology_file)
+
+
+def _input(options: DrillOptions) -> InputSource:
+    if options.input_file is None:
+        if options.key is not None:
+            raise InputError("--key goes with --input FILE.jsonl; the flights are keyed by tail number")
+        return Flights(options.messages)
+    if options.key is None:
+        raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
+    return JsonLines(options.input_file, options.key, options.messages)
+
+
+def _started(source: InputSource) -> Iterator[InputMessage]:
+    """The messages, with the first one taken: finding it may mean sorting the input, which is no part of the drill."""
+    messages = iter(source)
+    return chain([next(messages)], messages)
+
+
+# One run.
+
+
+def _run_job(
+    options: DrillOptions, job: _Job, source: InputSource, count: int, place: StorePlace, console: Console
+) -> dict[str, Any]:
+    started, started_at = time.monotonic(), datetime.now(UTC)
+    try:
+        with _progress_bars(options.quiet, console, count, job) as on_progress:
+            outcome, verified, mappings, topology = uvloop.run(_run(options, job, source, count, on_progress))
     finally:
-        if not options.keep_data and options.topology_file is None:
-            shutil.rmtree(options.out_dir / "data", ignore_errors=True)
+        if not options.keep_data:
+            remove_data(job.setting)
     measures = measure(outcome.observations)
     report = build_report(
-        scenario=scenario.value,
+        scenario=job.scenario.name,
         engine=topology.pipeline.engine,
         seed=options.seed,
         measures=measures,
@@ -76,64 +237,115 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
             "input": source.description,
             "topic": outcome.topic,
             "rate": options.rate,
+            "sync": getattr(topology.sync, "mode", EXACT),
+            "links": "both-ways" if job.cast.both_ways else "one-way",
             "clusters": list(topology.names),
+            "pair": list(job.cast.pair),
+            "judged": sorted(each.name for each in job.scenario.judged),
+            "not_checked": _not_checked(job.cast),
+            "failover_reports": outcome.failovers,
+            "databases": {name: status["database"]["state"] for name, status in outcome.statuses.items()},
             "snapshot_mappings": mappings,
             "subscription_updates": _updates(verified),
             "unsettled": outcome.unsettled,
+            "started_at": started_at.isoformat(timespec="seconds"),
             "traffic_seconds": round(outcome.ended_s - outcome.started_s, 3),
             "wall_seconds": round(time.monotonic() - started, 3),
         },
     )
-    write(report, measures.series, options.out_dir)
-    if options.json_path is not None:
-        options.json_path.write_text(json.dumps(report, indent=2) + "\n")
-    if not options.quiet:
-        console.print(render_table(report))
-        console.print(f"report: {options.out_dir / 'report.html'}", highlight=False, soft_wrap=True)
+    report |= _keep(job, topology, started_at, report, place)
+    write(report, measures.series, job.setting.out_dir)
     return report
 
 
-async def _run(
-    options: DrillOptions,
-    topology: Topology,
-    topology_file: Path,
-    scenario: Scenario,
-    source: InputSource,
-    count: int,
-    on_progress: _OnProgress,
-) -> tuple[Outcome, dict[str, Any], int]:
-    run = Run(
-        topology,
-        topology_file,
-        options.out_dir,
-        scenario=scenario,
-        messages=_started(source),
-        count=count,
-        rate=options.rate,
-        seed=options.seed,
-        on_progress=on_progress,
-    )
+def _not_checked(cast: Cast) -> list[str]:
+    if cast.both_ways:
+        return []
+    return [
+        f"there is no link from {cast.secondary} to {cast.primary}: what is published and acknowledged at "
+        f"{cast.secondary} is not expected at {cast.primary}, whose subscriptions keep a backlog"
+    ]
+
+
+def _keep(
+    job: _Job, topology: Topology, started_at: datetime, report: dict[str, Any], place: StorePlace
+) -> dict[str, Any]:
+    """Keep the run in Postgres. A drill whose result cannot be kept is still a drill: the report says so."""
+    run = new_run(job.scenario.name, topology, started_at, report)
+
+    async def keep() -> None:
+        async with opened_store(place, make=True) as repository:
+            await repository.save_drill_run(run)
+
     try:
-        await run.start()
+        asyncio.run(keep())
+    except (DatabaseError, SnapshotsError) as error:
+        return {"id": run.id, "kept": f"not kept: {error}"}
+    return {"id": run.id, "kept": place.shown}
+
+
+async def _run(
+    options: DrillOptions, job: _Job, source: InputSource, count: int, on_progress: _OnProgress
+) -> tuple[Outcome, dict[str, Any], int, Topology]:
+    async with set_stage(job.setting) as stage:
+        if job.setting.is_running:
+            await canary.check_namespace(stage.topology, options.namespace)
         try:
-            outcome = await run.run()
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        on_progress(scenarios.Progress("verifying with Spark", count, count, count, count))
-        mappings = await _count_mappings(topology, outcome.topic)
-        verified = await asyncio.to_thread(_verify, topology_file, outcome.topic, options.out_dir)
-        return outcome, verified, mappings
-    finally:
-        await run.stop()
+            run = Run(
+                stage,
+                job.scenario,
+                job.subscriptions,
+                job.cast,
+                topic=job.topic,
+                messages=_started(source),
+                count=count,
+                rate=options.rate,
+                seed=options.seed,
+                failover=_failover(stage.topology),
+                on_progress=on_progress,
+            )
+            try:
+                outcome = await run.run()
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            return await _looked_at(job, stage, outcome, count, on_progress)
+        finally:
+            if job.setting.is_running:
+                for left in await canary.remove_topic(stage.topology, job.topic):
+                    print(f"{job.topic} could not be removed: {left}", file=sys.stderr)
+
+
+async def _looked_at(
+    job: _Job, stage: Stage, outcome: Outcome, count: int, on_progress: _OnProgress
+) -> tuple[Outcome, dict[str, Any], int, Topology]:
+    """What can only be asked while the workers run."""
+    everything = {each.name: count for each in job.subscriptions}
+    on_progress(Progress("verifying with Spark", count, count, everything))
+    mappings = await _count_mappings(stage.topology, outcome.topic)
+    verified = await asyncio.to_thread(_verify, stage.topology_file, outcome.topic, job.setting.out_dir)
+    return outcome, verified, mappings, stage.topology
+
+
+def _failover(topology: Topology) -> Failover:
+    """``replicator failover`` and ``failback``, as an operator gives them."""
+
+    async def fail_over(source: str, to: str, planned: bool, back: bool) -> dict[str, Any]:
+        async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
+            switch = Switch(topology, peers)
+            report = await (switch.failback(to) if back else switch.failover(source, to, planned=planned))
+        if report.outcome != "done":
+            raise DrillError(f"the failover from {source} to {to} was {report.outcome}: {report.reason}")
+        return report.as_json()
+
+    return fail_over
 
 
 async def _count_mappings(topology: Topology, topic: str) -> int:
-    """Snapshot mappings that Postgres holds in all clusters."""
+    """Snapshot mappings that Postgres holds in all clusters; none of those whose database is away."""
     total = 0
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         for cluster in topology.clusters:
-            url = f"http://{cluster.address}/replication/v1/mappings"
-            async with session.get(url, params={"topic": topic}) as response:
+            async with session.get(f"{cluster.url}/replication/v1/mappings", params={"topic": topic}) as response:
                 total += len((await response.json()).get("mappings", ()))
     return total
 
@@ -157,81 +369,27 @@ def _updates(verified: dict[str, Any]) -> int:
     return max((counts["markers"].get(UPDATE_MARKER, 0) for counts in verified["clusters"].values()), default=0)
 
 
-# The stage.
-
-
-def _scenario(name: str) -> Scenario:
-    try:
-        return Scenario(name)
-    except ValueError:
-        names = ", ".join(each.value for each in Scenario)
-        raise DrillError(f"--scenario {name!r} is not known; there are: {names}") from None
-
-
-def _input(options: DrillOptions) -> InputSource:
-    if options.input_file is None:
-        if options.key is not None:
-            raise InputError("--key goes with --input FILE.jsonl; the flights are keyed by tail number")
-        return Flights(options.messages)
-    if options.key is None:
-        raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
-    return JsonLines(options.input_file, options.key, options.messages)
-
-
-def _started(source: InputSource) -> Iterator[InputMessage]:
-    """The messages, with the first one taken: finding it may mean sorting the input, which is no part of the drill."""
-    messages = iter(source)
-    return chain([next(messages)], messages)
-
-
-def _stage(options: DrillOptions) -> tuple[Topology, Path]:
-    """The topology to run on, and a file of it for the workers. Makes the output directory."""
-    if options.topology_file is not None:
-        topology = load_topology(options.topology_file)
-        scenarios.choose_pair(topology)
-    try:
-        options.out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DrillError(f"--out {options.out_dir} cannot be used: {error.strerror}") from None
-    if options.topology_file is not None:
-        return topology, options.topology_file
-    data = options.out_dir.absolute() / "data"
-    shutil.rmtree(data, ignore_errors=True)
-    file = options.out_dir.absolute() / "topology.yaml"
-    file.write_text(dump(default_topology(data, _free_ports(2))))
-    return load_topology(file), file
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 # Progress bars.
 
 
 class _OnProgress:
     """Moves the bars; does nothing where there are none."""
 
-    def __init__(self, bars: Progress | None = None, tasks: dict[str, TaskID] | None = None) -> None:
+    def __init__(self, bars: ProgressBars | None = None, tasks: Mapping[str, TaskID] | None = None) -> None:
         self._bars = bars
         self._tasks = tasks or {}
 
-    def __call__(self, progress: scenarios.Progress) -> None:
-        if self._bars is not None:
-            for name, task in self._tasks.items():
-                self._bars.update(task, completed=getattr(progress, name))
-            self._bars.update(self._tasks["published"], description=f"published  [dim]{progress.phase}")
+    def __call__(self, progress: Progress) -> None:
+        if self._bars is None:
+            return
+        counts = {"published": progress.published, "confirmed": progress.confirmed, **progress.consumed}
+        for name, task in self._tasks.items():
+            self._bars.update(task, completed=counts[name])
+        self._bars.update(self._tasks["published"], description=f"published  [dim]{progress.phase}")
 
 
 @contextmanager
-def _progress_bars(quiet: bool, console: Console, count: int) -> Iterator[_OnProgress]:
+def _progress_bars(quiet: bool, console: Console, count: int, job: _Job) -> Iterator[_OnProgress]:
     if quiet:
         yield _OnProgress()
         return
@@ -242,7 +400,7 @@ def _progress_bars(quiet: bool, console: Console, count: int) -> Iterator[_OnPro
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, refresh_per_second=5) as bars:
+    with ProgressBars(*columns, console=console, refresh_per_second=5) as bars:
         names = {"published": "published", "confirmed": "confirmed"}
-        names |= {"exclusive": "consumed by the Exclusive subscription", "shared": "consumed by the Shared one"}
+        names |= {each.name: f"consumed by {each.name}" for each in job.subscriptions}
         yield _OnProgress(bars, {name: bars.add_task(text, total=count) for name, text in names.items()})

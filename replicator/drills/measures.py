@@ -2,7 +2,9 @@
 
 Pure: :class:`~replicator.drills.observations.Observations` in, :class:`Measures` out. The definitions are those of
 ``docs/drills.md``; "delivery" is one hand-over of a message to a consumer, in the order of its time, and "first
-delivery" the first of an id to a subscription.
+delivery" the first of an id to a subscription. A failover is a move of the clients from one cluster to another; its
+*cut* is the moment from which what happened at the first could not be relied on to reach the second: the kill, the
+beginning of the partition, or, where nothing broke, the move itself.
 
 published            ids that a producer sent
 confirmed            ids that a worker confirmed to a producer
@@ -10,51 +12,50 @@ consumed_unique      ids that *every* subscription received
 lost                 (subscription, confirmed id) pairs without a delivery
 repeated             deliveries beyond the first of their id to their subscription
 repeated_acked_over_1s_before_kill
-                     of those, the ones after a kill whose id a consumer of the subscription had acknowledged more than
-                     1 s before that kill; at the top for cumulative subscriptions only
+                     of those, the ones after an unplanned failover whose id a consumer of the subscription had
+                     acknowledged more than 1 s before its cut
+repeated_acked_before_planned
+                     of those, the ones after a planned failover whose id had been acknowledged before it was begun
 out_of_order         first deliveries to an ordered subscription whose origin position is lower than that of an
                      earlier first delivery with the same key and origin
-stranded             confirmed at a cluster before it was back from a kill, above all survivors' high-water marks
+stranded             confirmed at a cluster before it was back after a failover away from it, above the high-water mark of
+                     the cluster that clients went to
 rpo_messages         distinct stranded ids
 late                 distinct stranded ids whose first delivery to some subscription came after one of a newer id of their key
 overtaken            the same of ids that were *not* stranded, for ordered subscriptions
-rto_seconds          from a kill to the last of: the first confirm elsewhere, and each subscription's first delivery elsewhere
-copy_lag_ms          from confirmation to the tail reader's first sight of the message in another cluster, but for
-                     stranded messages and for destinations that were down in between
-sync_lag_ms          from an id's first acknowledgement to the first poll of another cluster whose mark-delete covers the
-                     message's position there; all of it before the first kill
-
-Algorithm: deliveries are brought into the order of time once; first deliveries are the first rows of their id; the
-order within a key is a running maximum by group (:mod:`replicator.drills.vectors`). No loop runs over messages.
+rto_seconds          from a failover's beginning to the last of: the first confirm at the other cluster, and each
+                     subscription's first delivery there
+copy_lag_ms          from confirmation to the tail reader's first sight of the message in another cluster, but for those
+                     whose link was broken in between
+sync_lag_ms          from an id's first acknowledgement to the first poll of another cluster that finds it acknowledged there:
+                     by its mark-delete, as individually deleted, or by its index in a batch; before the first cut, and while
+                     the link was whole
+phases               parts of the drill: what was confirmed and copied in each, and its lags
 """  # noqa: E501
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from replicator.drills.observations import Column, DrillSubscription, Observations, Table
+from replicator.drills.deliveries import ACKED_BEFORE_CUT_S, Deliveries
+from replicator.drills.observations import Column, DrillSubscription, Observations
+from replicator.drills.phases import PhaseMeasures, measure_phases
 from replicator.drills.series import Series, make_series
-from replicator.drills.vectors import first_rows, nearest_rank, ranks, running_max_before
+from replicator.drills.timeline import ObservationsIncomplete, Timeline
+from replicator.drills.vectors import Percentiles, first_rows, percentiles
 
-ACKED_BEFORE_KILL_S: Final = 1.0
-"""What was acknowledged in the last second before a cut may not have travelled yet; what is older must have."""
-
-
-class ObservationsIncomplete(Exception):
-    """Something was not recorded without which a measure would be a guess."""
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Nearest-rank percentiles of ``samples`` values, in milliseconds; None without samples."""
-
-    p50: float | None
-    p99: float | None
-    samples: int
+__all__ = [
+    "FailoverMeasures",
+    "Measures",
+    "ObservationsIncomplete",
+    "Percentiles",
+    "PhaseMeasures",
+    "SubscriptionMeasures",
+    "measure",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class SubscriptionMeasures:
     lost: int
     repeated: int
     repeated_acked_over_1s_before_kill: int
+    repeated_acked_before_planned: int
     out_of_order: int | None
     """None where the subscription does not promise order."""
     overtaken: int | None
@@ -78,12 +80,16 @@ class SubscriptionMeasures:
 
 
 @dataclass(frozen=True, slots=True)
-class KillMeasures:
-    """One kill; times are seconds since the first send, durations since the kill."""
+class FailoverMeasures:
+    """One failover; times are seconds since the first send, durations since it was begun."""
 
+    kind: str
     cluster: str
+    """The one that clients left."""
+    to: str
+    cut_at_seconds: float
     at_seconds: float
-    restarted_at_seconds: float | None
+    returned_at_seconds: float | None
     rpo_messages: int
     rto_seconds: float | None
     """None if nothing was confirmed or delivered elsewhere afterwards."""
@@ -101,274 +107,137 @@ class Measures:
     lost: int
     repeated: int
     repeated_acked_over_1s_before_kill: int
+    repeated_acked_before_planned: int
     out_of_order: int
     late: int
     rpo_messages: int
     rto_seconds: float | None
-    """The longest of the kills."""
+    """The longest of the failovers."""
     copy_lag_ms: Percentiles
     sync_lag_ms: Percentiles
     subscriptions: tuple[SubscriptionMeasures, ...]
-    kills: tuple[KillMeasures, ...]
+    failovers: tuple[FailoverMeasures, ...]
+    phases: tuple[PhaseMeasures, ...]
     series: Series
 
 
 def measure(observations: Observations) -> Measures:
-    """All measures; raises :class:`ObservationsIncomplete` for a kill without a survivor's high-water mark."""
-    drill = _Drill(observations)
-    stranded_by_kill = [drill.stranded_at(kill) for kill in range(len(drill.kill_time_s))]
-    stranded = np.zeros(drill.count, bool)
-    for ids in stranded_by_kill:
+    """All measures; raises :class:`ObservationsIncomplete` for a failover without a high-water mark."""
+    timeline = Timeline(observations)
+    stranded_by_failover = [timeline.stranded_at(number) for number in range(len(timeline.failover_s))]
+    stranded = np.zeros(timeline.count, bool)
+    for ids in stranded_by_failover:
         stranded[ids] = True
-    deliveries = [drill.deliveries(code) for code in range(len(observations.subscriptions))]
-    sync_lags_ms = [drill.sync_lags_ms(code) for code in range(len(observations.subscriptions))]
-    late = np.zeros(drill.count, bool)
+    deliveries = [Deliveries(timeline, code) for code in range(len(observations.subscriptions))]
+    sync_lags = [timeline.sync_lags(code) for code in range(len(observations.subscriptions))]
+    late = np.zeros(timeline.count, bool)
     subscriptions = []
-    for subscription, seen, lags_ms in zip(observations.subscriptions, deliveries, sync_lags_ms, strict=True):
-        overtaken = seen.overtaken_ids(drill)
+    for subscription, seen, (_when, lags_ms) in zip(observations.subscriptions, deliveries, sync_lags, strict=True):
+        overtaken = seen.overtaken_ids()
         late[overtaken[stranded[overtaken]]] = True
-        subscriptions.append(_subscription(subscription, seen, drill, stranded, lags_ms))
-    received_by_all = np.ones(drill.count, bool) if deliveries else np.zeros(drill.count, bool)
+        subscriptions.append(_subscription(subscription, seen, timeline, stranded, lags_ms))
+    received_by_all = np.ones(timeline.count, bool) if deliveries else np.zeros(timeline.count, bool)
     for seen in deliveries:
         received_by_all &= seen.received
-    kills = tuple(drill.kill(number, len(ids)) for number, ids in enumerate(stranded_by_kill))
-    lag_rows, copy_lags_ms = drill.copy_lags_ms(stranded)
+    failovers = tuple(
+        _failover(timeline, observations, number, len(ids)) for number, ids in enumerate(stranded_by_failover)
+    )
+    copy_from_s, copy_seen_s, copy_lags_ms = timeline.copy_lags()
+    acked_s, all_sync_lags_ms = (
+        (np.concatenate(parts) for parts in zip(*sync_lags, strict=True)) if sync_lags else (np.zeros(0), np.zeros(0))
+    )
     return Measures(
-        published=len(np.unique(drill.sent_id)),
-        confirmed=int(drill.is_confirmed.sum()),
+        published=len(np.unique(timeline.sent_id)),
+        confirmed=int(timeline.is_confirmed.sum()),
         consumed_unique=int(received_by_all.sum()),
         lost=sum(each.lost for each in subscriptions),
         repeated=sum(each.repeated for each in subscriptions),
-        repeated_acked_over_1s_before_kill=sum(
-            each.repeated_acked_over_1s_before_kill for each in subscriptions if each.cumulative
-        ),
+        repeated_acked_over_1s_before_kill=sum(each.repeated_acked_over_1s_before_kill for each in subscriptions),
+        repeated_acked_before_planned=sum(each.repeated_acked_before_planned for each in subscriptions),
         out_of_order=sum(each.out_of_order or 0 for each in subscriptions),
         late=int(late.sum()),
         rpo_messages=int(stranded.sum()),
-        rto_seconds=max((kill.rto_seconds for kill in kills if kill.rto_seconds is not None), default=None),
-        copy_lag_ms=_percentiles(copy_lags_ms),
-        sync_lag_ms=_percentiles(np.concatenate(sync_lags_ms) if sync_lags_ms else np.zeros(0)),
+        rto_seconds=max((each.rto_seconds for each in failovers if each.rto_seconds is not None), default=None),
+        copy_lag_ms=percentiles(copy_lags_ms),
+        sync_lag_ms=percentiles(all_sync_lags_ms),
         subscriptions=tuple(subscriptions),
-        kills=kills,
-        series=make_series(
-            start_s=drill.start_s,
-            published_s=drill.sent_time_s[first_rows(drill.sent_id)],
-            confirmed_s=drill.confirm_time_s,
-            copied_s=drill.copied_elsewhere_s(),
-            copy_lag_s=drill.copy_time_s[lag_rows],
-            copy_lag_ms=copy_lags_ms,
-            consumed_s={each.name: seen.first_time_s for each, seen in zip(subscriptions, deliveries, strict=True)},
-            acknowledged_s={each.name: drill.first_acks(code)[2] for code, each in enumerate(subscriptions)},
-            repeated_s={each.name: seen.repeat_time_s for each, seen in zip(subscriptions, deliveries, strict=True)},
+        failovers=failovers,
+        phases=measure_phases(
+            observations,
+            start_s=timeline.start_s,
+            confirmed_s=timeline.confirm_time_s,
+            copied_s=timeline.copied_elsewhere_s(),
+            copy_lags=(copy_from_s, copy_lags_ms),
+            sync_lags=(acked_s, all_sync_lags_ms),
         ),
+        series=_series(timeline, subscriptions, deliveries, copy_seen_s, copy_lags_ms),
     )
 
 
 def _subscription(
-    subscription: DrillSubscription,
-    seen: _Deliveries,
-    drill: _Drill,
-    stranded: Column,
-    sync_lags_ms: Column,
+    subscription: DrillSubscription, seen: Deliveries, timeline: Timeline, stranded: Column, sync_lags_ms: Column
 ) -> SubscriptionMeasures:
-    overtaken = seen.overtaken_ids(drill)
+    overtaken = seen.overtaken_ids()
     return SubscriptionMeasures(
         name=subscription.name,
         type=subscription.type.value,
         cumulative=subscription.cumulative,
         deliveries=len(seen.first_id) + len(seen.repeat_id),
         consumed_unique=len(seen.first_id),
-        acknowledged=len(drill.first_acks(seen.subscription)[0]),
-        lost=int((drill.is_confirmed & ~seen.received).sum()),
+        acknowledged=len(timeline.first_acks(seen.subscription)[0]),
+        lost=int((timeline.is_confirmed & ~seen.received).sum()),
         repeated=len(seen.repeat_id),
-        repeated_acked_over_1s_before_kill=seen.repeated_acked_before_kill(drill),
-        out_of_order=seen.out_of_order(drill) if subscription.ordered else None,
+        repeated_acked_over_1s_before_kill=seen.repeated_acked_before_cut(planned=False, margin_s=ACKED_BEFORE_CUT_S),
+        repeated_acked_before_planned=seen.repeated_acked_before_cut(planned=True, margin_s=0.0),
+        out_of_order=seen.out_of_order() if subscription.ordered else None,
         overtaken=int((~stranded[overtaken]).sum()) if subscription.ordered else None,
         late=int(stranded[overtaken].sum()),
-        sync_lag_ms=_percentiles(sync_lags_ms),
+        sync_lag_ms=percentiles(sync_lags_ms),
     )
 
 
-def _percentiles(samples: Column) -> Percentiles:
-    ordered = np.sort(samples)
-    return Percentiles(nearest_rank(ordered, 50), nearest_rank(ordered, 99), len(ordered))
+def _failover(timeline: Timeline, observations: Observations, number: int, rpo_messages: int) -> FailoverMeasures:
+    at_s, cluster = float(timeline.failover_s[number]), int(timeline.failover_cluster[number])
+    elsewhere = timeline.confirm_time_s[(timeline.confirm_cluster != cluster) & (timeline.confirm_time_s > at_s)]
+    first_confirm = float(elsewhere.min()) - at_s if len(elsewhere) else None
+    first_delivery: dict[str, float | None] = {}
+    receipts = timeline.receipts
+    time_s, of, at_cluster = (receipts.column(name) for name in ("time_s", "subscription", "cluster"))
+    for code, subscription in enumerate(observations.subscriptions):
+        seen = time_s[(of == code) & (at_cluster != cluster) & (time_s > at_s)]
+        first_delivery[subscription.name] = float(seen.min()) - at_s if len(seen) else None
+    seconds = [each for each in (first_confirm, *first_delivery.values()) if each is not None]
+    return_s = timeline.return_after(number)
+    return FailoverMeasures(
+        kind=timeline.kinds[number].value,
+        cluster=timeline.clusters[cluster],
+        to=timeline.clusters[timeline.failover_to[number]],
+        cut_at_seconds=float(timeline.cut_s[number]) - timeline.start_s,
+        at_seconds=at_s - timeline.start_s,
+        returned_at_seconds=return_s - timeline.start_s if return_s < np.inf else None,
+        rpo_messages=rpo_messages,
+        rto_seconds=max(seconds, default=None),
+        first_confirm_seconds=first_confirm,
+        first_delivery_seconds=first_delivery,
+    )
 
 
-class _Drill:
-    """The columns of a drill in the order of time, and what is worked out from several tables."""
-
-    def __init__(self, observations: Observations) -> None:
-        self._observations = observations
-        self.clusters = list(observations.clusters)
-        self.key_of = observations.messages.column("key")
-        self.count = len(self.key_of)
-        self.sent_time_s, self.sent_id = _by_time(observations.sends, "id")
-        self.confirm_time_s, self.confirm_id, self.confirm_cluster, self._ledger, self._entry = _by_time(
-            observations.confirms, "id", "cluster", "ledger", "entry"
-        )
-        self.is_confirmed = np.zeros(self.count, bool)
-        self.is_confirmed[self.confirm_id] = True
-        self.kill_time_s, self.kill_cluster = _by_time(observations.kills, "cluster")
-        self._restart_time_s, self._restart_cluster = _by_time(observations.restarts, "cluster")
-        self._first_copies()
-        times = (self.sent_time_s, self.confirm_time_s, self.kill_time_s)
-        self.start_s = min((float(column[0]) for column in times if len(column)), default=0.0)
-
-    def _first_copies(self) -> None:
-        """The tail readers' first sight of each id in each cluster."""
-        time_s, cluster, ids, ledger, entry = _by_time(self._observations.copies, "cluster", "id", "ledger", "entry")
-        first = first_rows(cluster * np.int64(max(self.count, 1)) + ids)
-        self.copy_time_s, self.copy_cluster, self.copy_id = time_s[first], cluster[first], ids[first]
-        self._copy_ledger, self._copy_entry = ledger[first], entry[first]
-
-    def restart_after(self, kill: int) -> float:
-        """When the killed cluster was back, or infinity."""
-        of_cluster = self._restart_time_s[self._restart_cluster == self.kill_cluster[kill]]
-        later = of_cluster[of_cluster >= self.kill_time_s[kill]]
-        return float(later[0]) if len(later) else np.inf
-
-    def stranded_at(self, kill: int) -> Column:
-        """Ids confirmed at the killed cluster that no survivor had.
-
-        A confirmation may be read from a socket after the kill of its sender, so it counts until the restart.
-        """
-        marks = self._observations.high_waters
-        of_kill = np.flatnonzero(marks.column("kill") == kill)
-        if not len(of_kill):
-            name = self.clusters[self.kill_cluster[kill]]
-            raise ObservationsIncomplete(f"no survivor's high-water mark was recorded for the kill of {name}")
-        ledgers, entries = marks.column("ledger"), marks.column("entry")
-        ledger, entry = max((int(ledgers[row]), int(entries[row])) for row in of_kill)
-        above = (self._ledger > np.uint64(ledger)) | ((self._ledger == np.uint64(ledger)) & (self._entry > entry))
-        here = self.confirm_cluster == self.kill_cluster[kill]
-        ids: Column = self.confirm_id[above & here & (self.confirm_time_s < self.restart_after(kill))]
-        return ids
-
-    def deliveries(self, subscription: int) -> _Deliveries:
-        return _Deliveries(self._observations.receipts, subscription, self.count)
-
-    def first_acks(self, subscription: int) -> tuple[Column, Column, Column]:
-        """``(ids, clusters, times)`` of each id's first acknowledgement."""
-        time_s, of, cluster, ids = _by_time(self._observations.acks, "subscription", "cluster", "id")
-        rows = np.flatnonzero(of == subscription)
-        rows = rows[first_rows(ids[rows])]
-        return ids[rows], cluster[rows], time_s[rows]
-
-    def copied_elsewhere_s(self) -> Column:
-        """When each confirmed id was first seen in each cluster but the one that confirmed it."""
-        times: Column = self.copy_time_s[self._is_copy()]
-        return times
-
-    def _is_copy(self) -> Column:
-        home = np.full(self.count, -1, np.int64)
-        home[self.confirm_id] = self.confirm_cluster
-        is_copy: Column = (home[self.copy_id] >= 0) & (home[self.copy_id] != self.copy_cluster)
-        return is_copy
-
-    def copy_lags_ms(self, stranded: Column) -> tuple[Column, Column]:
-        """``(rows of the first copies, their lag)``."""
-        confirmed_s = np.zeros(self.count)
-        confirmed_s[self.confirm_id] = self.confirm_time_s
-        from_s = confirmed_s[self.copy_id]
-        counts = self._is_copy() & ~stranded[self.copy_id]
-        for kill, (killed_s, cluster) in enumerate(zip(self.kill_time_s, self.kill_cluster, strict=True)):
-            down = (killed_s <= self.copy_time_s) & (from_s <= self.restart_after(kill))
-            counts &= ~(down & (self.copy_cluster == cluster))
-        rows = np.flatnonzero(counts)
-        return rows, np.maximum(self.copy_time_s[rows] - from_s[rows], 0.0) * 1000
-
-    def sync_lags_ms(self, subscription: int) -> Column:
-        """One value for each (acknowledged id, other cluster) whose mark-delete was seen to cover it in time."""
-        end_s = float(self.kill_time_s[0]) if len(self.kill_time_s) else np.inf
-        ack_id, ack_cluster, ack_time_s = self.first_acks(subscription)
-        poll_s, of, poll_cluster, poll_ledger, poll_entry = _by_time(
-            self._observations.mark_deletes, "subscription", "cluster", "ledger", "entry"
-        )
-        samples = [np.zeros(0)]
-        for cluster in range(len(self.clusters)):
-            polls = np.flatnonzero((of == subscription) & (poll_cluster == cluster) & (poll_s < end_s))
-            copies = np.flatnonzero(self.copy_cluster == cluster)
-            row_of = np.full(self.count, -1, np.int64)
-            row_of[self.copy_id[copies]] = copies
-            acked = (ack_cluster != cluster) & (ack_time_s < end_s) & (row_of[ack_id] >= 0)
-            here = row_of[ack_id[acked]]
-            rank = ranks(
-                np.concatenate((poll_ledger[polls], self._copy_ledger[here])),
-                np.concatenate((poll_entry[polls], self._copy_entry[here])),
-            )
-            reached = np.maximum.accumulate(rank[: len(polls)])
-            first = np.searchsorted(reached, rank[len(polls) :], side="left")
-            covered = first < len(polls)
-            lag_s = poll_s[polls[first[covered]]] - ack_time_s[acked][covered]
-            samples.append(np.maximum(lag_s, 0.0) * 1000)
-        return np.concatenate(samples)
-
-    def kill(self, number: int, rpo_messages: int) -> KillMeasures:
-        at_s, cluster = float(self.kill_time_s[number]), int(self.kill_cluster[number])
-        elsewhere = self.confirm_time_s[(self.confirm_cluster != cluster) & (self.confirm_time_s > at_s)]
-        first_confirm = float(elsewhere[0]) - at_s if len(elsewhere) else None
-        first_delivery: dict[str, float | None] = {}
-        time_s, of, at_cluster = _by_time(self._observations.receipts, "subscription", "cluster")
-        for code, subscription in enumerate(self._observations.subscriptions):
-            seen = time_s[(of == code) & (at_cluster != cluster) & (time_s > at_s)]
-            first_delivery[subscription.name] = float(seen[0]) - at_s if len(seen) else None
-        seconds = [each for each in (first_confirm, *first_delivery.values()) if each is not None]
-        restart_s = self.restart_after(number)
-        return KillMeasures(
-            cluster=self.clusters[cluster],
-            at_seconds=at_s - self.start_s,
-            restarted_at_seconds=restart_s - self.start_s if restart_s < np.inf else None,
-            rpo_messages=rpo_messages,
-            rto_seconds=max(seconds, default=None),
-            first_confirm_seconds=first_confirm,
-            first_delivery_seconds=first_delivery,
-        )
-
-
-class _Deliveries:
-    """What one subscription was handed, split into first deliveries and repeats, each in the order of time."""
-
-    def __init__(self, receipts: Table, subscription: int, count: int) -> None:
-        self.subscription = subscription
-        time_s, of, ids, origin, ledger, entry, batch_index = _by_time(
-            receipts, "subscription", "id", "origin", "origin_ledger", "origin_entry", "batch_index"
-        )
-        rows = np.flatnonzero(of == subscription)
-        first = rows[first_rows(ids[rows])]
-        repeats = np.setdiff1d(rows, first, assume_unique=True)
-        self.first_id, self.first_time_s = ids[first], time_s[first]
-        self.repeat_id, self.repeat_time_s = ids[repeats], time_s[repeats]
-        self._origin = origin[first]
-        self._origin_rank = ranks(ledger[first], entry[first], batch_index[first])
-        self.received = np.zeros(count, bool)
-        self.received[self.first_id] = True
-
-    def out_of_order(self, drill: _Drill) -> int:
-        by_key_and_origin = drill.key_of[self.first_id] * max(len(drill.clusters), 1) + self._origin
-        return int((self._origin_rank < running_max_before(by_key_and_origin, self._origin_rank)).sum())
-
-    def overtaken_ids(self, drill: _Drill) -> Column:
-        """Ids whose first delivery came after that of a newer id of their key."""
-        newest_before = running_max_before(drill.key_of[self.first_id], self.first_id)
-        ids: Column = self.first_id[self.first_id < newest_before]
-        return ids
-
-    def repeated_acked_before_kill(self, drill: _Drill) -> int:
-        if not len(drill.kill_time_s):
-            return 0
-        acked_s = np.full(drill.count, np.inf)
-        ids, _clusters, times_s = drill.first_acks(self.subscription)
-        acked_s[ids] = times_s
-        # Of the kills before a delivery the last is the one before which the most was acknowledged.
-        last_kill = np.searchsorted(drill.kill_time_s, self.repeat_time_s, side="left") - 1
-        gap_s = drill.kill_time_s[last_kill] - acked_s[self.repeat_id]
-        return int(((last_kill >= 0) & (gap_s > ACKED_BEFORE_KILL_S)).sum())
-
-
-def _by_time(table: Table, *names: str) -> tuple[Column, ...]:
-    """The column ``time_s`` and the named ones, in the order of time; rows of one time as recorded."""
-    time_s = table.column("time_s")
-    if len(time_s) and (np.diff(time_s) < 0).any():
-        order = np.argsort(time_s, kind="stable")
-        return (time_s[order], *(table.column(name)[order] for name in names))
-    return (time_s, *(table.column(name) for name in names))
+def _series(
+    timeline: Timeline,
+    subscriptions: Sequence[SubscriptionMeasures],
+    deliveries: Sequence[Deliveries],
+    copy_seen_s: Column,
+    copy_lags_ms: Column,
+) -> Series:
+    named = list(zip((each.name for each in subscriptions), deliveries, strict=True))
+    return make_series(
+        start_s=timeline.start_s,
+        published_s=timeline.sent_time_s[first_rows(timeline.sent_id)],
+        confirmed_s=timeline.confirm_time_s,
+        copied_s=timeline.copied_elsewhere_s(),
+        copy_lag_s=copy_seen_s,
+        copy_lag_ms=copy_lags_ms,
+        consumed_s={name: seen.first_time_s for name, seen in named},
+        acknowledged_s={name: timeline.first_acks(seen.subscription)[2] for name, seen in named},
+        repeated_s={name: seen.repeat_time_s for name, seen in named},
+    )

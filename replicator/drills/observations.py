@@ -13,7 +13,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +56,39 @@ class DrillSubscription:
 
     @property
     def ordered(self) -> bool:
-        """One consumer gets everything, so what arrives is in order by key."""
-        return self.type is SubscriptionType.EXCLUSIVE
+        """What arrives is in order by key: everything goes to one consumer, or everything of a key."""
+        return self.type is not SubscriptionType.SHARED
+
+
+class FailoverKind(Enum):
+    """Why, and how, clients were moved from one cluster to another."""
+
+    KILL = "kill"
+    PARTITION = "partition"
+    """They were at a cluster that could not reach the others, and left it while that was so."""
+    MOVE = "move"
+    """They were moved with nothing broken; neither side was told before."""
+    PLANNED = "planned"
+
+    @property
+    def planned(self) -> bool:
+        return self is FailoverKind.PLANNED
+
+
+_KINDS: Final = tuple(FailoverKind)
+
+
+class Place(NamedTuple):
+    """Where a message stands in one cluster. Whole entries are from index :data:`FIRST_INDEX` to
+    :data:`LAST_INDEX`; a message that is alone in its entry has index -1."""
+
+    ledger: int
+    entry: int
+    batch_index: int
+
+
+FIRST_INDEX: Final = -1
+LAST_INDEX: Final = 2**31 - 1
 
 
 class Table:
@@ -100,6 +132,8 @@ class Names:
 
 
 _POSITION: Final = {"ledger": "Q", "entry": "q"}
+_FIRST: Final = {"first_ledger": "Q", "first_entry": "q", "first_index": "i"}
+_LAST: Final = {"last_ledger": "Q", "last_entry": "q", "last_index": "i"}
 _ORIGIN_POSITION: Final = {"origin_ledger": "Q", "origin_entry": "q", "batch_index": "i"}
 
 
@@ -128,11 +162,17 @@ class Observations:
             time_s="d",
         )
         self.acks = Table(subscription="i", cluster="i", id="q", time_s="d")
-        self.copies = Table(cluster="i", id="q", **_POSITION, time_s="d")
-        self.mark_deletes = Table(subscription="i", cluster="i", **_POSITION, time_s="d")
-        self.kills = Table(cluster="i", time_s="d")
-        self.restarts = Table(cluster="i", time_s="d")
-        self.high_waters = Table(kill="i", cluster="i", **_POSITION)
+        self.copies = Table(cluster="i", id="q", **_POSITION, batch_index="i", time_s="d")
+        self.covers = Table(subscription="i", cluster="i", **_FIRST, **_LAST, time_s="d")
+        self.failovers = Table(kind="i", cluster="i", to="i", cut_s="d", time_s="d")
+        self.returns = Table(cluster="i", time_s="d")
+        self.high_waters = Table(failover="i", cluster="i", **_POSITION)
+        self.link_breaks = Table(source="i", destination="i", time_s="d")
+        self.link_repairs = Table(source="i", destination="i", time_s="d")
+        self.phase_names = Names()
+        self.phases = Table(phase="i", time_s="d")
+        self.counter_names = Names()
+        self.counters = Table(counter="i", cluster="i", value="q", time_s="d")
         self._confirmed = bytearray()
 
     def add_message(self, key: str) -> int:
@@ -190,29 +230,56 @@ class Observations:
         self._check(message_id)
         self.acks.append(self._subscription_codes[subscription], self.clusters.code(cluster), message_id, time_s)
 
-    def observed(self, cluster: str, message_id: int, position: Position, time_s: float) -> None:
+    def observed(self, cluster: str, message_id: int, position: Position, batch_index: int, time_s: float) -> None:
         """A reader at the tail of the topic saw the message at ``position`` of ``cluster``."""
         self._check(message_id)
-        self.copies.append(self.clusters.code(cluster), message_id, *position, time_s)
+        self.copies.append(self.clusters.code(cluster), message_id, *position, batch_index, time_s)
 
-    def mark_delete(self, subscription: str, cluster: str, position: Position, time_s: float) -> None:
-        """A poll of ``cluster`` found the subscription's mark-delete position there."""
-        self.mark_deletes.append(self._subscription_codes[subscription], self.clusters.code(cluster), *position, time_s)
+    def covered(self, subscription: str, cluster: str, first: Place, last: Place, time_s: float) -> None:
+        """A poll of ``cluster`` found everything of the subscription from ``first`` to ``last`` acknowledged there.
 
-    def killed(self, cluster: str, time_s: float) -> int:
-        """The worker of ``cluster`` was killed; the kill's number, for :meth:`high_water`."""
-        assert not len(self.kills) or time_s >= self.kills.column("time_s")[-1], "kills are recorded in order"
-        self.kills.append(self.clusters.code(cluster), time_s)
-        return len(self.kills) - 1
+        What an earlier poll found need not be recorded again.
+        """
+        self.covers.append(self._subscription_codes[subscription], self.clusters.code(cluster), *first, *last, time_s)
 
-    def restarted(self, cluster: str, time_s: float) -> None:
-        """The worker of ``cluster`` takes traffic again."""
-        self.restarts.append(self.clusters.code(cluster), time_s)
+    def failed_over(self, kind: FailoverKind, cluster: str, to: str, cut_s: float, time_s: float) -> int:
+        """Clients leave ``cluster`` for ``to`` at ``time_s``; its number, for :meth:`high_water`.
 
-    def high_water(self, kill: int, cluster: str, position: Position) -> None:
-        """After that kill, the survivor ``cluster`` had the killed cluster's messages up to ``position``."""
-        assert 0 <= kill < len(self.kills), f"there was no kill {kill}"
-        self.high_waters.append(kill, self.clusters.code(cluster), *position)
+        From ``cut_s`` on, nothing of ``cluster`` could be relied on to reach ``to``; the same time where no link broke.
+        """
+        assert cut_s <= time_s
+        assert not len(self.failovers) or time_s >= self.failovers.column("time_s")[-1], "they are recorded in order"
+        code = self.clusters.code
+        self.failovers.append(_KINDS.index(kind), code(cluster), code(to), cut_s, time_s)
+        return len(self.failovers) - 1
+
+    def returned(self, cluster: str, time_s: float) -> None:
+        """What ``cluster`` confirms from now on reaches the others again."""
+        self.returns.append(self.clusters.code(cluster), time_s)
+
+    def high_water(self, failover: int, cluster: str, position: Position) -> None:
+        """At that failover ``cluster`` had the messages of the cluster that was left up to ``position``."""
+        assert 0 <= failover < len(self.failovers), f"there was no failover {failover}"
+        self.high_waters.append(failover, self.clusters.code(cluster), *position)
+
+    def link_broke(self, source: str, destination: str, time_s: float) -> None:
+        """From now on copies take longer from ``source`` to ``destination``: a cut, or one of them is down."""
+        self.link_breaks.append(self.clusters.code(source), self.clusters.code(destination), time_s)
+
+    def link_repaired(self, source: str, destination: str, time_s: float) -> None:
+        """The end of :meth:`link_broke`."""
+        self.link_repairs.append(self.clusters.code(source), self.clusters.code(destination), time_s)
+
+    def phase(self, name: str, time_s: float) -> None:
+        """A part of the drill begins, in which everything is as it was when it began."""
+        self.phases.append(self.phase_names.code(name), time_s)
+
+    def counted(self, counter: str, cluster: str, value: int, time_s: float) -> None:
+        """A worker's own count of something, which only grows while it runs."""
+        self.counters.append(self.counter_names.code(counter), self.clusters.code(cluster), value, time_s)
+
+    def kind_of(self, failover: int) -> FailoverKind:
+        return _KINDS[int(self.failovers.column("kind")[failover])]
 
     def _check(self, message_id: int) -> None:
         if not 0 <= message_id < len(self._confirmed):

@@ -1,7 +1,7 @@
-"""The drill's report: its fields, its verdict, its table, and how it is written.
+"""The drill's report: its fields, its table, and how it is written.
 
 Owns the names of ``report.json``, which scripts rely on. What is in it was measured
-(:mod:`replicator.drills.measures`) or counted by verify; this module only judges and shows it.
+(:mod:`replicator.drills.measures`) or counted by verify; the verdict is :mod:`replicator.drills.judge`'s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from replicator.drills.measures import KillMeasures, Measures, Percentiles, SubscriptionMeasures
+from replicator.drills.judge import EXACT
+from replicator.drills.judge import failures as failures_of
+from replicator.drills.measures import FailoverMeasures, Measures, Percentiles, PhaseMeasures, SubscriptionMeasures
+from replicator.drills.observations import FailoverKind
 from replicator.drills.report_html import render_html
 from replicator.drills.series import Series
 
@@ -60,6 +63,7 @@ def build_report(
         "lost": measures.lost,
         "repeated": measures.repeated,
         "repeated_acked_over_1s_before_kill": measures.repeated_acked_over_1s_before_kill,
+        "repeated_acked_before_planned": measures.repeated_acked_before_planned,
         "out_of_order": measures.out_of_order,
         "late": measures.late,
         "rpo_messages": measures.rpo_messages,
@@ -71,7 +75,9 @@ def build_report(
         "verify": faults,
         "wall_seconds": extras["wall_seconds"],
         "subscriptions": [_subscription(each) for each in measures.subscriptions],
-        "kills": [_kill(each) for each in measures.kills],
+        "failovers": [_failover(each) for each in measures.failovers],
+        "kills": [_failover(each) for each in measures.failovers if each.kind == FailoverKind.KILL.value],
+        "phases": [_phase(each) for each in measures.phases],
     }
     replaced = sorted(set(report) & set(extras) - set(EXTRAS_NEEDED))
     if replaced:
@@ -79,45 +85,20 @@ def build_report(
     report |= {name: value for name, value in extras.items() if name not in report}
     report.setdefault("messages", measures.published)
     report["verify_details"] = found
-    failures = checks(report)
+    failures = list(failures_of(report))
     return report | {"passed": not failures, "failures": failures}
-
-
-def checks(report: Mapping[str, Any]) -> list[str]:
-    """What keeps the drill from passing, each in one sentence; empty if it passed."""
-    return list(_failures(report))
-
-
-def _failures(report: Mapping[str, Any]) -> Iterator[str]:
-    if report["confirmed"] == 0:
-        yield "no message was confirmed, so nothing was tried"
-    unconfirmed = report["published"] - report["confirmed"]
-    if unconfirmed > 0:
-        yield f"{unconfirmed:,} messages were sent and never confirmed"
-    for each in report["subscriptions"]:
-        if each["lost"]:
-            yield f"{each['lost']:,} confirmed messages never reached subscription {each['name']}"
-    if report["out_of_order"]:
-        yield f"{report['out_of_order']:,} messages came out of order by key within their origin"
-    if report["repeated_acked_over_1s_before_kill"]:
-        yield (
-            f"{report['repeated_acked_over_1s_before_kill']:,} messages were repeated to a cumulative subscription "
-            "although it had acknowledged them more than 1 s before a kill"
-        )
-    if report["late"] > report["rpo_messages"]:
-        yield f"{report['late']:,} messages came late, more than the {report['rpo_messages']:,} that were stranded"
-    for fault, count in report["verify"].items():
-        if count is None:
-            yield f"verify did not report {fault!r}"
-        elif count:
-            yield f"verify found {count:,} {fault}"
-    if report.get("unsettled"):
-        yield f"the clusters had not settled in time: {report['unsettled']}"
 
 
 def render_table(report: Mapping[str, Any]) -> RenderableType:
     """The result for a rich console."""
-    return Group(_verdict(report), _figures_table(report), _subscriptions_table(report), *_failure_lines(report))
+    return Group(
+        _verdict(report),
+        _figures_table(report),
+        _subscriptions_table(report),
+        *([_phases_table(report)] if len(report["phases"]) > 1 else []),
+        *(Text(f"not checked: {each}", style="dim") for each in report.get("not_checked", ())),
+        *_failure_lines(report),
+    )
 
 
 def write(report: Mapping[str, Any], series: Series, out_dir: Path) -> tuple[Path, Path]:
@@ -158,21 +139,41 @@ def _subscription(measured: SubscriptionMeasures) -> dict[str, Any]:
     return asdict(measured) | {"sync_lag_ms": _percentiles(measured.sync_lag_ms)}
 
 
-def _kill(measured: KillMeasures) -> dict[str, Any]:
+def _failover(measured: FailoverMeasures) -> dict[str, Any]:
     fields = asdict(measured)
     fields["first_delivery_seconds"] = {
         name: _rounded(value) for name, value in measured.first_delivery_seconds.items()
     }
-    for name in ("at_seconds", "restarted_at_seconds", "rto_seconds", "first_confirm_seconds"):
+    for name in ("cut_at_seconds", "at_seconds", "returned_at_seconds", "rto_seconds", "first_confirm_seconds"):
         fields[name] = _rounded(fields[name])
     return fields
 
 
+def _phase(measured: PhaseMeasures) -> dict[str, Any]:
+    return {
+        "name": measured.name,
+        "at_seconds": _rounded(measured.at_seconds),
+        "seconds": _rounded(measured.seconds),
+        "confirmed_per_second": _rounded(measured.per_second(measured.confirmed)),
+        "copied_per_second": _rounded(measured.per_second(measured.copied)),
+        "copy_lag_ms": _percentiles(measured.copy_lag_ms),
+        "sync_lag_ms": _percentiles(measured.sync_lag_ms),
+        "counts_per_second": {
+            counter: {cluster: _rounded(measured.per_second(count)) for cluster, count in by_cluster.items()}
+            for counter, by_cluster in measured.counts.items()
+        },
+    }
+
+
 def _verdict(report: Mapping[str, Any]) -> Text:
     word, style = ("passed", "bold green") if report["passed"] else ("FAILED", "bold red")
-    return Text.assemble(
-        f"Drill {report['scenario']} (engine {report['engine']}, seed {report['seed']}): ", (word, style)
-    )
+    return Text.assemble(f"Drill {report['scenario']} ({_about(report)}): ", (word, style))
+
+
+def _about(report: Mapping[str, Any]) -> str:
+    about = [f"engine {report['engine']}", f"seed {report['seed']}"]
+    about += [f"{name} {report[name]}" for name in ("sync", "links") if name in report]
+    return ", ".join(about)
 
 
 def _figures_table(report: Mapping[str, Any]) -> Table:
@@ -192,8 +193,7 @@ def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
         return f"{report[name]:,}"
 
     def lag(name: str) -> str:
-        p50, p99 = report[name]["p50"], report[name]["p99"]
-        return "–" if p50 is None else f"{p50:,.1f} / {p99:,.1f} ms"
+        return _shown_lag(report[name]) + (" ms" if report[name]["samples"] else "")
 
     rto = report["rto_seconds"]
     faults = sum(value or 0 for value in report["verify"].values())
@@ -203,17 +203,25 @@ def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     yield "consumed_unique", count("consumed_unique"), "received by every subscription", False
     yield "lost", count("lost"), "confirmed and never received", bool(report["lost"])
     yield "repeated", count("repeated"), "deliveries beyond the first (expected after a kill)", False
-    acked_late = report["repeated_acked_over_1s_before_kill"]
+    exact = report.get("sync", EXACT) == EXACT
+    acked_late, acked_planned = report["repeated_acked_over_1s_before_kill"], report["repeated_acked_before_planned"]
     yield (
         "repeated, acked > 1 s before",
         f"{acked_late:,}",
-        "… of what a cumulative subscription had acknowledged in time",
-        bool(acked_late),
+        "… of what had been acknowledged more than 1 s before an unplanned cut",
+        bool(acked_late) and exact,
     )
+    if any(each["kind"] == "planned" for each in report["failovers"]):
+        yield (
+            "repeated, acked before planned",
+            f"{acked_planned:,}",
+            "… of what had been acknowledged before a planned failover",
+            bool(acked_planned) and exact,
+        )
     yield "out_of_order", count("out_of_order"), "by key, within one origin", bool(report["out_of_order"])
     yield "late", count("late"), "stranded, and after a newer one of their key", False
-    yield "rpo_messages", count("rpo_messages"), "stranded at the killed cluster until it was back", False
-    yield "rto_seconds", "–" if rto is None else f"{rto:.2f} s", "from the kill to traffic elsewhere", False
+    yield "rpo_messages", count("rpo_messages"), "stranded at the cluster that was left, until it was back", False
+    yield "rto_seconds", "–" if rto is None else f"{rto:.2f} s", "from the failover to traffic elsewhere", False
     yield "copy_lag_ms", lag("copy_lag_ms"), "p50 / p99, confirmed here to seen there", False
     yield "sync_lag_ms", lag("sync_lag_ms"), "p50 / p99, acknowledged here to settled there", False
     yield "snapshot_mappings", count("snapshot_mappings"), "coarse mappings stored", False
@@ -240,6 +248,22 @@ def _subscriptions_table(report: Mapping[str, Any]) -> Table:
         name = f"{escape(each['name'])} [dim]({each['type']}{', cumulative' if each['cumulative'] else ''})[/]"
         table.add_row(name, *("–" if figure is None else f"{figure:,}" for figure in figures))
     return table
+
+
+def _phases_table(report: Mapping[str, Any]) -> Table:
+    table = Table(title="Phases", title_justify="left")
+    table.add_column("phase", overflow="fold")
+    for heading in ("seconds", "confirmed/s", "copied/s", "copy lag p50 / p99 ms", "sync lag p50 / p99 ms"):
+        table.add_column(heading, justify="right")
+    for phase in report["phases"]:
+        lags = [_shown_lag(phase[name]) for name in ("copy_lag_ms", "sync_lag_ms")]
+        rates = [f"{phase[name]:,.0f}" for name in ("confirmed_per_second", "copied_per_second")]
+        table.add_row(phase["name"], f"{phase['seconds']:,.1f}", *rates, *lags)
+    return table
+
+
+def _shown_lag(lag: Mapping[str, float | None]) -> str:
+    return "–" if lag["p50"] is None else f"{lag['p50']:,.1f} / {lag['p99']:,.1f}"
 
 
 def _failure_lines(report: Mapping[str, Any]) -> Iterator[Text]:

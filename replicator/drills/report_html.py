@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from replicator import __version__
+from replicator.drills.judge import EXACT
 from replicator.drills.series import Series
 from replicator.drills.svg_chart import Chart, Line, Outage, format_number, render_chart
 
@@ -22,12 +23,13 @@ _STYLE: Final = files("replicator.drills").joinpath("report_style.html").read_te
 _TILES: Final = (
     ("lost", "Lost", "confirmed messages that never reached a subscription"),
     ("out_of_order", "Out of order", "by key, within one origin"),
-    ("repeated_acked_over_1s_before_kill", "Repeated though settled", "acknowledged > 1 s before the kill, cumulative"),
-    ("rpo_messages", "RPO", "messages stranded at the killed cluster until it was back"),
-    ("rto_seconds", "RTO", "seconds from the kill until all traffic flowed elsewhere"),
+    ("repeated_acked_over_1s_before_kill", "Repeated though settled", "acknowledged > 1 s before the cut"),
+    ("rpo_messages", "RPO", "messages stranded at the cluster that was left"),
+    ("rto_seconds", "RTO", "seconds from the failover until all traffic flowed elsewhere"),
     ("repeated", "Repeated", "deliveries beyond the first"),
 )  # fmt: skip
-_BAD_UNLESS_ZERO: Final = frozenset({"lost", "out_of_order", "repeated_acked_over_1s_before_kill"})
+_BAD_UNLESS_ZERO: Final = frozenset({"lost", "out_of_order"})
+_BAD_IF_EXACT: Final = frozenset({"repeated_acked_over_1s_before_kill"})
 
 _FIGURES: Final = (
     ("published", "messages that a producer sent"),
@@ -36,17 +38,22 @@ _FIGURES: Final = (
     ("lost", "confirmed messages that a subscription never received, over all subscriptions"),
     ("repeated", "deliveries beyond a message's first, over all subscriptions"),
     ("repeated_acked_over_1s_before_kill",
-     "repeats after a kill of what a cumulative subscription had acknowledged more than 1 s before it"),
+     "repeats after an unplanned failover of what had been acknowledged more than 1 s before its cut"),
+    ("repeated_acked_before_planned",
+     "repeats after a planned failover of what had been acknowledged before it was begun"),
     ("out_of_order", "first deliveries behind a later one of the same key and origin, in ordered subscriptions"),
     ("late", "stranded messages that came after a newer one of their key; unavoidable in an unplanned cut"),
-    ("rpo_messages", "messages confirmed at a killed cluster that no other had at that moment"),
-    ("rto_seconds", "from a kill to the first confirm and each subscription's first delivery elsewhere"),
+    ("rpo_messages", "messages confirmed at a cluster that was left and that no other had at that moment"),
+    ("rto_seconds", "from a failover to the first confirm and each subscription's first delivery elsewhere"),
     ("copy_lag_ms", "from confirmation to being seen in the other cluster"),
-    ("sync_lag_ms", "from an acknowledgement to the mark-delete covering it in the other cluster"),
+    ("sync_lag_ms", "from an acknowledgement to being acknowledged in the other cluster"),
     ("snapshot_mappings", "coarse mappings between the clusters' positions"),
     ("subscription_updates", "update markers carried between the clusters"),
     ("wall_seconds", "the whole drill, verify included"),
 )  # fmt: skip
+
+_CUT_WORDS: Final = {"kill": "killed", "partition": "cut off"}
+"""What happened to the cluster that clients left; nothing did where they just moved."""
 
 
 def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | None = None) -> str:
@@ -73,7 +80,8 @@ def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | N
             _seconds_table(charts),
             "</section>",
             _subscriptions(report),
-            _kills(report),
+            _failovers(report),
+            _phases(report),
             _verify(report),
             _figures(report),
             _settings(report),
@@ -109,7 +117,7 @@ def _tiles(report: Mapping[str, Any]) -> str:
     tiles = []
     for name, label, meaning in _TILES:
         state = ""
-        if name in _BAD_UNLESS_ZERO:
+        if name in _BAD_UNLESS_ZERO or (name in _BAD_IF_EXACT and report.get("sync", EXACT) == EXACT):
             state = " bad" if report[name] else " good"
         tiles.append(
             f'<div class="tile{state}"><dt>{escape(label)}</dt><dd><strong>{_value(report[name])}</strong>'
@@ -119,7 +127,11 @@ def _tiles(report: Mapping[str, Any]) -> str:
 
 
 def _charts(report: Mapping[str, Any], series: Series) -> Iterator[Chart]:
-    outages = [Outage(kill["cluster"], kill["at_seconds"], kill["restarted_at_seconds"]) for kill in report["kills"]]
+    outages = [
+        Outage(each["cluster"], each["cut_at_seconds"], each["returned_at_seconds"], _CUT_WORDS[each["kind"]])
+        for each in report["failovers"]
+        if each["kind"] in _CUT_WORDS
+    ]
     width = series.bucket_seconds
 
     def rate(counts: Sequence[int]) -> list[float | None]:
@@ -159,7 +171,7 @@ def _describe(unit: str, lines: Sequence[Line], outages: Sequence[Outage]) -> st
         sentences.append(f"{line.label}: {highest}.")
     for outage in outages:
         back = "" if outage.end_seconds is None else f", back at {format_number(round(outage.end_seconds, 1))} s"
-        sentences.append(f"{outage.cluster} killed at {format_number(round(outage.start_seconds, 1))} s{back}.")
+        sentences.append(f"{outage.cluster} {outage.word} at {format_number(round(outage.start_seconds, 1))} s{back}.")
     return " ".join(sentences)
 
 
@@ -200,23 +212,48 @@ def _subscriptions(report: Mapping[str, Any]) -> str:
     return _table("Subscriptions", headings, rows)
 
 
-def _kills(report: Mapping[str, Any]) -> str:
-    if not report["kills"]:
+def _failovers(report: Mapping[str, Any]) -> str:
+    if not report["failovers"]:
         return ""
     names = [each["name"] for each in report["subscriptions"]]
     headings = (
-        "cluster", "killed at s", "back at s", "RPO messages", "RTO s", "first confirm elsewhere after s",
-        *(f"first delivery of {name} elsewhere after s" for name in names),
+        "from", "to", "kind", "cut at s", "clients left at s", "back at s", "RPO messages", "RTO s",
+        "first confirm elsewhere after s", *(f"first delivery of {name} elsewhere after s" for name in names),
     )  # fmt: skip
     rows = [
         [
-            kill["cluster"], kill["at_seconds"], kill["restarted_at_seconds"], kill["rpo_messages"],
-            kill["rto_seconds"], kill["first_confirm_seconds"],
-            *(kill["first_delivery_seconds"].get(name) for name in names),
+            each["cluster"], each["to"], each["kind"], each["cut_at_seconds"], each["at_seconds"],
+            each["returned_at_seconds"], each["rpo_messages"], each["rto_seconds"], each["first_confirm_seconds"],
+            *(each["first_delivery_seconds"].get(name) for name in names),
         ]
-        for kill in report["kills"]
+        for each in report["failovers"]
     ]  # fmt: skip
-    return _table("Kills", headings, rows)
+    return _table("Failovers", headings, rows)
+
+
+def _phases(report: Mapping[str, Any]) -> str:
+    if len(report["phases"]) < 2:
+        return ""
+    counters = list(dict.fromkeys(name for phase in report["phases"] for name in phase["counts_per_second"]))
+    headings = (
+        "phase", "seconds", "confirmed/s", "copied/s", "copy lag p50 / p99 ms", "sync lag p50 / p99 ms",
+        *(f"{name}/s by cluster" for name in counters),
+    )  # fmt: skip
+    rows = [
+        [
+            phase["name"], phase["seconds"], phase["confirmed_per_second"], phase["copied_per_second"],
+            phase["copy_lag_ms"], phase["sync_lag_ms"],
+            *(
+                ", ".join(
+                    f"{cluster} {format_number(value)}"
+                    for cluster, value in phase["counts_per_second"].get(name, {}).items()
+                )
+                for name in counters
+            ),
+        ]
+        for phase in report["phases"]
+    ]  # fmt: skip
+    return _table("Phases", headings, rows)
 
 
 def _verify(report: Mapping[str, Any]) -> str:

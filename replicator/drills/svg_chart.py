@@ -36,11 +36,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A cluster was down from one moment to another (None: to the end), in seconds of the chart."""
+    """A cluster was down, or cut off, from one moment to another (None: to the end), in seconds of the chart."""
 
     cluster: str
     start_seconds: float
     end_seconds: float | None
+    word: str = "killed"
+    """What happened to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ def _outage_marks(chart: Chart) -> Iterator[str]:
         (seconds, kind, f"{outage.cluster} {word}")
         for outage in chart.outages
         for seconds, kind, word in (
-            (outage.start_seconds, "kill", "killed"),
+            (outage.start_seconds, "kill", outage.word),
             (outage.end_seconds, "back", "back"),
         )
         if seconds is not None

@@ -5,6 +5,8 @@ All work on one-dimensional numpy arrays of equal length and none changes its ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from replicator.drills.observations import Column
@@ -67,3 +69,17 @@ def nearest_ranks_by_group(groups: Column, values: Column, group_count: int, per
     ends = np.cumsum(np.bincount(groups, minlength=group_count))
     starts = np.concatenate(([0], ends[:-1]))
     return [nearest_rank(ordered[start:end], percent) for start, end in zip(starts, ends, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Nearest-rank percentiles of ``samples`` values, in milliseconds; None without samples."""
+
+    p50: float | None
+    p99: float | None
+    samples: int
+
+
+def percentiles(samples: Column) -> Percentiles:
+    ordered = np.sort(samples)
+    return Percentiles(nearest_rank(ordered, 50), nearest_rank(ordered, 99), len(ordered))

@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.drills.measures import Percentiles, measure
-from replicator.drills.observations import DrillSubscription, Observations
+from replicator.drills.observations import DrillSubscription, FailoverKind, Observations, Place
 from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
 
 SUBSCRIPTIONS = (
     DrillSubscription("ordered", SubscriptionType.EXCLUSIVE, cumulative=True),
     DrillSubscription("shared", SubscriptionType.SHARED, cumulative=False),
-    DrillSubscription("shared-too", SubscriptionType.SHARED, cumulative=False),
+    DrillSubscription("keyed", SubscriptionType.KEY_SHARED, cumulative=False),
 )
 NAMES = [each.name for each in SUBSCRIPTIONS]
+ORDERED = [each.name for each in SUBSCRIPTIONS if each.ordered]
 CLUSTERS = ("a", "b", "c")
 
 
@@ -52,21 +53,31 @@ class Ack(NamedTuple):
 class Copy(NamedTuple):
     cluster: str
     id: int
-    position: Position
+    place: Place
     time_s: float
 
 
-class Poll(NamedTuple):
+class Cover(NamedTuple):
     subscription: str
     cluster: str
-    position: Position
+    first: Place
+    last: Place
     time_s: float
 
 
-class Kill(NamedTuple):
+class Failover(NamedTuple):
+    kind: FailoverKind
     cluster: str
+    to: str
+    cut_s: float
     time_s: float
     high_waters: list[tuple[str, Position]]
+
+
+class Break(NamedTuple):
+    source: str
+    destination: str
+    time_s: float
 
 
 @dataclass
@@ -77,9 +88,11 @@ class History:
     receipts: list[Receipt] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    kills: list[Kill] = field(default_factory=list)
-    restarts: list[tuple[str, float]] = field(default_factory=list)
+    covers: list[Cover] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
+    returns: list[tuple[str, float]] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    repairs: list[Break] = field(default_factory=list)
 
     def observations(self) -> Observations:
         seen = Observations(SUBSCRIPTIONS)
@@ -96,19 +109,23 @@ class History:
         for a in self.acks:
             seen.acked(a.subscription, a.cluster, a.id, a.time_s)
         for o in self.copies:
-            seen.observed(o.cluster, o.id, o.position, o.time_s)
-        for p in self.polls:
-            seen.mark_delete(p.subscription, p.cluster, p.position, p.time_s)
-        for kill in self.kills:
-            number = seen.killed(kill.cluster, kill.time_s)
-            for survivor, position in kill.high_waters:
+            seen.observed(o.cluster, o.id, Position(o.place.ledger, o.place.entry), o.place.batch_index, o.time_s)
+        for cover in self.covers:
+            seen.covered(*cover)
+        for f in self.failovers:
+            number = seen.failed_over(f.kind, f.cluster, f.to, f.cut_s, f.time_s)
+            for survivor, position in f.high_waters:
                 seen.high_water(number, survivor, position)
-        for cluster, time_s in self.restarts:
-            seen.restarted(cluster, time_s)
+        for cluster, time_s in self.returns:
+            seen.returned(cluster, time_s)
+        for b in self.breaks:
+            seen.link_broke(*b)
+        for b in self.repairs:
+            seen.link_repaired(*b)
         return seen
 
 
-def random_history(seed: int, messages: int, events: int, kills: int) -> History:
+def random_history(seed: int, messages: int, events: int, failovers: int) -> History:
     """Dense: few messages, keys, clusters, positions and moments, so that ties and repeats are the rule."""
     chance = random.Random(seed)
     if not messages:
@@ -122,6 +139,15 @@ def random_history(seed: int, messages: int, events: int, kills: int) -> History
 
     def mark() -> Position:
         return chance.choice((position(), position(), Position(0, -1), Position(2, -1)))
+
+    def place() -> Place:
+        return Place(*position(), chance.choice((-1, 0, 1, 2)))
+
+    def failover() -> Failover:
+        time_s = moment() + 1
+        marks = [(cluster(), mark()) for _ in range(chance.randint(1, 2))]
+        cut_s = time_s - chance.choice((0, 0, 0.5, 2))
+        return Failover(chance.choice(list(FailoverKind)), cluster(), cluster(), cut_s, time_s, marks)
 
     def cluster() -> str:
         return chance.choice(CLUSTERS)
@@ -144,16 +170,12 @@ def random_history(seed: int, messages: int, events: int, kills: int) -> History
             lambda: Receipt(name(), cluster(), message(), cluster(), position(), chance.randrange(2), moment())
         ),
         acks=some(lambda: Ack(name(), cluster(), message(), moment())),
-        copies=some(lambda: Copy(cluster(), message(), position(), moment())),
-        polls=some(lambda: Poll(name(), cluster(), mark(), moment())),
-        kills=sorted(
-            (
-                Kill(cluster(), moment() + 1, [(cluster(), mark()) for _ in range(chance.randint(1, 2))])
-                for _ in range(kills)
-            ),
-            key=lambda kill: kill.time_s,
-        ),
-        restarts=some(lambda: (cluster(), moment() + 1), 0.1),
+        copies=some(lambda: Copy(cluster(), message(), place(), moment())),
+        covers=some(lambda: Cover(name(), cluster(), *sorted((place(), place())), moment())),
+        failovers=sorted((failover() for _ in range(failovers)), key=lambda each: each.time_s),
+        returns=some(lambda: (cluster(), moment() + 1), 0.1),
+        breaks=some(lambda: Break(cluster(), cluster(), moment()), 0.05),
+        repairs=some(lambda: Break(cluster(), cluster(), moment()), 0.1),
     )
 
 
@@ -162,7 +184,7 @@ histories = st.builds(
     seed=st.integers(0, 2**32),
     messages=st.integers(0, 8),
     events=st.integers(0, 60),
-    kills=st.integers(0, 3),
+    failovers=st.integers(0, 3),
 )
 
 
@@ -172,21 +194,32 @@ class Reference:
     def __init__(self, history: History) -> None:
         self.h = history
         self.confirm = {each.id: each for each in history.confirms}
-        self.stranded = {message_id for kill in history.kills for message_id in self.stranded_at(kill)}
+        self.stranded = {message_id for each in history.failovers for message_id in self.stranded_at(each)}
 
     def in_time(self, events: Iterable[Any]) -> list[Any]:
         return sorted(events, key=lambda event: event.time_s)
 
-    def restart_after(self, kill: Kill) -> float:
-        return min((t for c, t in self.h.restarts if c == kill.cluster and t >= kill.time_s), default=math.inf)
+    def return_after(self, failover: Failover) -> float:
+        return min((t for c, t in self.h.returns if c == failover.cluster and t >= failover.cut_s), default=math.inf)
 
-    def stranded_at(self, kill: Kill) -> set[int]:
-        high = max(position for _survivor, position in kill.high_waters)
+    def stranded_at(self, failover: Failover) -> set[int]:
+        high = max(position for _survivor, position in failover.high_waters)
         return {
             c.id
             for c in self.h.confirms
-            if c.cluster == kill.cluster and c.position > high and c.time_s < self.restart_after(kill)
+            if c.cluster == failover.cluster and c.position > high and c.time_s < self.return_after(failover)
         }
+
+    def broken(self, source: str, destination: str, from_s: float, to_s: float) -> bool:
+        def repaired_s(broke: Break) -> float:
+            times_s = [r.time_s for r in self.h.repairs if r[:2] == broke[:2] and r.time_s >= broke.time_s]
+            return min(times_s, default=math.inf)
+
+        return any(
+            each.time_s <= to_s and repaired_s(each) >= from_s
+            for each in self.h.breaks
+            if (each.source, each.destination) == (source, destination)
+        )
 
     def deliveries(self, subscription: str) -> tuple[list[Receipt], list[Receipt]]:
         first: list[Receipt] = []
@@ -204,16 +237,17 @@ class Reference:
             first.setdefault(ack.id, ack)
         return list(first.values())
 
-    def repeated_acked(self, subscription: str) -> int:
+    def repeated_acked(self, subscription: str, *, planned: bool, margin_s: float) -> int:
         return sum(
             any(
-                kill.time_s < repeat.time_s
+                each.time_s < repeat.time_s
                 and any(
-                    ack.id == repeat.id and kill.time_s - ack.time_s > 1
+                    ack.id == repeat.id and each.cut_s - ack.time_s > margin_s
                     for ack in self.h.acks
                     if ack.subscription == subscription
                 )
-                for kill in self.h.kills
+                for each in self.h.failovers
+                if each.kind.planned == planned
             )
             for repeat in self.deliveries(subscription)[1]
         )
@@ -252,47 +286,40 @@ class Reference:
     def copy_lags(self) -> list[tuple[Copy, float]]:
         lags = []
         for copy in self.copies_elsewhere():
-            confirmed_s = self.confirm[copy.id].time_s
-            was_down = any(
-                kill.cluster == copy.cluster and kill.time_s <= copy.time_s and self.restart_after(kill) >= confirmed_s
-                for kill in self.h.kills
-            )
-            if copy.id not in self.stranded and not was_down:
-                lags.append((copy, max(copy.time_s - confirmed_s, 0) * 1000))
+            confirm = self.confirm[copy.id]
+            if not self.broken(confirm.cluster, copy.cluster, confirm.time_s, copy.time_s):
+                lags.append((copy, max(copy.time_s - confirm.time_s, 0) * 1000))
         return lags
 
     def sync_lags_ms(self, subscription: str) -> list[float]:
-        end_s = min((kill.time_s for kill in self.h.kills), default=math.inf)
+        end_s = next((each.cut_s for each in self.h.failovers), math.inf)
         lags = []
         for ack in self.first_acks(subscription):
             for copy in self.first_copies():
                 if copy.id != ack.id or copy.cluster == ack.cluster or ack.time_s >= end_s:
                     continue
                 covering = [
-                    poll.time_s
-                    for poll in self.h.polls
-                    if (poll.subscription, poll.cluster) == (subscription, copy.cluster)
-                    and poll.time_s < end_s
-                    and poll.position >= copy.position
+                    cover.time_s
+                    for cover in self.h.covers
+                    if (cover.subscription, cover.cluster) == (subscription, copy.cluster)
+                    and cover.time_s < end_s
+                    and cover.first <= copy.place <= cover.last
                 ]
-                if covering:
+                if covering and not self.broken(ack.cluster, copy.cluster, ack.time_s, min(covering)):
                     lags.append(max(min(covering) - ack.time_s, 0) * 1000)
         return lags
 
-    def rto(self, kill: Kill) -> tuple[float | None, dict[str, float | None], float | None]:
+    def rto(self, failover: Failover) -> tuple[float | None, dict[str, float | None], float | None]:
         def since(times_s: list[float]) -> float | None:
-            return min(times_s, default=None) if not times_s else min(times_s) - kill.time_s
+            return min(times_s) - failover.time_s if times_s else None
 
-        confirm = since([c.time_s for c in self.h.confirms if c.cluster != kill.cluster and c.time_s > kill.time_s])
+        def elsewhere(event: Any) -> bool:
+            return bool(event.cluster != failover.cluster and event.time_s > failover.time_s)
+
+        confirm = since([c.time_s for c in self.h.confirms if elsewhere(c)])
         first = {
-            each.name: since(
-                [
-                    r.time_s
-                    for r in self.h.receipts
-                    if r.subscription == each.name and r.cluster != kill.cluster and r.time_s > kill.time_s
-                ]
-            )
-            for each in SUBSCRIPTIONS
+            name: since([r.time_s for r in self.h.receipts if r.subscription == name and elsewhere(r)])
+            for name in NAMES
         }
         return confirm, first, max((v for v in (confirm, *first.values()) if v is not None), default=None)
 
@@ -321,8 +348,11 @@ def test_measures_equal_the_reference(history: History) -> None:
     assert measures.consumed_unique == len(set.intersection(*received))
     assert measures.lost == sum(map(expected.lost, NAMES))
     assert measures.repeated == sum(len(expected.deliveries(name)[1]) for name in NAMES)
-    assert measures.repeated_acked_over_1s_before_kill == expected.repeated_acked("ordered")
-    assert measures.out_of_order == expected.out_of_order("ordered")
+    unplanned = {name: expected.repeated_acked(name, planned=False, margin_s=1) for name in NAMES}
+    planned = {name: expected.repeated_acked(name, planned=True, margin_s=0) for name in NAMES}
+    assert measures.repeated_acked_over_1s_before_kill == sum(unplanned.values())
+    assert measures.repeated_acked_before_planned == sum(planned.values())
+    assert measures.out_of_order == sum(map(expected.out_of_order, ORDERED))
     assert measures.rpo_messages == len(expected.stranded)
     assert measures.late == len(set.union(*map(expected.overtaken, NAMES)) & expected.stranded)
     assert measures.late <= measures.rpo_messages
@@ -338,21 +368,23 @@ def test_measures_equal_the_reference(history: History) -> None:
         assert each.acknowledged == len(expected.first_acks(name))
         assert each.lost == expected.lost(name)
         assert each.repeated == len(repeats)
-        assert each.repeated_acked_over_1s_before_kill == expected.repeated_acked(name)
+        assert each.repeated_acked_over_1s_before_kill == unplanned[name]
+        assert each.repeated_acked_before_planned == planned[name]
         assert each.out_of_order == (expected.out_of_order(name) if subscription.ordered else None)
         assert each.overtaken == (len(overtaken - expected.stranded) if subscription.ordered else None)
         assert each.late == len(overtaken & expected.stranded)
         assert each.sync_lag_ms == percentiles(expected.sync_lags_ms(name))
 
-    assert len(measures.kills) == len(history.kills)
-    for kill, made in zip(history.kills, measures.kills, strict=True):
-        confirm, first_delivery, rto = expected.rto(kill)
-        assert (made.cluster, made.rpo_messages) == (kill.cluster, len(expected.stranded_at(kill)))
+    assert len(measures.failovers) == len(history.failovers)
+    for failover, made in zip(history.failovers, measures.failovers, strict=True):
+        confirm, first_delivery, rto = expected.rto(failover)
+        assert (made.kind, made.cluster, made.to) == (failover.kind.value, failover.cluster, failover.to)
+        assert made.rpo_messages == len(expected.stranded_at(failover))
         assert made.first_confirm_seconds == confirm
         assert made.first_delivery_seconds == first_delivery
         assert made.rto_seconds == rto
     assert measures.rto_seconds == max(
-        (kill.rto_seconds for kill in measures.kills if kill.rto_seconds is not None), default=None
+        (each.rto_seconds for each in measures.failovers if each.rto_seconds is not None), default=None
     )
 
 
@@ -361,7 +393,7 @@ def test_series_hold_each_event_once_in_its_second(history: History) -> None:
     series = measure(history.observations()).series
     expected = Reference(history)
     starts = [t for _, t in history.sends] + [c.time_s for c in history.confirms]
-    start_s = min([*starts, *(kill.time_s for kill in history.kills)], default=0.0)
+    start_s = min([*starts, *(each.time_s for each in history.failovers)], default=0.0)
 
     def counts(times_s: Iterable[float]) -> list[int]:
         buckets = [0] * len(series)

@@ -1,0 +1,130 @@
+"""The verdict: what keeps a drill from passing, read from its report. Pure.
+
+What is always judged is in :func:`failures`; what only some scenarios are judged by
+(:class:`~replicator.drills.scenarios.catalog.Judged`) compares the phases "before" and "during".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from replicator.drills.scenarios.catalog import BEFORE, DURING, Judged
+
+EXACT: Final = "exact"
+RATE_SHARE_MIN: Final = 0.75
+"""Of the rate before: less is not "the same rate" even on a busy machine."""
+LAG_FACTOR_MAX: Final = 2.0
+LAG_SLACK_MS: Final = 250.0
+"""Lags of milliseconds double by chance."""
+
+Report = Mapping[str, Any]
+
+
+def failures(report: Report) -> Iterator[str]:
+    """What keeps the drill from passing, each in one sentence."""
+    yield from _of_messages(report)
+    yield from _of_repeats(report)
+    yield from _of_verify(report)
+    if report.get("unsettled"):
+        yield f"the clusters had not settled in time: {report['unsettled']}"
+    for name in report.get("judged", ()):
+        match Judged[name]:
+            case Judged.TRAFFIC_GOES_ON:
+                yield from _of_traffic(report)
+            case Judged.SYNC_GOES_ON:
+                yield from _of_sync(report)
+            case Judged.DATABASES_BACK:
+                yield from _of_databases(report)
+
+
+def _of_messages(report: Report) -> Iterator[str]:
+    if report["confirmed"] == 0:
+        yield "no message was confirmed, so nothing was tried"
+    unconfirmed = report["published"] - report["confirmed"]
+    if unconfirmed > 0:
+        yield f"{unconfirmed:,} messages were sent and never confirmed"
+    for each in report["subscriptions"]:
+        if each["lost"]:
+            yield f"{each['lost']:,} confirmed messages never reached subscription {each['name']}"
+        if each["out_of_order"]:
+            yield f"{each['out_of_order']:,} messages reached {each['name']} out of order by key within their origin"
+    if report["late"] > report["rpo_messages"]:
+        yield f"{report['late']:,} messages came late, more than the {report['rpo_messages']:,} that were stranded"
+
+
+def _of_repeats(report: Report) -> Iterator[str]:
+    exact = report.get("sync", EXACT) == EXACT
+    for each in report["subscriptions"]:
+        # Mark-delete positions say nothing of what was acknowledged beyond them: that is repeated, and not judged.
+        if (exact or each["cumulative"]) and each["repeated_acked_over_1s_before_kill"]:
+            yield (
+                f"{each['repeated_acked_over_1s_before_kill']:,} messages were repeated to {each['name']} although it "
+                "had acknowledged them more than 1 s before the cut"
+            )
+        if exact and each["repeated_acked_before_planned"]:
+            yield (
+                f"{each['repeated_acked_before_planned']:,} messages were repeated to {each['name']} although it had "
+                "acknowledged them before a planned failover was begun"
+            )
+    for each in report["failovers"]:
+        if each["kind"] == "planned" and each["rpo_messages"]:
+            yield f"{each['rpo_messages']:,} messages were stranded at {each['cluster']} by a planned failover"
+
+
+def _of_verify(report: Report) -> Iterator[str]:
+    for fault, count in report["verify"].items():
+        if count is None:
+            yield f"verify did not report {fault!r}"
+        elif count:
+            yield f"verify found {count:,} {fault}"
+
+
+def _phase(report: Report, name: str) -> Mapping[str, Any] | None:
+    return next((phase for phase in report["phases"] if phase["name"] == name), None)
+
+
+def _of_traffic(report: Report) -> Iterator[str]:
+    before, during = _phase(report, BEFORE), _phase(report, DURING)
+    if before is None or during is None:
+        yield "the phases before and during the disturbance were not recorded"
+        return
+    yield from _slower("messages confirmed", before["confirmed_per_second"], during["confirmed_per_second"])
+
+
+def _of_sync(report: Report) -> Iterator[str]:
+    """Between the pair: copies and updates as before, and the other's share of the mappings as before."""
+    before, during = _phase(report, BEFORE), _phase(report, DURING)
+    if before is None or during is None:
+        yield "the phases before and during the loss were not recorded"
+        return
+    yield from _slower("messages copied", before["copied_per_second"], during["copied_per_second"])
+    for counter in ("updates_sent", "updates_applied", "mappings"):
+        # Each peer that answers gives mappings of its own; of the lost one there are none.
+        share = 1 / (len(report["clusters"]) - 1) if counter == "mappings" else 1.0
+        for cluster in report["pair"]:
+            was = before["counts_per_second"].get(counter, {}).get(cluster)
+            now = during["counts_per_second"].get(counter, {}).get(cluster)
+            if was is None or now is None:
+                yield f"{counter} of {cluster} was not counted"
+            else:
+                yield from _slower(f"{counter} at {cluster}", was * share, now)
+    for lag in ("copy_lag_ms", "sync_lag_ms"):
+        was, now = before[lag]["p99"], during[lag]["p99"]
+        if was is None or now is None:
+            yield f"{lag} was not measured before and during the loss"
+        elif now > was * LAG_FACTOR_MAX + LAG_SLACK_MS:
+            yield f"{lag} p99 was {was:,.0f} ms before and {now:,.0f} ms during the loss"
+
+
+def _slower(what: str, before: float, during: float) -> Iterator[str]:
+    if during < before * RATE_SHARE_MIN:
+        yield f"{what} went on at {during:,.1f} a second, {before:,.1f} before: not the same rate"
+
+
+def _of_databases(report: Report) -> Iterator[str]:
+    for cluster, state in report["databases"].items():
+        if state != "up":
+            yield f"the database of {cluster} is {state} at the end"
+    if not report["snapshot_mappings"]:
+        yield "the databases hold no mappings at the end"

@@ -1,0 +1,67 @@
+"""What can be wrong with a directed link, and when a piece of its bytes may arrive. Pure; the proxy of
+:mod:`replicator.drills.faults` acts on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Flow(Enum):
+    """A direction of the bytes of a link's connections."""
+
+    FORTH = "forth"
+    """From the link's source to its destination."""
+    BACK = "back"
+    """The destination's answers."""
+
+
+BOTH: Final = frozenset(Flow)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFault:
+    """The state of a link; the default is a healthy one."""
+
+    cut: bool = False
+    """Open connections are reset, and new ones are refused."""
+    refuse: bool = False
+    """New connections are refused; open ones go on."""
+    black_hole: frozenset[Flow] = frozenset()
+    """Nothing passes in these directions, and nobody is told: connections stay open and silent."""
+    delay_ms: int = 0
+    """Each way."""
+    rate_bytes: int | None = None
+    """Per second, each way and connection."""
+
+    @property
+    def refuses(self) -> bool:
+        return self.cut or self.refuse
+
+    @property
+    def breaks(self) -> bool:
+        """Whether copies do not arrive at all, rather than late."""
+        return self.refuses or bool(self.black_hole)
+
+
+HEALTHY: Final = LinkFault()
+CUT: Final = LinkFault(cut=True)
+BLACK_HOLE: Final = LinkFault(black_hole=BOTH)
+
+
+class Shaper:
+    """When pieces of one direction of a connection are due; they stay in order."""
+
+    __slots__ = ("_due_s", "_free_s")
+
+    def __init__(self) -> None:
+        self._free_s = 0.0
+        self._due_s = 0.0
+
+    def due_s(self, now_s: float, size_bytes: int, fault: LinkFault) -> float:
+        """When a piece that comes at ``now_s`` has passed: after the one before it, at the rate, and the delay."""
+        sending_s = 0.0 if fault.rate_bytes is None else size_bytes / fault.rate_bytes
+        self._free_s = max(self._free_s, now_s) + sending_s
+        self._due_s = max(self._due_s, self._free_s + fault.delay_ms / 1000)
+        return self._due_s

@@ -1,0 +1,46 @@
+"""PostgreSQL servers that the drill runs in the workers' places, so that it can stop them and keep them stopped.
+
+A worker starts its embedded server again by itself within seconds. For the scenario in which the database is away the
+drill therefore runs the same server in the same directory itself, and gives the worker its URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from replicator.drills.errors import DrillError
+from replicator.embedded_postgres import EmbeddedPostgres
+from replicator.topology import EMBEDDED, Topology
+
+
+class OwnDatabases:
+    """One server for each cluster of the topology, all of which must have ``database: embedded``."""
+
+    def __init__(self, topology: Topology) -> None:
+        for cluster in topology.clusters:
+            if cluster.database != EMBEDDED:
+                raise DrillError(
+                    f"{topology.path}: clusters.{cluster.name}.database: --scenario postgres-down stops the "
+                    f"database, and a server that the drill did not start is left alone; write `{EMBEDDED}`"
+                )
+        self._topology = topology
+        self._servers = {cluster.name: EmbeddedPostgres(cluster.data) for cluster in topology.clusters}
+        self._urls: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Start all; raises :class:`EmbeddedPostgresError`."""
+        for name, server in self._servers.items():
+            url = await asyncio.to_thread(server.start)
+            assert self._urls.setdefault(name, url) == url, "the worker knows the server by the URL of its first start"
+
+    async def stop(self) -> None:
+        for server in self._servers.values():
+            await asyncio.to_thread(server.stop)
+
+    def topology(self) -> Topology:
+        """With the servers' URLs; after the first :meth:`start`."""
+        clusters = tuple(
+            cluster.model_copy(update={"database": self._urls[cluster.name]}) for cluster in self._topology.clusters
+        )
+        return replace(self._topology, clusters=clusters)

@@ -1,0 +1,104 @@
+"""Where drills are kept: each run and its report, in Postgres.
+
+Owns which database that is: the one named by ``--store``, else that of the topology's first cluster, else one of the
+drill's own in its directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from replicator.database import Database
+from replicator.drills.errors import DrillError
+from replicator.topology import EMBEDDED, Topology, mask_password
+from snapshots.repository import DrillRun, SnapshotRepository
+
+STORE_DIRECTORY: Final = "runs"
+"""Inside the directory that is named: the drill's own server and its files."""
+ID_PREFIX_CHARS_MIN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A database for drill runs: ``setting`` as in a topology file, with the directory of an embedded one."""
+
+    setting: str
+    data: Path
+
+    @property
+    def shown(self) -> str:
+        """For people, without passwords."""
+        return str(self.data) if self.setting == EMBEDDED else mask_password(self.setting)
+
+
+def find_place(store: str | None, out_dir: Path, topology: Topology | None) -> StorePlace:
+    """Where a drill is to be kept, or runs are to be looked for."""
+    if store is not None and "://" in store:
+        return StorePlace(store, out_dir)
+    if store is not None:
+        return StorePlace(EMBEDDED, Path(store) / STORE_DIRECTORY)
+    if topology is not None:
+        first = topology.clusters[0]
+        return StorePlace(first.database, first.data)
+    return StorePlace(EMBEDDED, out_dir / STORE_DIRECTORY)
+
+
+@asynccontextmanager
+async def opened_store(place: StorePlace, *, make: bool = False) -> AsyncIterator[SnapshotRepository]:
+    """The repository there. Raises :class:`DatabaseError`; :class:`DrillError` where nothing was ever kept, unless
+    ``make``."""
+    if place.setting == EMBEDDED and not make and not (place.data / "postgres").is_dir():
+        raise DrillError(f"no drills are kept in {place.shown}; name the place with --store DIR|URL or --topology FILE")
+    database = Database(place.setting, place.data, cluster="drills", known_good=False)
+    try:
+        await database.start()
+        assert database.engine is not None
+        yield SnapshotRepository(database.engine, "")
+    finally:
+        await database.stop()
+
+
+def new_run(scenario: str, topology: Topology, started_at: datetime, report: dict[str, Any]) -> DrillRun:
+    """A run that is over."""
+    moment = started_at.astimezone(UTC)
+    suffix = hashlib.sha256(f"{scenario}{moment.isoformat()}".encode()).hexdigest()[:4]
+    run_id = f"{moment:%Y%m%d-%H%M%S}-{suffix}"
+    return DrillRun(
+        run_id, scenario, digest_of(topology), moment, datetime.now(UTC), report["passed"], report | {"id": run_id}
+    )
+
+
+def digest_of(topology: Topology) -> str:
+    """Tells topologies apart by what matters for comparing drills: not by ports, directories and databases."""
+    shape = {
+        "clusters": list(topology.names),
+        "links": [str(link) for link in topology.links],
+        "sync": topology.sync.model_dump(),
+        "pipeline": topology.pipeline.model_dump(),
+    }
+    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:12]
+
+
+async def find_run(repository: SnapshotRepository, wanted: str) -> DrillRun:
+    """The run of that id, of the id that begins so, or the newest one (``latest``); raises :class:`DrillError`."""
+    runs = await repository.drill_runs()
+    if wanted == "latest":
+        found = runs[:1]
+    else:
+        found = [run for run in runs if run.id == wanted]
+        if not found and len(wanted) >= ID_PREFIX_CHARS_MIN:
+            found = [run for run in runs if run.id.startswith(wanted)]
+    if len(found) != 1:
+        problem = f"{len(found)} drills have an id that begins" if found else "there is no drill whose id begins"
+        raise DrillError(f"{problem} with {wanted[:60]!r}; see `replicator drills list`")
+    run = await repository.drill_run(found[0].id)
+    if run is None:
+        raise DrillError(f"drill {wanted[:60]!r} is not there any more")
+    return run

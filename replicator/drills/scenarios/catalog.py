@@ -1,0 +1,289 @@
+"""The scenarios by their names: what happens, what it needs, and what is judged besides what every drill is judged by.
+
+Pure: a scenario makes its steps from a random source; the same source makes the same steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from replicator.drills.errors import DrillError
+from replicator.drills.link_fault import BLACK_HOLE, CUT, HEALTHY, LinkFault
+from replicator.drills.observations import FailoverKind
+from replicator.drills.scenarios.steps import (
+    CaughtUp,
+    Confirmed,
+    Disturb,
+    FailOver,
+    Kill,
+    Move,
+    Pause,
+    Phase,
+    Role,
+    Start,
+    StartDatabases,
+    Step,
+    StopDatabases,
+)
+
+BEFORE: Final = "before"
+DURING: Final = "during"
+AFTER: Final = "after"
+
+_PRIMARY, _SECONDARY, _BYSTANDER = Role.PRIMARY, Role.SECONDARY, Role.BYSTANDER
+_AWAY: Final = 0.2
+"""A killed worker stays away for this share of the messages, so that both sides take new ones alone."""
+_SETTLING_SECONDS: Final = (1.5, 3.5)
+"""Before a move with nothing broken: by then the last updates have followed the messages."""
+_FLAPS: Final = 12
+_SLOW: Final = LinkFault(delay_ms=100, rate_bytes=1024 * 1024)
+
+
+class Need(Enum):
+    """What a scenario cannot do without."""
+
+    LINK_BACK = "links both ways"
+    OWN_WORKERS = "workers that it may start, stop and kill"
+    LINK_FAULTS = "links that it may disturb"
+    DATABASES = "databases that it may stop"
+    THREE_CLUSTERS = "three clusters"
+
+
+class Judged(Enum):
+    """What is judged only in some scenarios."""
+
+    TRAFFIC_GOES_ON = "clients confirm as many messages a second during it as before it"
+    SYNC_GOES_ON = "the pair copies, maps and updates during it at the rate and lag of before it"
+    DATABASES_BACK = "the databases are up again at the end, and hold mappings"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario; ``summary`` is a line for ``--help`` and the docs."""
+
+    name: str
+    summary: str
+    make_steps: Callable[[random.Random], Iterator[Step]]
+    needs: frozenset[Need]
+    judged: frozenset[Judged] = frozenset()
+    moves_everybody: bool = False
+    """Whether it uses the service's own failover, which moves all clients of a cluster."""
+
+    def steps(self, source: random.Random) -> tuple[Step, ...]:
+        return tuple(self.make_steps(source))
+
+
+def _kill_primary(_source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.5)
+    yield Kill(_PRIMARY)
+    yield Phase(DURING)
+    yield Move(_SECONDARY, FailoverKind.KILL)
+    yield Confirmed(0.5 + _AWAY)
+    yield Start(_PRIMARY)
+    yield Phase(AFTER)
+
+
+def _kill_each(source: random.Random) -> Iterator[Step]:
+    first, second = source.uniform(0.1, 0.3), source.uniform(0.55, 0.75)
+    yield Phase(BEFORE)
+    yield Confirmed(first)
+    yield Kill(_PRIMARY)
+    yield Move(_SECONDARY, FailoverKind.KILL)
+    yield Confirmed(first + _AWAY)
+    yield Start(_PRIMARY)
+    yield Confirmed(second)
+    # Nobody fails over to a cluster that is only just coming back; one waits until it has caught up.
+    yield CaughtUp(_PRIMARY, behind=_SECONDARY)
+    yield Pause(source.uniform(*_SETTLING_SECONDS))
+    yield Kill(_SECONDARY)
+    yield Move(_PRIMARY, FailoverKind.KILL)
+    yield Confirmed(second + _AWAY)
+    yield Start(_SECONDARY)
+    yield Phase(AFTER)
+
+
+def _partition(_source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.3)
+    yield Phase(DURING)
+    yield Disturb(_PRIMARY, _SECONDARY, CUT)
+    yield Disturb(_SECONDARY, _PRIMARY, CUT)
+    yield Confirmed(0.5)
+    yield Move(_SECONDARY, FailoverKind.PARTITION)
+    yield Confirmed(0.7)
+    yield Disturb(_PRIMARY, _SECONDARY, HEALTHY)
+    yield Disturb(_SECONDARY, _PRIMARY, HEALTHY)
+    yield Phase(AFTER)
+
+
+def _one_way_partition(_source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.3)
+    yield Phase(DURING)
+    yield Disturb(_PRIMARY, _SECONDARY, BLACK_HOLE)
+    yield Confirmed(0.5)
+    yield Move(_SECONDARY, FailoverKind.PARTITION)
+    yield Confirmed(0.7)
+    yield Disturb(_PRIMARY, _SECONDARY, HEALTHY)
+    yield Phase(AFTER)
+
+
+def _flap(source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.2)
+    yield Phase(DURING)
+    for _ in range(_FLAPS):
+        for state in (CUT, HEALTHY):
+            yield Disturb(_PRIMARY, _SECONDARY, state)
+            yield Disturb(_SECONDARY, _PRIMARY, state)
+            yield Pause(source.uniform(0.05, 0.5))
+    yield Phase(AFTER)
+    yield from _move_at_leisure(source, 0.7)
+
+
+def _planned(_source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.5)
+    yield FailOver(_SECONDARY, planned=True)
+    yield Phase(AFTER)
+
+
+def _failback(source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.3)
+    yield Kill(_PRIMARY)
+    yield Phase(DURING)
+    yield FailOver(_SECONDARY, planned=False)
+    yield Confirmed(0.3 + _AWAY)
+    yield Start(_PRIMARY)
+    yield Confirmed(0.7)
+    yield CaughtUp(_PRIMARY, behind=_SECONDARY)
+    yield Pause(source.uniform(*_SETTLING_SECONDS))
+    yield FailOver(_PRIMARY, planned=True, back=True)
+    yield Phase(AFTER)
+
+
+def _there_and_back(_source: random.Random) -> Iterator[Step]:
+    """Failback where no worker may be killed."""
+    yield Phase(BEFORE)
+    yield Confirmed(0.3)
+    yield FailOver(_SECONDARY, planned=True)
+    yield Phase(DURING)
+    yield Confirmed(0.7)
+    yield FailOver(_PRIMARY, planned=True, back=True)
+    yield Phase(AFTER)
+
+
+def _mesh_lose_one(_source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.35)
+    yield Kill(_BYSTANDER)
+    yield Phase(DURING)
+    yield Confirmed(0.85)
+    yield Phase(AFTER)
+    yield Start(_BYSTANDER)
+
+
+def _slow_link(source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.25)
+    yield Disturb(_PRIMARY, _SECONDARY, _SLOW)
+    yield Phase(DURING)
+    yield Confirmed(0.55)
+    yield Disturb(_PRIMARY, _SECONDARY, HEALTHY)
+    yield Phase(AFTER)
+    yield from _move_at_leisure(source, 0.7)
+
+
+def _postgres_down(_source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield Confirmed(0.3)
+    yield StopDatabases()
+    yield Phase(DURING)
+    yield Confirmed(0.6)
+    yield Move(_SECONDARY, FailoverKind.MOVE)
+    yield Confirmed(0.8)
+    yield StartDatabases()
+    yield Phase(AFTER)
+
+
+def _move(source: random.Random) -> Iterator[Step]:
+    yield Phase(BEFORE)
+    yield from _move_at_leisure(source, 0.5)
+    yield Phase(AFTER)
+
+
+def _move_at_leisure(source: random.Random, share: float) -> Iterator[Step]:
+    yield Confirmed(share)
+    yield CaughtUp(_SECONDARY, behind=_PRIMARY)
+    yield Pause(source.uniform(*_SETTLING_SECONDS))
+    yield Move(_SECONDARY, FailoverKind.MOVE)
+
+
+_KILLS: Final = frozenset({Need.OWN_WORKERS})
+_FAULTS: Final = frozenset({Need.OWN_WORKERS, Need.LINK_FAULTS})
+
+SCENARIOS: Final = {
+    each.name: each
+    for each in (
+        Scenario("kill-primary", "the first cluster's worker is killed halfway, and comes back later",
+                 _kill_primary, _KILLS),
+        Scenario("kill-each", "both clusters' workers are killed, one after the other, at random moments",
+                 _kill_each, _KILLS | {Need.LINK_BACK}),
+        Scenario("partition", "the two clusters do not reach each other for a while; clients stay, then move",
+                 _partition, _FAULTS),
+        Scenario("one-way-partition", "the same from the first to the second cluster only, and in silence",
+                 _one_way_partition, _FAULTS),
+        Scenario("flap", "the links between the two are cut and come back many times; then clients move",
+                 _flap, _FAULTS),
+        Scenario("planned", "a planned failover: nothing lost, nothing repeated",
+                 _planned, frozenset({Need.LINK_BACK}), moves_everybody=True),
+        Scenario("failback", "the first cluster is killed, the second takes over; later a planned failback",
+                 _failback, _KILLS | {Need.LINK_BACK}, moves_everybody=True),
+        Scenario("mesh-lose-one", "a third cluster is killed; the other two go on as before",
+                 _mesh_lose_one, _KILLS | {Need.THREE_CLUSTERS}, frozenset({Judged.SYNC_GOES_ON})),
+        Scenario("slow-link", "the link to the second cluster is slow for a while; then clients move",
+                 _slow_link, _FAULTS, frozenset({Judged.TRAFFIC_GOES_ON})),
+        Scenario("postgres-down", "the workers' Postgres is stopped for a while, and clients move meanwhile",
+                 _postgres_down, frozenset({Need.OWN_WORKERS, Need.DATABASES}),
+                 frozenset({Judged.TRAFFIC_GOES_ON, Judged.DATABASES_BACK})),
+        Scenario("move", "clients move with nothing broken and no cluster told", _move, frozenset()),
+    )
+}  # fmt: skip
+ALL: Final = "all"
+DEFAULT: Final = "kill-primary"
+
+_AGAINST_RUNNING: Final = {
+    "failback": Scenario("failback", "a planned failover, and a planned failback", _there_and_back,
+                         frozenset({Need.LINK_BACK}), moves_everybody=True),
+}  # fmt: skip
+
+
+def find_scenario(name: str) -> Scenario:
+    """Raises :class:`DrillError`, which lists the names."""
+    try:
+        return SCENARIOS[name]
+    except KeyError:
+        raise DrillError(f"--scenario {name!r} is not known; there are: {', '.join(SCENARIOS)}, {ALL}") from None
+
+
+def against_running(scenario: Scenario) -> Scenario:
+    """The scenario as it can be run on workers that are not ours to kill; raises :class:`DrillError`."""
+    usable = _AGAINST_RUNNING.get(scenario.name, scenario)
+    if Need.OWN_WORKERS in usable.needs:
+        allowed = [each.name for each in usable_against_running()]
+        raise DrillError(
+            f"--scenario {scenario.name} starts, stops or kills workers, and those of a running topology are left "
+            f"alone; with --against there are: {', '.join(allowed)}"
+        )
+    return usable
+
+
+def usable_against_running() -> list[Scenario]:
+    """Those that start, stop and kill no worker."""
+    return [each for each in (SCENARIOS | _AGAINST_RUNNING).values() if Need.OWN_WORKERS not in each.needs]

@@ -1,0 +1,53 @@
+"""When a drill is over: nothing is left to copy, to consume or to acknowledge. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from replicator.topology import Topology
+
+
+def left_to_do(
+    topology: Topology,
+    topic: str,
+    subscriptions: Iterable[str],
+    serving: str,
+    statuses: Mapping[str, Mapping[str, Any]],
+) -> str | None:
+    """What is left to do in words, or None. ``statuses`` are the workers' own, ``serving`` is where clients are."""
+    rows: dict[str, Mapping[str, Any]] = {}
+    for name, answer in statuses.items():
+        if "error" in answer:
+            return f"{name}: {answer['error']}"
+        found = [row for row in answer["topics"] if row["name"] == topic]
+        if not found:
+            return f"{name} has no topic {topic}"
+        rows[name] = found[0]
+    if (uncopied := _uncopied(topology, topic, rows)) is not None:
+        return uncopied
+    # Elsewhere than where they were acknowledged they are settled only if there is a way for that to be told.
+    told = [name for name in rows if name == serving or name in topology.reached_from(serving, topic)]
+    return _unsettled(told, list(subscriptions), rows)
+
+
+def _uncopied(topology: Topology, topic: str, rows: Mapping[str, Mapping[str, Any]]) -> str | None:
+    for origin in rows:
+        there = rows[origin]["high_water"].get(origin)
+        for name in sorted(topology.reached_from(origin, topic) & rows.keys()):
+            here = rows[name]["high_water"].get(origin)
+            if here != there:
+                return f"messages of {origin} are not all copied to {name}: {there} and {here}"
+    return None
+
+
+def _unsettled(names: Sequence[str], subscriptions: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> str | None:
+    for name in names:
+        states = {state["name"]: state for state in rows[name]["subscriptions"]}
+        for subscription in subscriptions:
+            state = states.get(subscription)
+            if state is None:
+                return f"{subscription} is missing at {name}"
+            if state["backlog_entries"] > 0:
+                return f"{subscription} has a backlog of {state['backlog_entries']} entries at {name}"
+    return None

@@ -1,0 +1,153 @@
+"""The stage of a drill: which clusters it runs on, what the workers' topology files say, and what is in between.
+
+Owns the drill's directory but for reports: ``topology.yaml`` with the real addresses, for people and for ``verify``; a
+``topology-CLUSTER.yaml`` for each worker where links lead through proxies; ``data`` with the clusters' data, which goes
+when the drill is over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from replicator.drills.errors import DrillError
+from replicator.drills.faults import LinkFaults
+from replicator.drills.own_databases import OwnDatabases
+from replicator.drills.scenarios.catalog import Need, Scenario
+from replicator.drills.workers import OwnWorkers, RunningWorkers
+from replicator.topology import Cluster, Link, SyncSettings, Topology, dump, load_topology
+
+CLUSTERS: Final = ("us-east", "eu-west", "ap-south")
+"""Of the topology that a drill makes by itself; two of them, or all where a scenario needs three."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a drill takes place. ``topology`` None: clusters that the drill makes."""
+
+    out_dir: Path
+    scenario: Scenario
+    topology: Topology | None
+    is_running: bool = False
+    """Whether the topology's workers are somebody else's."""
+    one_way: bool = False
+    """Only for a topology that the drill makes."""
+    sync_mode: str | None = None
+    """None: as the topology says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage that is set: workers run, links and databases are in place."""
+
+    topology: Topology
+    """With the real addresses."""
+    topology_file: Path
+    workers: RunningWorkers
+    faults: LinkFaults | None
+    databases: OwnDatabases | None
+
+
+@asynccontextmanager
+async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
+    """Set the stage, and clear it away again; raises :class:`DrillError`, :class:`WorkerFailed`."""
+    topology = make_topology(setting)
+    file = setting.out_dir.absolute() / "topology.yaml"
+    if setting.is_running:
+        assert setting.topology is not None
+        workers = RunningWorkers(topology)
+        await workers.start()
+        yield Stage(topology, setting.topology.path or file, workers, None, None)
+        return
+    async with AsyncExitStack() as stack:
+        databases = faults = None
+        if Need.DATABASES in setting.scenario.needs:
+            databases = OwnDatabases(topology)
+            stack.push_async_callback(databases.stop)
+            await databases.start()
+            topology = databases.topology()
+        _write_private(file, dump(topology))
+        topology = load_topology(file)
+        files = dict.fromkeys(topology.names, file)
+        if Need.LINK_FAULTS in setting.scenario.needs:
+            faults = LinkFaults(topology)
+            stack.push_async_callback(faults.stop)
+            await faults.start()
+            for name in topology.names:
+                files[name] = file.with_name(f"topology-{name}.yaml")
+                _write_private(files[name], dump(faults.topology_of(name)))
+        own = OwnWorkers(topology, files, setting.out_dir)
+        stack.push_async_callback(own.stop)
+        await own.start()
+        yield Stage(topology, file, own, faults, databases)
+
+
+def make_topology(setting: Setting) -> Topology:
+    """The topology that the drill is to run on, not yet written; raises :class:`DrillError`."""
+    topology = setting.topology
+    if topology is None:
+        topology = _own_topology(setting)
+    elif setting.one_way:
+        raise DrillError("--links goes with the drill's own clusters; --topology FILE says how its links go")
+    if setting.sync_mode is None or setting.is_running:
+        return topology
+    if "mode" not in SyncSettings.model_fields:
+        raise DrillError("--sync: this version knows one way of syncing only")
+    sync = SyncSettings.model_validate(topology.sync.model_dump() | {"mode": setting.sync_mode})
+    return replace(topology, sync=sync)
+
+
+def prepare_directory(setting: Setting) -> None:
+    """Make the drill's directory, and remove data that an earlier drill left; raises :class:`DrillError`."""
+    try:
+        setting.out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DrillError(f"--out {setting.out_dir} cannot be used: {error.strerror}") from None
+    remove_data(setting)
+
+
+def remove_data(setting: Setting) -> None:
+    """Remove the data of clusters that the drill made."""
+    if setting.topology is None:
+        shutil.rmtree(setting.out_dir / "data", ignore_errors=True)
+
+
+def _own_topology(setting: Setting) -> Topology:
+    names = CLUSTERS if Need.THREE_CLUSTERS in setting.scenario.needs else CLUSTERS[:2]
+    data = setting.out_dir.absolute() / "data"
+    clusters = tuple(
+        Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data / name)})
+        for name, port in zip(names, _free_ports(len(names)), strict=True)
+    )
+    return Topology(clusters, tuple(_links(names, one_way=setting.one_way)))
+
+
+def _links(names: tuple[str, ...], *, one_way: bool) -> Iterator[Link]:
+    for number, name in enumerate(names):
+        for other in names[number + 1 :]:
+            yield Link(name, other)
+            if not one_way:
+                yield Link(other, name)
+
+
+def _write_private(file: Path, text: str) -> None:
+    """It may hold the databases' passwords."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(text)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,56 @@
+"""Where the clients of a drill are to be, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.client.errors import AlreadyClosed, ConnectError, ServiceUnitNotReady, Timeout
+from replicator.drills.observations import Observations
+
+RECEIVE_MESSAGES_MAX: Final = 1000
+RECEIVE_MILLIS: Final = 50
+POLL_SECONDS: Final = 0.05
+
+LOST: Final = (ConnectError, AlreadyClosed, Timeout, ServiceUnitNotReady)
+"""What a client gets whose cluster died, cannot be reached, or is fenced."""
+
+
+class ActiveCluster:
+    """Where clients are to be. The operator moves it."""
+
+    def __init__(self, name: str, urls: Mapping[str, str]) -> None:
+        self.name = name
+        self._urls = urls
+        self._moved = asyncio.Condition()
+
+    @property
+    def url(self) -> str:
+        return self._urls[self.name]
+
+    async def move(self, name: str) -> None:
+        self.name = name
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def moved_from(self, name: str) -> None:
+        """Wait until clients are to be elsewhere than at ``name``."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.name != name)
+
+
+@dataclass(slots=True)
+class Drill:
+    """What all parts of one drill share."""
+
+    topic: str
+    observations: Observations
+    active: ActiveCluster
+    random: random.Random
+    finished: asyncio.Event
+    """Set when consumers may stop."""
+    watching_sync: bool = True
+    """Whether acknowledgement states are polled; nothing is measured from them after the first failover."""

@@ -1,0 +1,57 @@
+"""Reads one cluster's topic as it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from replicator.client import Client, InitialPosition
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.drills.observations import drill_id_of
+from replicator.drills.traffic.active import LOST, POLL_SECONDS, RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS, Drill
+
+TAIL_SUBSCRIPTION: Final = "drill-tail"
+RECEIVER_QUEUE_MESSAGES: Final = 5000
+
+
+class TailReader:
+    """Records when copied messages arrive in a cluster, and at which place."""
+
+    def __init__(self, drill: Drill, cluster: str, url: str, running: asyncio.Event) -> None:
+        """``running`` is set while the cluster's worker should answer."""
+        self._drill = drill
+        self._cluster = cluster
+        self._url = url
+        self._running = running
+        self.copied = 0
+
+    async def run(self) -> None:
+        while not self._drill.finished.is_set():
+            await self._running.wait()
+            try:
+                async with Client(self._url, reconnect=False) as client:
+                    consumer = await client.subscribe(
+                        self._drill.topic,
+                        TAIL_SUBSCRIPTION,
+                        receiver_queue_size=RECEIVER_QUEUE_MESSAGES,
+                        initial_position=InitialPosition.Earliest,
+                    )
+                    await self._read(consumer)
+            except LOST:
+                await asyncio.sleep(POLL_SECONDS)  # it may be that nobody has noticed the kill yet
+
+    async def _read(self, consumer: Consumer | MultiTopicsConsumer) -> None:
+        while not self._drill.finished.is_set():
+            messages = await consumer.receive_many(RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS)
+            now = time.monotonic()
+            for message in messages:
+                if message.origin() != self._cluster:
+                    place = message.message_id()
+                    self.copied += 1
+                    self._drill.observations.observed(
+                        self._cluster, drill_id_of(message.properties()), place.position(), place.batch_index(), now
+                    )
+            if messages:
+                await consumer.acknowledge_cumulative(messages[-1])
