@@ -20,7 +20,8 @@ TOPIC = "persistent://public/default/t"
 class HandChannel:
     """A consumer channel that writes down what it is asked, and says only what the test makes it say."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: str = "us-east") -> None:
+        self.cluster = cluster
         self.events: ConsumerEvents
         self.asked: list[tuple[Any, ...]] = []
         self.last = Position(1, 99)

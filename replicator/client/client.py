@@ -72,6 +72,7 @@ from replicator.client.settings import (
 )
 from replicator.client.wire.channel import Connector
 from replicator.client.wire.embedded_channel import EmbeddedConnector
+from replicator.client.wire.following import FollowingConnector
 from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
@@ -106,14 +107,22 @@ class Client(ClosedAtExit):
 
     ``service_url`` is ``http(s)://host:port`` of a worker, or ``embedded:PATH`` for an engine in this process,
     whose cluster is named ``cluster``. With ``reconnect=False`` the loss of a connection is not healed: sends fail
-    with :class:`ConnectError`, ``receive`` raises it. Must be made, used and closed on one event loop. Raises
-    :class:`InvalidUrl`, and :class:`OperationNotSupported` for what else the official client takes, by its name.
+    with :class:`ConnectError`, ``receive`` raises it.
+
+    With a ``service_url_provider`` (``http://host:port/failover/v1/service-url?cluster=HOME`` of a worker, or a list of
+    them, best of every worker) it asks there every ``service_url_check_interval_seconds`` where the clients of that
+    cluster belong, and moves when that changes; ``service_url`` is then for as long as none of them answers.
+
+    Must be made, used and closed on one event loop. Raises :class:`InvalidUrl`, and :class:`OperationNotSupported` for
+    what else the official client takes, by its name.
     """
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | None = None,
         *,
+        service_url_provider: str | Sequence[str] | None = None,
+        service_url_check_interval_seconds: float = 2.0,
         operation_timeout_seconds: float = 30,
         connection_timeout_ms: int = 10_000,
         reconnect: bool = True,
@@ -129,7 +138,20 @@ class Client(ClosedAtExit):
             )
         self._operation_timeout_seconds = operation_timeout_seconds
         self._reconnect = reconnect
-        self._connector = _connector(service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds)
+        self._connector: Connector
+        if service_url_provider is None:
+            if service_url is None:
+                raise InvalidUrl("give a service_url, or a service_url_provider")
+            self._connector = _connector(service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds)
+        else:
+            check_seconds("service_url_check_interval_seconds", service_url_check_interval_seconds, 0.05, 3_600)
+            self._connector = _following_connector(
+                service_url_provider,
+                service_url,
+                service_url_check_interval_seconds,
+                connection_timeout_ms / 1000,
+                operation_timeout_seconds,
+            )
         self._producer_maker = ProducerMaker(self._connector, reconnect, operation_timeout_seconds)
         self._producers: set[Producer | PartitionedProducer] = set()
         self._consumer_maker = ConsumerMaker(
@@ -454,6 +476,25 @@ class Client(ClosedAtExit):
             raise AlreadyClosed("the client is closed")
 
 
+def _following_connector(
+    providers: str | Sequence[str],
+    default_url: str | None,
+    check_interval_seconds: float,
+    connection_timeout_seconds: float,
+    operation_timeout_seconds: float,
+) -> FollowingConnector:
+    named = [providers] if isinstance(providers, str) else list(providers)
+    if not named:
+        raise InvalidConfiguration("service_url_provider is an empty list")
+
+    def connect(url: str) -> SocketConnector:
+        return _socket_connector(url, connection_timeout_seconds, operation_timeout_seconds)
+
+    for url in (*named, *([] if default_url is None else [default_url])):
+        connect(url)  # refuses what is no address
+    return FollowingConnector(named, connect, default_url=default_url, check_interval_seconds=check_interval_seconds)
+
+
 def _connector(
     service_url: str, cluster: str, connection_timeout_seconds: float, operation_timeout_seconds: float
 ) -> Connector:
@@ -464,6 +505,14 @@ def _connector(
         if not path:
             raise InvalidUrl(f"{service_url!r}: the path of the data directory is missing")
         return EmbeddedConnector(Path(path), cluster)
+    return _socket_connector(service_url, connection_timeout_seconds, operation_timeout_seconds)
+
+
+def _socket_connector(
+    service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float
+) -> SocketConnector:
+    if not isinstance(service_url, str):
+        raise InvalidUrl(f"{service_url!r:.80} is not a str")
     if "," in service_url:
         raise InvalidUrl(f"{service_url!r}: give one address; a list of addresses is not a failover")
     try:

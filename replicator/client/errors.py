@@ -44,6 +44,11 @@ class ConnectError(PulsarException):
     """The cluster cannot be reached, or the connection to it was lost."""
 
 
+class ClusterFenced(PulsarException):
+    """Another cluster serves this one's clients since a failover, or is about to; the text names it and its address.
+    ``Client(service_url_provider=…)`` goes there by itself."""
+
+
 class AlreadyClosed(PulsarException):
     """The client, producer or consumer was closed."""
 
@@ -175,6 +180,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
         InvalidTopicName,
         TopicNotFound,
         SubscriptionNotFound,
+        ClusterFenced,
         ConsumerBusy,
         ProducerBusy,
         ProducerFenced,

@@ -276,7 +276,7 @@ class SyncReader(_Closing):
 class SyncClient(_Closing):
     """See :class:`Client`, also for the arguments of every method."""
 
-    def __init__(self, service_url: str, **options: Any) -> None:
+    def __init__(self, service_url: str | None = None, **options: Any) -> None:
         self._loop = _Loop()
         try:
             self._client = self._loop.call(lambda: Client(service_url, **options))

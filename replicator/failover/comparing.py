@@ -1,9 +1,9 @@
 """Comparing two clusters for a switch: what the target has of the source's messages and acknowledgements. Pure.
 
 Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors``, and says what is
-missing. Two states are equal by identity if the digests of what they have left to consume are, origin by origin: then no
-message that was acknowledged at the source is delivered by the target. Only origins of which both have as much can be
-compared so; the source's always can, once the target has drained it. Without digests, backlogs are compared.
+missing. Two states are equal by identity if the digests of what they have left to consume are, origin by origin: then
+no message that was acknowledged at the source is delivered by the target. Only origins of which both have as much can
+be compared so; the source's always can, once the target has drained it. Without digests, backlogs are compared.
 """
 
 from __future__ import annotations

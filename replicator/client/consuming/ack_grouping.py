@@ -217,6 +217,24 @@ class AckGrouping:
         middle = len(request.acks) // 2
         return [self._send(acks, flight.since) for acks in (request.acks[:middle], request.acks[middle:])]
 
+    def flight(self, request_id: int) -> tuple[Set[Position], Position | None]:
+        """What an unconfirmed request acknowledges as a whole: entries, and everything up to a position."""
+        flight = self._in_flight.get(request_id)
+        if flight is None:
+            return frozenset(), None
+        request = flight.request
+        through = request.position if isinstance(request, SendCumulative) and request.batch_index is None else None
+        return flight.entries, through
+
+    def everything(self) -> tuple[set[Position], dict[Position, BitMap], list[tuple[Position, int | None]]]:
+        """What is acknowledged and not confirmed: entries, indexes of batches, and up to which positions."""
+        entries, batches = set(self._entries), {entry: BitMap(found) for entry, found in self._batches.items()}
+        for flight in self._in_flight.values():
+            entries |= flight.entries
+            for entry, indexes in flight.batches.items():
+                batches[entry] = batches.get(entry, BitMap()) | indexes
+        return entries, batches, list(self._cumulatives())
+
     def unconfirmed(self) -> list[Request]:
         """The requests to send again, in order, after a reconnect."""
         return [flight.request for flight in self._in_flight.values()]

@@ -23,7 +23,8 @@ from replicator.client.consuming.ack_grouping import (
     StartTimer,
 )
 from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder
-from replicator.client.errors import InvalidAck, PulsarException
+from replicator.client.consuming.moving import Moves
+from replicator.client.errors import ClusterFenced, InvalidAck, PulsarException
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from snapshots.position import Position
@@ -55,20 +56,42 @@ class Acknowledger:
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: deque[tuple[int, Position | None, asyncio.Future[None]]] = deque()
         self._refused: dict[Position, PulsarException] = {}
+        self._moves = Moves()
 
     def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> None:
         """One message; index -1 means the whole entry."""
         self._stats.acks_sent += 1
-        self._run(self._grouping.acknowledge(position, batch_index, batch_size))
+        place = self._moves.place(position, batch_index, batch_size)
+        if place is not None:
+            self._run(self._grouping.acknowledge(place, batch_index, batch_size))
 
     def acknowledge_cumulative(self, position: Position, batch_index: int, batch_size: int) -> None:
         """Everything up to and with this message."""
         self._stats.acks_sent += 1
-        self._run(self._grouping.acknowledge_cumulative(position, batch_index, batch_size))
+        covered = self._moves.before_through(position)
+        if covered is None:
+            self._run(self._grouping.acknowledge_cumulative(position, batch_index, batch_size))
+            return
+        whole = batch_index < 0 or batch_index == batch_size - 1
+        for each in covered:  # one by one: here other messages may lie between them
+            if each != position or whole:
+                self.acknowledge(each)
+            else:
+                for index in range(batch_index + 1):
+                    self.acknowledge(each, index, batch_size)
 
     def acknowledged(self, position: Position) -> BitMap | bool:
         """See :meth:`AckGrouping.acknowledged`."""
         return self._grouping.acknowledged(position)
+
+    def arrived(self, position: Position, identity: tuple[str, Position], batch_size: int) -> None:
+        """An entry came; what of it was acknowledged in another cluster, before a move, is acknowledged here."""
+        known = self._moves.delivered(position, identity)
+        if known is True:
+            self._run(self._grouping.acknowledge(position))
+        elif known:
+            for index in known:
+                self._run(self._grouping.acknowledge(position, index, batch_size))
 
     def delivered(self, position: Position) -> None:
         """The entry came, perhaps again."""
@@ -94,16 +117,30 @@ class Acknowledger:
 
     def confirmed(self, request_id: int) -> None:
         """A request is durable."""
+        self._moves.confirmed(*self._grouping.flight(request_id))
         self._run(self._grouping.confirmed(request_id))
 
     def refused(self, request_id: int, error: PulsarException) -> None:
         """A request was refused."""
+        if isinstance(error, ClusterFenced):
+            return  # it stays unconfirmed; the channel is about to be lost
         self._run(self._grouping.refused(request_id, error, split=isinstance(error, InvalidAck)))
 
     def reconnected(self) -> None:
         """There is a new channel: it gets all that is unconfirmed."""
         self._run(self._grouping.unconfirmed())
         self.flush()
+
+    def moved(self) -> None:
+        """The next channel leads to another cluster: what is unconfirmed counts there as soon as its message comes."""
+        entries, batches, cumulatives = self._grouping.everything()
+        through = [position for position, index in cumulatives if index is None]
+        for position, index in cumulatives:
+            if index is not None:
+                through.append(Position(position.ledger, position.entry - 1))
+                batches[position] = batches.get(position, BitMap()) | BitMap(range(index + 1))
+        self._moves.moved(entries, batches, through)
+        self._run(self._grouping.restart())
 
     def restarted(self) -> None:
         """The subscription was put elsewhere: what is unconfirmed is void, and who waits for its receipt is told."""
@@ -124,6 +161,8 @@ class Acknowledger:
         self._waiters.clear()
 
     async def _answered(self, position: Position | None) -> None:
+        if self._grouping.settled >= self._grouping.ticket:
+            return  # nothing is on its way, as for what was acknowledged before a move and has not come again
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((self._grouping.ticket, position, waiter))
         await waiter

@@ -111,6 +111,8 @@ class Consumer(Receiver):
         self._places = 0
         """How often the subscription was put elsewhere."""
         self._channel: ConsumerChannel | None = None
+        self._cluster: str | None = None
+        """The one that the last channel led to."""
         self._reopening: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -389,6 +391,10 @@ class Consumer(Receiver):
     # Inside.
 
     def _start(self, channel: ConsumerChannel) -> None:
+        if self._cluster is not None and channel.cluster != self._cluster:
+            _log.info("%s: moved from %s to %s", self._settings.topic, self._cluster, channel.cluster)
+            self._acks.moved()
+        self._cluster = channel.cluster
         self._channel = channel
         channel.start(self)
         # Before the permits: so that the cluster knows of these acknowledgements when it chooses what to deliver.

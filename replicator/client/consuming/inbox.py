@@ -250,6 +250,7 @@ class Inbox:
     def _deliver(self, delivery: Delivery) -> None:
         permits = delivery.batch_size  # a batch costs all its messages, acknowledged or not
         position = delivery.position
+        self._acks.arrived(position, (delivery.origin, delivery.origin_position), permits)
         acknowledged = self._acks.acknowledged(position)
         if acknowledged is True or self._redeliveries_awaited:
             # Acknowledged here while the cluster sent it again; or sent before it heard of the redelivery.

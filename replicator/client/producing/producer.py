@@ -21,6 +21,7 @@ from typing import Final
 from replicator.client.chunking import CHUNKED_MESSAGE_BYTES_MAX
 from replicator.client.errors import (
     AlreadyClosed,
+    ClusterFenced,
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
@@ -213,6 +214,8 @@ class Producer(MessageSender):
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
         """An entry was refused."""
+        if isinstance(error, ClusterFenced):
+            return  # it was not stored; the channel is about to be lost, and the entry is sent again over the next one
         self._fail_entry(entry_id, error)
 
     def on_lost(self, error: PulsarException) -> None:

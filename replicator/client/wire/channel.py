@@ -87,6 +87,9 @@ class ConsumerEvents(Protocol):
 class ConsumerChannel(Protocol):
     """One consumer of one subscription."""
 
+    cluster: str
+    """The cluster that it is connected to: positions are of this one."""
+
     def start(self, events: ConsumerEvents) -> None:
         """Begin to report to ``events``."""
 

@@ -174,6 +174,7 @@ class EmbeddedConsumerChannel:
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
+        self.cluster = topic.cluster
         self._consumer: EngineConsumer
         self._events: ConsumerEvents | None = None
         self._active: bool | None = None

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from replicator.client.errors import (
+    ClusterFenced,
     ConnectError,
     ConsumerBusy,
     ProducerBusy,
@@ -44,9 +45,10 @@ async def open_with_retries(
     """Call ``attempt`` until it returns, up to ``timeout_seconds``; then raise its last error.
 
     Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
-    :class:`ProducerBusy`: the cluster may not have noticed yet that the former connection is gone; and it is tried for
-    :data:`REOPEN_SECONDS_MAX` instead. The first failure is logged as a warning that names ``what`` is being opened:
-    otherwise nobody learns for long what it waits for.
+    :class:`ProducerBusy` (the cluster may not have noticed yet that the former connection is gone) and
+    :class:`ClusterFenced` (the switch may be given up); and it is tried for :data:`REOPEN_SECONDS_MAX` instead. The
+    first failure is logged as a warning that names ``what`` is being opened: otherwise nobody learns for long what it
+    waits for.
     """
 
     def warn_once(state: RetryCallState) -> None:
@@ -54,7 +56,9 @@ async def open_with_retries(
             _log.warning("%s: %s; trying again for %g s", what, state.outcome.exception(), seconds_max)
 
     seconds_max = REOPEN_SECONDS_MAX if again else timeout_seconds
-    healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + ((ConsumerBusy, ProducerBusy) if again else ())
+    healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + (
+        (ConsumerBusy, ProducerBusy, ClusterFenced) if again else ()
+    )
     retrying = AsyncRetrying(
         stop=stop_after_delay(seconds_max),
         wait=wait_exponential_jitter(multiplier=PAUSE_FIRST_SECONDS, max=PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),

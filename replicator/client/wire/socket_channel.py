@@ -11,6 +11,7 @@ takes; whoever cancels the opening closes it.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -84,6 +85,7 @@ class SocketConnector:
         self._connection_timeout_seconds = connection_timeout_seconds
         self._operation_timeout_seconds = operation_timeout_seconds
         self._session: aiohttp.ClientSession | None = None
+        self._channels: weakref.WeakSet[_SocketChannel] = weakref.WeakSet()
         self._topic_watches = SocketTopicWatches(
             self._open_topics_socket, self._base_url, self._operation_timeout_seconds
         )
@@ -96,7 +98,9 @@ class SocketConnector:
         if ready.producer is None:
             await socket.close()
             raise ConnectError(f"{self._base_url} accepted the producer without a name; is the worker of this version?")
-        return SocketProducerChannel(socket, self._base_url, ready.producer)
+        producer = SocketProducerChannel(socket, self._base_url, ready.producer)
+        self._channels.add(producer)
+        return producer
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         session = self._open_session()
@@ -124,11 +128,18 @@ class SocketConnector:
 
     async def open_consumer(self, settings: ConsumerSettings) -> SocketConsumerChannel:
         subscribe = Subscribe(settings.topic, settings.subscription, settings.options(), settings.create_topic)
-        socket, _ = await self._connect(CONSUMER_PATH, subscribe)
-        return SocketConsumerChannel(socket, self._base_url, self._operation_timeout_seconds)
+        socket, ready = await self._connect(CONSUMER_PATH, subscribe)
+        consumer = SocketConsumerChannel(socket, self._base_url, ready.cluster, self._operation_timeout_seconds)
+        self._channels.add(consumer)
+        return consumer
 
     async def open_topic_watch(self, pattern: str, known_hash: str) -> SocketTopicWatchChannel:
         return await self._topic_watches.open(pattern, known_hash)
+
+    async def lose_all(self, error: PulsarException) -> None:
+        """Every channel is lost with ``error``, so that its owner opens it again elsewhere."""
+        await asyncio.gather(*(channel.lose(error) for channel in list(self._channels)))
+        await self._topic_watches.lose(error)
 
     async def close(self) -> None:
         self._closed = True
@@ -215,6 +226,13 @@ class _SocketChannel:
             self._over = True
             self._on_over(AlreadyClosed(f"{self._base_url}: the channel is closed"))
             await self._stop_tasks()
+            await self._socket.close()
+
+    async def lose(self, error: PulsarException) -> None:
+        """Report ``error`` as the loss of the channel."""
+        if self._tasks:
+            await self._lose(error)
+        else:  # it is not in use yet: who takes it finds it closed
             await self._socket.close()
 
     async def _stop_tasks(self) -> None:
@@ -331,9 +349,10 @@ class SocketConsumerChannel(_SocketChannel):
     """Requests go out in the order in which they were made."""
 
     def __init__(
-        self, socket: aiohttp.ClientWebSocketResponse, base_url: str, operation_timeout_seconds: float
+        self, socket: aiohttp.ClientWebSocketResponse, base_url: str, cluster: str, operation_timeout_seconds: float
     ) -> None:
         super().__init__(socket, base_url)
+        self.cluster = cluster
         self._events: ConsumerEvents
         self._operation_timeout_seconds = operation_timeout_seconds
         self._waiting: deque[Request] = deque()

@@ -103,6 +103,11 @@ class SocketTopicWatches:
             raise
         return channel
 
+    async def lose(self, error: PulsarException) -> None:
+        """The watchers hear ``error`` as the loss of their channel."""
+        if self._connection is not None:
+            await self._connection.end(error)
+
     async def close(self) -> None:
         """Close the socket."""
         if self._connection is not None:
@@ -186,7 +191,7 @@ class _Connection:
 
     async def close(self) -> None:
         """Close the socket; its watchers hear of it."""
-        await self._end(AlreadyClosed(f"{self._address}: the channel is closed"))
+        await self.end(AlreadyClosed(f"{self._address}: the channel is closed"))
 
     async def _read(self) -> None:
         try:
@@ -194,10 +199,10 @@ class _Connection:
                 message = await self._socket.receive()
                 if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                     why = message.data if message.type is aiohttp.WSMsgType.ERROR else "the connection was closed"
-                    return await self._end(ConnectError(f"{self._address}: {why}"))
+                    return await self.end(ConnectError(f"{self._address}: {why}"))
                 self._handle(decode_topic_reply(message.data))
         except PulsarException as error:
-            await self._end(ConnectError(f"{self._address}: {error.error()}: {error}"))
+            await self.end(ConnectError(f"{self._address}: {error.error()}: {error}"))
 
     async def _write(self) -> None:
         try:
@@ -208,7 +213,7 @@ class _Connection:
                     continue
                 await self._socket.send_str(encode_topic_request(self._waiting.popleft()))
         except (aiohttp.ClientError, OSError) as error:
-            await self._end(ConnectError(f"{self._address}: {error or type(error).__name__}"))
+            await self.end(ConnectError(f"{self._address}: {error or type(error).__name__}"))
 
     def _handle(self, reply: TopicReply) -> None:
         watch_id = reply.request_id if isinstance(reply, Refusal) else reply.watch_id
@@ -219,7 +224,8 @@ class _Connection:
         if channel is not None:  # else it was closed while this was on its way
             channel.on_reply(reply)
 
-    async def _end(self, error: PulsarException) -> None:
+    async def end(self, error: PulsarException) -> None:
+        """Close the socket; the watchers lose their channels with ``error``."""
         if self.over:
             return
         self.over = True

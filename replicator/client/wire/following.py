@@ -1,0 +1,184 @@
+"""Following the active cluster: a connector that asks where its clients belong, and moves when that changes.
+
+It polls the addresses that it is given, one of each worker if the user is wise, every few seconds, and at once when a
+cluster refuses it or is lost. Workers answer in the form that Pulsar's clients poll for a controlled failover, with the
+failover epoch in a header: of several answers the one with the greatest epoch is right, and a lesser one than was known
+already is never followed, so that an old primary that nobody has told yet cannot call its clients back.
+
+When the address changes, every channel is lost with :class:`ConnectError`; who owns it opens it again, at the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+import aiohttp
+
+from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, PulsarException
+from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel, TopicWatchChannel
+
+EPOCH_HEADER: Final = "X-Replicator-Epoch"
+ASK_SECONDS_MAX: Final = 3.0
+"""For one provider. A worker that is dead must not keep those that answer from being heard."""
+ANSWER_BYTES_MAX: Final = 64 * 1024
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class MovableConnector(Connector, Protocol):
+    """A connector that can give up all that it has opened."""
+
+    async def lose_all(self, error: PulsarException) -> None:
+        """Every channel is lost with ``error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Where clients belong. ``epoch`` is None from a provider that has none: then its word counts as it is."""
+
+    url: str
+    epoch: tuple[int, str, str] | None
+
+
+def best_answer(answers: Sequence[Answer], known: Answer | None) -> Answer | None:
+    """Which of the answers to follow: the one with the greatest epoch, unless a greater one is known; without epochs
+    the first. None to stay."""
+    numbered = [answer for answer in answers if answer.epoch is not None]
+    if not numbered:
+        return answers[0] if answers and (known is None or known.epoch is None) else None
+    best = max(numbered, key=lambda answer: answer.epoch or (0, "", ""))
+    if known is not None and known.epoch is not None and (best.epoch or (0, "", "")) < known.epoch:
+        return None
+    return best
+
+
+class FollowingConnector:
+    """Opens channels to the cluster that the ``providers`` name. ``connect`` makes a connector for an address."""
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        connect: Callable[[str], MovableConnector],
+        *,
+        default_url: str | None,
+        check_interval_seconds: float,
+    ) -> None:
+        self._providers = tuple(providers)
+        self._connect = connect
+        self._default_url = default_url
+        self._check_interval_seconds = check_interval_seconds
+        self._known: Answer | None = None
+        self._current: MovableConnector | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._checking = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def service_url(self) -> str | None:
+        """Where channels are opened now; None before the first."""
+        return None if self._known is None else self._known.url
+
+    async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> ProducerChannel:
+        return await self._with(lambda connector: connector.open_producer(settings, topic_epoch))
+
+    async def open_consumer(self, settings: ConsumerSettings) -> ConsumerChannel:
+        return await self._with(lambda connector: connector.open_consumer(settings))
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        return await self._with(lambda connector: connector.partitions(topic, create=create))
+
+    async def open_topic_watch(self, pattern: str, known_hash: str) -> TopicWatchChannel:
+        return await self._with(lambda connector: connector.open_topic_watch(pattern, known_hash))
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        if self._current is not None:
+            await self._current.close()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _with(self, open_channel: Callable[[MovableConnector], Awaitable[T]]) -> T:
+        """Open something at the present cluster. Who is refused or does not reach it learns at once whether there is
+        another; the error is one that is tried again."""
+        connector = await self._present()
+        try:
+            return await open_channel(connector)
+        except (ClusterFenced, ConnectError) as error:
+            await self._check()
+            raise ConnectError(str(error)) from error
+
+    async def _present(self) -> MovableConnector:
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll(), name="poll of the service URL")
+        if self._current is None:
+            await self._check()
+        if self._current is None:
+            raise ConnectError(f"none of {', '.join(self._providers)} says where to connect")
+        return self._current
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._check_interval_seconds)
+            await self._check()
+
+    async def _check(self) -> None:
+        """Ask all, and move if there is somewhere to move to."""
+        async with self._checking:
+            if self._closed:
+                return
+            found = await asyncio.gather(*map(self._ask, self._providers))
+            best = best_answer([answer for answer in found if answer is not None], self._known)
+            if best is None and self._known is None and self._default_url is not None:
+                best = Answer(self._default_url, None)
+            if best is not None and not self._closed:
+                await self._follow(best)
+
+    async def _follow(self, answer: Answer) -> None:
+        before, self._known = self._known, answer
+        if before is not None and before.url == answer.url:
+            return
+        former, self._current = self._current, self._connect(answer.url)
+        if former is not None and before is not None:
+            _log.warning("the active cluster is at %s now, and not at %s any more: moving", answer.url, before.url)
+            await former.lose_all(ConnectError(f"{before.url}: its clients are served at {answer.url} now"))
+            await former.close()
+
+    async def _ask(self, provider: str) -> Answer | None:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        try:
+            async with (
+                asyncio.timeout(ASK_SECONDS_MAX),
+                self._session.get(provider, params={"scheme": "http"}) as response,
+            ):
+                response.raise_for_status()
+                if (response.content_length or 0) > ANSWER_BYTES_MAX:
+                    raise ValueError("the answer is too long")  # noqa: TRY301 - reported as the other failures are
+                body = await response.json()
+                url = str(body["serviceUrl"])
+                epoch = response.headers.get(EPOCH_HEADER)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
+            _log.debug("%s: %s", provider, error or type(error).__name__)
+            return None
+        if not url.startswith(("http://", "https://")):
+            _log.warning("%s: %r is not an address of this client's protocol", provider, url[:80])
+            return None
+        return Answer(url.rstrip("/"), None if epoch is None else _epoch(epoch))
+
+
+def _epoch(header: str) -> tuple[int, str, str] | None:
+    number, writer, record_id, *_ = [*header.split(" "), "", ""]
+    return (int(number), writer, record_id) if number.isdecimal() and len(number) <= 20 else None
