@@ -72,7 +72,7 @@ class Operator:
         self._drill = drill
         self._publisher = publisher
         self._workers = workers
-        self._count = count
+        self._messages = count
         self._failover = failover
         self._faults = faults
         self._databases = databases
@@ -91,7 +91,7 @@ class Operator:
             case Phase(name):
                 self._begin_phase(name)
             case Confirmed(share):
-                await self._publisher.wait_until_confirmed(min(int(share * self._count), self._count))
+                await self._publisher.wait_until_confirmed(min(int(share * self._messages), self._messages))
             case Pause(seconds):
                 await asyncio.sleep(seconds)
             case CaughtUp(role, behind):

@@ -1,86 +1,18 @@
-"""Watches how acknowledgements settle in a cluster where nobody gave them.
-
-Owns :class:`AckNews`, the pure part: what of a subscription's exact state an earlier poll had not shown. Recording news
-only keeps the record as large as what happened, however often is polled:
-
-1. a mark-delete that has moved covers what is from the old one to the new one;
-2. a run of individually deleted entries that was not there like this covers all of it;
-3. an entry of which other indexes of the batch are acknowledged than before covers the runs of its indexes.
-
-The state of a higher generation is new as a whole.
-"""
+"""Watches how acknowledgements settle in a cluster where nobody gave them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import aiohttp
 
-from replicator.drills.observations import FIRST_INDEX, LAST_INDEX, Place
+from replicator.drills.traffic.ack_news import AckNews
 from replicator.drills.traffic.active import POLL_SECONDS, Drill
-from snapshots.position import BEFORE_ALL, Position
 
 ANSWER_SECONDS_MAX: Final = 5.0
-
-Interval = tuple[Place, Place]
-
-
-class AckNews:
-    """What is new in each poll of one subscription in one cluster."""
-
-    def __init__(self) -> None:
-        self._generation = -1
-        self._restart()
-
-    def _restart(self) -> None:
-        self._mark_delete = BEFORE_ALL
-        self._runs: set[tuple[str, str]] = set()
-        self._batches: dict[str, int] = {}
-
-    def news(self, state: Mapping[str, Any]) -> list[Interval]:
-        """The intervals of places that this poll shows as acknowledged and none before it did."""
-        if state["generation"] > self._generation:
-            self._generation = state["generation"]
-            self._restart()
-        mark_delete = Position.parse(state["mark_delete"])
-        found: list[Interval] = []
-        if mark_delete > self._mark_delete:
-            found.append((_first(self._mark_delete), _last(mark_delete)))
-            self._mark_delete = mark_delete
-        runs = {(first, last) for first, last in state["individually_deleted"]}
-        found += [(_first(Position.parse(a)), _last(Position.parse(b))) for a, b in runs - self._runs]
-        self._runs = runs
-        batches: Mapping[str, Sequence[int]] = state["batch_acks"]
-        for text, indexes in batches.items():
-            if self._batches.get(text) != len(indexes):  # within a generation the acknowledged only grow
-                position = Position.parse(text)
-                found += [(Place(*position, first), Place(*position, last)) for first, last in _runs_of(indexes)]
-        self._batches = {text: len(indexes) for text, indexes in batches.items()}
-        return found
-
-
-def _first(position: Position) -> Place:
-    return Place(max(position.ledger, 0), position.entry, FIRST_INDEX)
-
-
-def _last(position: Position) -> Place:
-    return Place(position.ledger, position.entry, LAST_INDEX)
-
-
-def _runs_of(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as runs."""
-    start = previous = None
-    for index in indexes:
-        if previous is None or index != previous + 1:
-            if start is not None and previous is not None:
-                yield start, previous
-            start = index
-        previous = index
-    if start is not None and previous is not None:
-        yield start, previous
 
 
 class AckWatcher:
