@@ -33,6 +33,7 @@ from replicator.failover.service import FailoverService
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
+from replicator.links.link import Link
 from replicator.running_links import RunningLinks, incoming
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
@@ -280,12 +281,15 @@ class Worker:
             },
             "topology": self._reloader.status(),
             "failover": None if self._failover is None else self._failover.state(),
-            "links": [link.status() for link in self._links or ()],
+            "links": [link.status() for link in self.links()],
             "counters": self._sync.counters(),
         }
 
     def topology_status(self) -> dict[str, Any]:
         return {"cluster": self._cluster.name, **self._reloader.status(), "text": self._reloader.text()}
+
+    def links(self) -> Sequence[Link]:
+        return list(self._links or ())
 
     async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
         assert self._index is not None

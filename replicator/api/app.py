@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from replicator.api import client_sockets, data_plane, topic_sockets
 from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
+from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
 from replicator.api.topology import TopologySource, add_topology
@@ -32,6 +33,9 @@ class StatusSource(Protocol):
 
     def ready(self) -> str | None:
         """None when the worker takes traffic, else why it does not."""
+
+    def links(self) -> Iterable[LinkControl]:
+        """The links that leave this cluster, as they run."""
 
     async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
         """The snapshot mappings of a topic in Postgres; None when it is away."""
@@ -75,6 +79,7 @@ def make_app(
         ]
     )
     app.add_routes(data_plane.routes())
+    add_links(app, source)
     app.add_routes(client_sockets.routes())
     topic_sockets.add_topic_sockets(app, engine)
     add_admin(app, engine)

@@ -1,6 +1,7 @@
 """The data plane: reading topics as blocks, and appending blocks that come over a link.
 
-``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST /replication/v1/append | partitions``;
+``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST
+/replication/v1/append | partitions | delete-copy``;
 the forms are in docs/http.md. Appends are pipelined: the next frame is read while the one before it is being
 committed, in the order in which they came.
 """
@@ -16,6 +17,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from replicator.api import copies
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
 from replicator.engine.engine import Engine
@@ -66,6 +68,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/high-water", high_water),
         web.post("/replication/v1/append", append),
         web.post("/replication/v1/partitions", tell_partitions),
+        web.post("/replication/v1/delete-copy", delete_copy),
     ]
 
 
@@ -196,6 +199,13 @@ async def tell_partitions(request: web.Request) -> web.Response:
             log.warning("partitions refused", source=source, topic=name, reason=str(error))
             refused[name] = {"code": error.code, "message": str(error)}
     return web.json_response({"topics": partitions, "refused": refused})
+
+
+async def delete_copy(request: web.Request) -> web.Response:
+    """A link is to copy a topic anew: delete the copy that is here, if nothing is lost by it."""
+    source = _linked_source(request)
+    await copies.delete_copy(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
+    return web.json_response({})
 
 
 def _linked_source(request: web.Request) -> str:

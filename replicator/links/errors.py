@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from replicator.engine.errors import EngineError
+
 
 class LinkError(Exception):
     """Base of every error of a link. A link that meets one reconnects, with growing pauses."""
@@ -23,8 +25,10 @@ class LinkPaused(LinkError):
     """An operator paused the link."""
 
 
-class NoSuchGap(LinkError):
-    """There is no gap to resolve in that topic, or not in that way; or the link is not connected."""
+class NotResolved(LinkError, EngineError):
+    """There is no gap in that topic, or it cannot be ended in that way, or not now."""
+
+    status = 409
 
 
 class PeerRefused(LinkError):

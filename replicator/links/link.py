@@ -26,7 +26,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.links.copier import Read
-from replicator.links.errors import LinkError, LinkPaused, NoSuchGap, PeerRefused, PeerUnavailable
+from replicator.links.errors import LinkError, LinkPaused, NotResolved, PeerRefused, PeerUnavailable
 from replicator.links.figures import LinkFigures, link_status
 from replicator.links.gaps import Gap
 from replicator.links.link_topics import LinkIndex, LinkTopics
@@ -155,19 +155,25 @@ class Link:
     async def resolve(self, topic_name: str, policy: str) -> None:
         """Go on with a topic that has a gap, by ``skip-and-record`` or ``copy-anew``.
 
-        Raises :class:`NoSuchGap`, and the errors of links.
+        Raises :class:`NotResolved`.
         """
         gap = self._topics.gap_of(topic_name)
         if gap is None:
-            raise NoSuchGap(f"link {self.key} has no gap in {topic_name!r}; `replicator links list` shows those it has")
+            raise NotResolved(
+                f"link {self.key} has no gap in {topic_name!r}; `replicator links list` shows those it has"
+            )
         if not gap.allows(policy):
-            raise NoSuchGap(f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}: {gap.detail}")
+            raise NotResolved(f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}: {gap.detail}")
         if self._transport is None or not self._copier.connected:
-            raise NoSuchGap(f"link {self.key} is not connected ({self.state} {self.detail}): try again when it is")
-        await self._settle_topics(self._transport, [topic_name], policy)
+            raise NotResolved(f"link {self.key} is not connected ({self.state} {self.detail}): try again when it is")
+        try:
+            await self._settle_topics(self._transport, [topic_name], policy)
+        except LinkError as error:
+            raise NotResolved(f"link {self.key}: {error}; try again") from None
         gap = self._topics.gap_of(topic_name)
         if gap is not None:
-            raise NoSuchGap(f"the gap in {topic_name!r} is still there: {gap.detail}")
+            reason = self._copier.topics[topic_name].halted
+            raise NotResolved(f"the gap in {topic_name!r} is still there: {reason}")
 
     # What the engine tells.
 
@@ -451,6 +457,10 @@ class Link:
     def backlog_entries(self) -> int:
         """Entries that the destination has not confirmed, of any origin: an upper bound of what is to be copied."""
         return self._topics.backlog_entries()
+
+    def backlog_by_topic(self) -> dict[str, int]:
+        """The same by topic, of those that have one."""
+        return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
 
     def status(self) -> dict[str, Any]:
         """The figures of this link, as the status page shows them."""

@@ -231,11 +231,12 @@ class LinkTopics:
                 return False
             if policy == COPY_ANEW:
                 try:
-                    await deleter.delete_copy(name, self.starts.marks(topic))
+                    await deleter.delete_copy(name, self.starts.whole(topic))
                 except PeerRefused as error:
                     self.halt(name, f"{gap.detail}; it cannot be copied anew: {error}", gap)
                     return False
                 there = {}
+                self.memory.moved(topic.topic_id, BEFORE_ALL)
             await self._record(topic, gap, policy)
             if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
                 return False

@@ -27,6 +27,11 @@ class Starts:
         found = {origin: topic.high_water(origin) for origin in self._route.origins}
         return {origin: Mark(mark.incarnation, mark.position) for origin, mark in found.items() if mark is not None}
 
+    def whole(self, topic: Topic) -> dict[str, Mark]:
+        """The same of those origins of which nothing is missing here: what can be copied anew in full."""
+        missing = self.missing(topic)
+        return {origin: mark for origin, mark in self.marks(topic).items() if missing.newest(origin) == BEFORE_ALL}
+
     def missing(self, topic: Topic) -> Missing:
         """What is not here any more, or never came."""
         trimmed: Mapping[str, Position] = {}

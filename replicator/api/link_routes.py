@@ -1,0 +1,104 @@
+"""What operators ask of the links that leave this cluster: their figures, pausing them, and ending gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.engine.errors import EngineError
+from replicator.engine.topic_name import parse_topic
+
+POLICIES: Final = ("skip-and-record", "copy-anew")
+TOPICS_SHOWN_MAX: Final = 10_000
+
+
+class LinkNotFound(EngineError):
+    """No link of that key leaves this cluster."""
+
+    status = 404
+
+
+class LinkControl(Protocol):
+    """A link, as far as operators have to do with it."""
+
+    @property
+    def key(self) -> str: ...
+    def status(self) -> dict[str, Any]: ...
+    def backlog_by_topic(self) -> dict[str, int]: ...
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+    async def resolve(self, topic_name: str, policy: str) -> None: ...
+
+
+class LinkSource(Protocol):
+    """Who has the links."""
+
+    def links(self) -> Iterable[LinkControl]:
+        """Those that run now, in the order of the file."""
+
+
+LINKS: Final[web.AppKey[LinkSource]] = web.AppKey("links")
+
+
+def add_links(app: web.Application, source: LinkSource) -> None:
+    """The routes of the links that ``source`` has."""
+    app[LINKS] = source
+    app.add_routes(
+        [
+            web.get("/replication/v1/links", list_links),
+            web.get("/replication/v1/links/{key}", show_link),
+            web.post("/replication/v1/links/{key}/pause", pause),
+            web.post("/replication/v1/links/{key}/resume", resume),
+            web.post("/replication/v1/links/{key}/resolve", resolve),
+        ]
+    )
+
+
+async def list_links(request: web.Request) -> web.Response:
+    return web.json_response({"links": [link.status() for link in request.app[LINKS].links()]})
+
+
+async def show_link(request: web.Request) -> web.Response:
+    """One link, with the backlog of each topic that has one: the largest first."""
+    link = _link(request)
+    backlogs = sorted(link.backlog_by_topic().items(), key=lambda item: -item[1])
+    return web.json_response({**link.status(), "backlog_by_topic": dict(backlogs[:TOPICS_SHOWN_MAX])})
+
+
+async def pause(request: web.Request) -> web.Response:
+    link = _link(request)
+    await link.pause()
+    return web.json_response(link.status())
+
+
+async def resume(request: web.Request) -> web.Response:
+    link = _link(request)
+    await link.resume()
+    return web.json_response(link.status())
+
+
+async def resolve(request: web.Request) -> web.Response:
+    """End the gap of a topic; returns when the topic goes on."""
+    link = _link(request)
+    try:
+        body = await request.json()
+        topic, policy = body["topic"], body["policy"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadRequest("the body is not an object with topic and policy in JSON") from None
+    if not isinstance(topic, str) or policy not in POLICIES:
+        raise BadRequest(f"policy must be one of {', '.join(POLICIES)}, and topic a topic's name")
+    await link.resolve(str(parse_topic(topic)), policy)
+    return web.json_response(link.status())
+
+
+def _link(request: web.Request) -> LinkControl:
+    key = request.match_info["key"]
+    links = list(request.app[LINKS].links())
+    for link in links:
+        if link.key == key:
+            return link
+    known = ", ".join(link.key for link in links) or "none"
+    raise LinkNotFound(f"no link {key[:200]!r} leaves this cluster; there are: {known}")
