@@ -1,0 +1,136 @@
+"""SIGHUP to real processes: ``replicator up`` and a worker take a changed file, but no bad one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from test_apply import topology_of, write
+
+from replicator.topology import Link, SyncSettings, Topology
+
+SECONDS_MAX = 90.0
+
+
+class Up:
+    """A running ``replicator up``, what it has printed, and its workers."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.printed = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.printed += line
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not condition():
+            assert self.process.poll() is None, self.printed
+            assert time.monotonic() < deadline, f"{what} did not come true: {self.printed}"
+            time.sleep(0.05)
+
+    def prints(self, text: str, times: int = 1) -> None:
+        self.until(lambda: self.printed.count(text) >= times, repr(text))
+
+    def hang_up(self, pid: int | None = None) -> None:
+        os.kill(pid or self.process.pid, signal.SIGHUP)
+
+
+@contextmanager
+def up(path: Path) -> Iterator[Up]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"],
+        cwd=path,
+        env={**os.environ, "COLUMNS": "500"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running = Up(process)
+    try:
+        yield running
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(SECONDS_MAX)
+
+
+def status(topology: Topology, cluster: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{topology.cluster(cluster).url}/replication/v1/status", timeout=10) as response:
+        answer: dict[str, Any] = json.load(response)
+        return answer
+
+
+def pids(topology: Topology, *clusters: str) -> list[int]:
+    return [status(topology, cluster)["pid"] for cluster in clusters]
+
+
+def destinations(topology: Topology, cluster: str) -> list[str]:
+    return [link["to"] for link in status(topology, cluster)["links"]]
+
+
+def without(topology: Topology, name: str) -> Topology:
+    clusters = tuple(each for each in topology.clusters if each.name != name)
+    return replace(
+        topology,
+        clusters=clusters,
+        links=tuple(link for link in topology.links if name not in (link.source, link.destination)),
+    )
+
+
+def test_up_starts_and_stops_workers_as_the_file_says_and_restarts_none(tmp_path: Path) -> None:
+    three = topology_of(tmp_path, "us-east", "eu-west", "ap-south")
+    two, file = without(three, "ap-south"), tmp_path / "topology.yaml"
+    write(two, file)
+    with up(tmp_path) as running:
+        running.prints("ready at", 2)
+        before = pids(three, "us-east", "eu-west")
+
+        file.write_text(file.read_text() + "lnks: []\n")
+        running.hang_up()
+        running.prints("lnks: unknown key")
+        running.prints("nothing was changed")
+
+        moved = two.clusters[1].model_copy(update={"address": three.cluster("ap-south").address})
+        write(replace(two, clusters=(two.clusters[0], moved), links=(Link("us-east", "eu-west"),)), file)
+        running.hang_up()
+        running.prints("needs a restart of the worker of eu-west")
+        running.prints("nothing was changed", 2)
+        assert destinations(three, "eu-west") == ["us-east"]
+
+        write(three, file)
+        running.hang_up()
+        running.prints("ap-south: ready at")
+        running.prints("us-east: cluster ap-south: added")
+        running.until(lambda: "ap-south" in destinations(three, "us-east"), "a link to the new cluster")
+        assert pids(three, "us-east", "eu-west") == before
+        (new,) = pids(three, "ap-south")
+
+        write(without(three, "eu-west"), file)
+        running.hang_up()
+        running.prints("eu-west: stopped")
+        assert destinations(three, "us-east") == ["ap-south"]
+        assert pids(three, "us-east", "ap-south") == [before[0], new]
+        assert not (three.cluster("eu-west").data / "postgres" / "postmaster.pid").exists()
+
+        file.write_text("clusters: {}\n")
+        running.hang_up(before[0])  # a worker that is told by itself
+        running.prints("topology not reloaded")
+        assert destinations(three, "us-east") == ["ap-south"]
+        write(replace(without(three, "eu-west"), sync=SyncSettings(update_interval_ms=50)), file)
+        running.hang_up(before[0])
+        running.until(lambda: status(three, "us-east")["topology"]["reloads"] == 3, "the third reload")
+    assert running.process.returncode == 0, running.printed
