@@ -11,7 +11,7 @@ from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMet
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
-from replicator.engine.types import Delivery
+from replicator.engine.types import Delivery, LoggedEntry
 from snapshots.position import BEFORE_ALL
 
 ON = EngineSettings(policies=TopicPolicies(deduplication=True))
@@ -38,12 +38,12 @@ def numbered_batch(first: int, last: int, *, producer: str = "p") -> bytes:
     return encode_entry(metadata, body)
 
 
-def chunks_of(sequence_id: int, count: int, *, uuid: str | None = None) -> list[bytes]:
+def chunks_of(sequence_id: int, count: int, *, producer: str = "p", uuid: str | None = None) -> list[bytes]:
     uuid = uuid or uuids.uuid4().hex
     return [
         encode_entry(
             MessageMetadata(
-                producer_name="p",
+                producer_name=producer,
                 sequence_id=sequence_id,
                 publish_time=1,
                 uuid=uuid,
@@ -72,7 +72,7 @@ async def copy(source: Topic, destination: Topic) -> None:
         await destination.append_blocks(copied)
 
 
-def ids_of(deliveries: Sequence[Delivery]) -> list[tuple[str, int, int]]:
+def ids_of(deliveries: Sequence[Delivery | LoggedEntry]) -> list[tuple[str, int, int]]:
     """Producer, sequence id and chunk of what was delivered."""
     found = []
     for delivery in deliveries:
