@@ -66,6 +66,20 @@ class _Side:
             self.ledgers.append(position.ledger)
         self.starts.append((len(self.ledgers) - 1) << ENTRY_BITS | position.entry)
 
+    def fill(self, ledgers: Numbers, starts: Numbers, entries: Numbers) -> None:
+        """Take all runs at once; raises :class:`ValueError` unless each lies above the one before it."""
+        if not len(ledgers):
+            return
+        end = np.uint64(1 << ENTRY_BITS)
+        if (entries == 0).any() or (entries >= end).any() or (starts >= end).any() or (starts + entries > end).any():
+            raise ValueError("a run is empty, or ends beyond its ledger")
+        news = np.concatenate([np.ones(1, np.bool_), ledgers[1:] != ledgers[:-1]])
+        keys = (np.cumsum(news, dtype=np.uint64) - np.uint64(1)) << np.uint64(ENTRY_BITS) | starts
+        if (ledgers[1:] < ledgers[:-1]).any() or (keys[:-1] + entries[:-1] > keys[1:]).any():
+            raise ValueError("a run does not lie above the one before it")
+        self.ledgers = ledgers[news].tolist()
+        self.starts = array("Q", keys.tobytes())
+
     def position(self, key: int) -> Position:
         return Position(self.ledgers[key >> ENTRY_BITS], key & _ENTRY_MASK)
 
@@ -259,12 +273,14 @@ class ExtentTable:
         if len(raw) > limit or len(raw) % (_COLUMNS * 8) or not unpacking.eof:
             raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes are cut short, or hold over {runs_max} runs")
         columns = np.cumsum(np.frombuffer(raw, "<u8").reshape(_COLUMNS, -1), axis=1, dtype=np.uint64)
+        origin_ledgers, origin_entries, local_ledgers, local_entries, entries = columns
         table = cls()
         try:
-            for origin_ledger, origin_entry, local_ledger, local_entry, entries in columns.T.tolist():
-                table.append(Position(origin_ledger, origin_entry), Position(local_ledger, local_entry), entries)
-        except (AssertionError, OverflowError) as error:
+            table._origin.fill(origin_ledgers, origin_entries, entries)
+            table._local.fill(local_ledgers, local_entries, entries)
+        except ValueError as error:
             raise ExtentsCorrupt(f"packed extents contradict each other: {error}") from None
+        table._entries = array("I", entries.astype(np.uint32).tobytes())
         return table
 
     # ---- both ways --------------------------------------------------------------------------------------
