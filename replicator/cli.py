@@ -97,13 +97,17 @@ def up(file: TopologyFile) -> None:
 @app.command()
 def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
     """Print the resolved topology, what it would change at the workers that run, and what deserves a second look."""
+    from replicator.plan import Probe, probe_workers
     from replicator.plan import plan as make_plan
-    from replicator.plan import probe_workers
-    from replicator.rollout import ask_workers
+    from replicator.rollout import Rollout, ask_workers
     from replicator.topology import load_topology
 
     topology = load_topology(file)
-    result = make_plan(topology, asyncio.run(probe_workers(topology)), asyncio.run(ask_workers(topology)))
+
+    async def look() -> tuple[dict[str, Probe], Rollout]:
+        return await asyncio.gather(probe_workers(topology), ask_workers(topology))
+
+    result = make_plan(topology, *asyncio.run(look()))
     _print(output, result.as_json(), result.render())
 
 
