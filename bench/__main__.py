@@ -22,13 +22,14 @@ from bench.in_process import measure_commits, measure_engine
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
 from bench.machine import machine_line
+from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.patterns import measure_patterns
 from bench.subscriptions import measure_subscriptions
 from bench.topics import measure_topics
 
-GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "topics", "patterns", "lag")
+GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "topics", "patterns", "mapping", "lag")
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -73,6 +74,10 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "patterns" in groups:
         with _directory("pattern consumers of topics") as directory:
             measured += await measure_patterns(directory)
+    if "mapping" in groups:
+        with _directory("the exact mapping in Postgres") as directory:
+            directory.chmod(0o755)  # as root, the server runs as another user
+            measured += await measure_mapping(directory)
     if "lag" in groups:
         with _directory("copy lag at half load") as directory:
             measured += await measure_lag(directory)

@@ -189,7 +189,7 @@ class Extents(Rows):
             .order_by(row.origin_ledger.desc(), row.origin_entry.desc())
             .limit(1)
         )
-        async with self._connection() as connection:
+        async with self._looking_up() as connection:
             packed = (await connection.execute(query)).scalar_one_or_none()
         return None if packed is None else _unpacked(packed).to_local(position)
 
@@ -201,7 +201,7 @@ class Extents(Rows):
             "ledger": position.ledger,
             "entry": position.entry,
         }
-        async with self._connection() as connection:
+        async with self._looking_up() as connection:
             found = (await connection.execute(_SEGMENT_OF_LOCAL, parameters)).all()
         for origin, incarnation, packed in found:
             if (at_origin := _unpacked(packed).to_origin(position)) is not None:

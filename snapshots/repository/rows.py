@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -92,16 +92,30 @@ class Rows:
                 await connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=set_), batch)
 
     @asynccontextmanager
+    async def _looking_up(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for one query: without a transaction, which takes two round trips of its own."""
+        with _own_errors():
+            async with self._engine.connect() as connection:
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction; the driver's errors become this module's."""
-        try:
+        """A connection in a transaction."""
+        with _own_errors():
             async with self._engine.begin() as connection:
                 yield connection
-        except (DataError, IntegrityError) as error:
-            raise RowsRefused(first_line(error)) from None
-        except (SQLAlchemyError, OSError) as error:
-            # Not the chain: SQLAlchemy's text has the statement and its values.
-            raise RepositoryUnavailable(first_line(error)) from None
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """The driver's errors become this module's."""
+    try:
+        yield
+    except (DataError, IntegrityError) as error:
+        raise RowsRefused(first_line(error)) from None
+    except (SQLAlchemyError, OSError) as error:
+        # Not the chain: SQLAlchemy's text has the statement and its values.
+        raise RepositoryUnavailable(first_line(error)) from None
 
 
 def first_line(error: BaseException) -> str:
