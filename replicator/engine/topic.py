@@ -43,6 +43,7 @@ from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import LoggedEntry, ProducerOptions, SubscribeOptions
+from replicator.engine.upkeep.hold_quota import REFUSE_PRODUCERS, RELEASE, HoldQuota
 from replicator.engine.upkeep.retention import done_through
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -86,6 +87,10 @@ class Topic:
         self._trimmed_in_store = self.log.trimmed
         self.held_back: dict[str, Position] = {}
         """By name, such as a link's, the position up to which somebody besides subscriptions is done with the log."""
+        self.hold_quotas: dict[str, HoldQuota] = {}
+        """By the same name, how much it may hold back."""
+        self.holds_exceeded: dict[str, str] = {}
+        """The names whose quota is exceeded, each with the policy that says what follows; kept by maintenance."""
         self._store = store
         self._cache = cache
         self._listeners = listeners
@@ -446,6 +451,16 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.apply_policies(self.policies)
 
+    def holding(self) -> list[Position]:
+        """Where the log is held back, but for those whose quota is exceeded and who are to be released then."""
+        return [at for name, at in self.held_back.items() if self.holds_exceeded.get(name) != RELEASE]
+
+    def set_holds_exceeded(self, exceeded: Mapping[str, str]) -> None:
+        """Maintenance has found that these hold back more than they may: name and policy of each."""
+        self.holds_exceeded = dict(exceeded)
+        refusing = next((name for name, policy in exceeded.items() if policy == REFUSE_PRODUCERS), None)
+        self._gate.set_refusing_holder(refusing)
+
     async def trim(self, upto: Position) -> None:
         """Delete the oldest blocks as far as they lie at or below ``upto``; the last block stays (invariant 10), and so
         does what a durable subscription or a link still needs (invariant 5).
@@ -456,7 +471,7 @@ class Topic:
             return
         subscriptions = list(self.subscriptions.values())
         needed_after = (each.cursor.needed_after() for each in subscriptions if each.durable)
-        upto = done_through(upto, needed_after, self.held_back.values())
+        upto = done_through(upto, needed_after, self.holding())
         await self._trim_index(upto, subscriptions)
         if self._trimmed_in_store < self.log.trimmed:  # also what a store that failed did not delete at an earlier call
             trimmed = self.log.trimmed

@@ -53,6 +53,7 @@ def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str,
         **partitions_refused,
         **{name: copy.halted for name, copy in copies.items() if copy.halted is not None},
     }
+    held = topics.held_too_far()
     gaps = [(name, copy.gap) for name, copy in copies.items() if copy.gap is not None]
     spec, figures = link.spec, link.figures
     return {
@@ -74,6 +75,9 @@ def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str,
         ],
         "gap_count": len(gaps),
         "skipped": topics.memory.skips,
+        "hold_exceeded": held[:SHOWN_MAX],
+        "hold_exceeded_count": len(held),
+        "on_hold_exceeded": spec.on_hold_exceeded,
         "deleted_here": list(topics.deleted_here),
         "backlog_entries": topics.backlog_entries(),
         "lag_ms": lag_ms(link.engine, topics, int(time.time() * 1000)),

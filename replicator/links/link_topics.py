@@ -16,6 +16,7 @@ import structlog
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.engine.upkeep.hold_quota import HoldQuota
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import COPY_ANEW, SKIP_AND_RECORD, Gap, Mark
@@ -61,6 +62,8 @@ class LinkTopics:
         self._route = route
         self._index = index
         self._holder = f"link to {route.link.destination}" + (f" ({route.link.name})" if route.link.name else "")
+        link = route.link
+        self._quota = HoldQuota(link.hold_bytes, link.hold_seconds, link.on_hold_exceeded)
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
@@ -78,7 +81,18 @@ class LinkTopics:
     def let_go(self) -> None:
         """Hold nothing back any more."""
         for topic in self._engine.topics():
-            topic.held_back.pop(self._holder, None)
+            self._release(topic)
+
+    def _release(self, topic: Topic) -> None:
+        topic.held_back.pop(self._holder, None)
+        topic.hold_quotas.pop(self._holder, None)
+        if topic.holds_exceeded.pop(self._holder, None) is not None:
+            topic.set_holds_exceeded(topic.holds_exceeded)
+
+    def held_too_far(self) -> list[str]:
+        """The topics of which the link holds back more than it may."""
+        found = map(self._engine.find, self.copier.topics)
+        return [topic.name for topic in found if topic is not None and self._holder in topic.holds_exceeded]
 
     # Which topics.
 
@@ -127,13 +141,15 @@ class LinkTopics:
                 self.unsettled[name] = None
                 self.ask_again.set()
             else:
-                topic.held_back.pop(self._holder, None)
+                self._release(topic)
                 self.copier.topic_gone(name)
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
         mark = self.memory.mark(topic.topic_id)
         topic.held_back[self._holder] = mark
+        if self._quota.limited:
+            topic.hold_quotas[self._holder] = self._quota
         self.copier.topic_moved(topic.name, topic.last_add_confirmed, self._route.origins)
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.last_add_confirmed)
@@ -273,6 +289,8 @@ class LinkTopics:
         topic, copy = self._engine.find(name), self.copier.topics.get(name)
         if topic is not None and copy is not None:
             topic.held_back[self._holder] = copy.acknowledged
+            if topic.holds_exceeded:
+                self._engine.maintenance.hold_moved(topic)
             self.memory.moved(topic.topic_id, copy.acknowledged)
 
     def backlog_entries(self) -> int:

@@ -115,6 +115,7 @@ class PublishGate:
         self._policy: QuotaPolicy | None = None
         self._held: list[asyncio.Future[None]] = []
         self._held_bytes = 0
+        self._refusing_holder: str | None = None
         self._closed: EngineError | None = None
 
     @property
@@ -139,7 +140,14 @@ class PublishGate:
     @property
     def open(self) -> bool:
         """Whether a publish may pass without :meth:`enter`: nothing is held, and nothing to be held."""
-        return not self._held and self._policy in (None, QuotaPolicy.CONSUMER_BACKLOG_EVICTION)
+        within = self._policy in (None, QuotaPolicy.CONSUMER_BACKLOG_EVICTION) and self._refusing_holder is None
+        return within and not self._held
+
+    def set_refusing_holder(self, name: str | None) -> None:
+        """Refuse publishes because that link holds back more of the log than it may; None when none does."""
+        self._refusing_holder = name
+        if name is not None:
+            self.refuse(self._held_too_far(name))
 
     async def enter(self, size_bytes: int) -> None:
         """Returns when the publish may go on; may be cancelled.
@@ -150,6 +158,8 @@ class PublishGate:
             raise self._closed.with_traceback(None)
         if self._policy is QuotaPolicy.PRODUCER_EXCEPTION:
             raise self._exceeded()
+        if self._refusing_holder is not None:
+            raise self._held_too_far(self._refusing_holder)
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise BacklogQuotaExceeded(
                 f"{self._topic}: {len(self._held)} publishes wait for the backlog to come under its quota, the limit: "
@@ -176,6 +186,12 @@ class PublishGate:
         """All that wait get ``error``."""
         for waiting in self._held:
             _wake(waiting, error)
+
+    def _held_too_far(self, name: str) -> BacklogQuotaExceeded:
+        return BacklogQuotaExceeded(
+            f"{self._topic}: publishes are refused until the {name} has caught up: it holds back more of the log than "
+            "its `hold` allows; see `replicator links list`"
+        )
 
     def _exceeded(self) -> BacklogQuotaExceeded:
         return BacklogQuotaExceeded(

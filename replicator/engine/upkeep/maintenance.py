@@ -6,9 +6,11 @@ topic, in this order, so that what expires can go in the same pass:
 1. TTL: each durable subscription moves over what was published too long ago. Markers are stepped over as ever.
 2. Backlog quota: publishes are held or refused, or subscriptions are moved. While publishes are held, a subscription
    that moves on brings the topic's next check at once.
-3. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted.
-4. Deduplication: producers that were not seen for long are forgotten.
-5. Compaction: a pass is started where one is due, if none that was started here is running.
+3. Holds: a link that holds back more than its quota allows is released or makes publishes be refused, or is only
+   reported. When it moves on, the topic's next check follows at once.
+4. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted.
+5. Deduplication: producers that were not seen for long are forgotten.
+6. Compaction: a pass is started where one is due, if none that was started here is running.
 
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
@@ -28,8 +30,9 @@ from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.log.block import BlockSpan
 from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
 from replicator.engine.log.store import Store
-from replicator.engine.upkeep import backlog_quota, retention
+from replicator.engine.upkeep import backlog_quota, hold_quota, retention
 from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
+from replicator.engine.upkeep.hold_quota import Held
 from snapshots.position import Position
 
 if TYPE_CHECKING:
@@ -119,6 +122,12 @@ class Maintenance:
     def on_topic_deleted(self, topic_name: str) -> None:
         """See :meth:`on_log_deleted`."""
 
+    def hold_moved(self, topic: Topic) -> None:
+        """Who holds the log back needs less of it than before."""
+        if topic.holds_exceeded:
+            self._moved.add(topic)
+            self._wake.set()
+
     def _check_soon(self, topic: Topic) -> None:
         if topic.quota_exceeded is not None:
             self._moved.add(topic)
@@ -133,7 +142,7 @@ class Maintenance:
             self._wake.clear()
             moved, self._moved = self._moved, set()
             for topic in moved:
-                await self._guarded(self._watch_backlog, topic)
+                await self._guarded(self._watch_quotas, topic)
             if loop.time() >= due:
                 await self.run_once()
                 due = loop.time() + self._interval_seconds
@@ -152,7 +161,7 @@ class Maintenance:
 
     async def _maintain(self, topic: Topic) -> None:
         await self._expire(topic)
-        await self._watch_backlog(topic)
+        await self._watch_quotas(topic)
         await self._retain(topic)
         await topic.producers.forget_inactive()
         if (self._compacting is None or not self._compacting.running) and compaction.is_due(topic):
@@ -169,6 +178,38 @@ class Maintenance:
         reached = await topic.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
         await subscription.consume_through(reached)
         await asyncio.sleep(0)  # the last block was looked into, for each of maybe a thousand subscriptions
+
+    async def _watch_quotas(self, topic: Topic) -> None:
+        await self._watch_backlog(topic)
+        await self._watch_holds(topic)
+
+    async def _watch_holds(self, topic: Topic) -> None:
+        found: dict[str, str] = {}
+        for name, quota in list(topic.hold_quotas.items()):
+            at = topic.held_back.get(name)
+            if at is not None and quota.limited:
+                held = await self._held(topic, at, sized=quota.bytes_max is not None)
+                if hold_quota.exceeded(quota, held, self._wall_clock_ms()):
+                    found[name] = quota.policy
+        for name, policy in found.items():
+            if name not in topic.holds_exceeded:
+                log.warning("a link holds back more than it may", topic=topic.name, holder=name, policy=policy)
+        for name in topic.holds_exceeded.keys() - found.keys():
+            log.info("a link is back within its hold", topic=topic.name, holder=name)
+        if found != topic.holds_exceeded:
+            topic.set_holds_exceeded(found)
+
+    async def _held(self, topic: Topic, at: Position, *, sized: bool) -> Held:
+        """What is held back at that position and not by any subscription."""
+        done = retention.done_through(topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), ())
+        if at >= done:
+            return Held(0)
+        oldest = self._store.block_spans(topic.topic_id, at, blocks_max=1)
+        size_bytes = 0
+        if sized:
+            sizes = await self._sizes_of(topic)
+            size_bytes = self._bytes_through(topic, sizes, done) - self._bytes_through(topic, sizes, at)
+        return Held(size_bytes, oldest[0].publish_time_ms if oldest else None)
 
     async def _watch_backlog(self, topic: Topic) -> None:
         quota = topic.policies.backlog_quota
@@ -220,7 +261,7 @@ class Maintenance:
         if policy.age_seconds_max is None and policy.bytes_max is None:
             return
         done = retention.done_through(
-            topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.held_back.values()
+            topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.holding()
         )
         if done <= topic.log.trimmed:
             return
