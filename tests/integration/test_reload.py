@@ -316,6 +316,49 @@ def test_filters_change_under_load_and_what_was_left_out_comes_when_it_is_carrie
     run(main)
 
 
+def test_a_hub_forwards_what_a_link_that_was_added_brings_it(topology: Topology, tmp_path: Path) -> None:
+    onwards = Link("eu-west", "ap-south", forward=True)
+
+    async def main() -> None:
+        async with running(replace(topology, links=(onwards,)), tmp_path) as regions:
+            us, eu, ap = (regions[name] for name in NAMES)
+            loads = {"us-east": Load(us), "eu-west": Load(eu)}
+            for load in loads.values():
+                await load.goes_on()
+            changed = await regions.apply(replace(topology, links=(Link("us-east", "eu-west"), onwards)))
+            assert changed["us-east"] == changed["eu-west"] == ("link us-east → eu-west: added",)
+            assert changed["ap-south"] == ()
+            for load in loads.values():
+                await load.goes_on()
+            for origin, load in loads.items():
+                published = await load.stop()
+                await eventually(lambda o=origin, p=published: ap.has(o, p), f"all of {origin} behind the hub")
+
+    run(main)
+
+
+def test_links_find_a_worker_that_was_restarted_at_another_address(topology: Topology, tmp_path: Path) -> None:
+    two = only(topology, "us-east", "eu-west")
+
+    async def main() -> None:
+        async with running(two, tmp_path) as regions:
+            us = regions["us-east"]
+            load = Load(us)
+            await load.goes_on()
+            moved = two.clusters[1].model_copy(update={"address": topology.cluster("ap-south").address})
+            after = replace(two, clusters=(two.clusters[0], moved))
+            await regions.stop("eu-west")
+            write(after, regions.file)
+            eu = await regions.start("eu-west")
+            changed = await regions.apply(after)
+            assert changed["us-east"] == (f"cluster eu-west: address: {two.clusters[1].address} → {moved.address}",)
+            await load.goes_on()
+            published = await load.stop()
+            await eventually(lambda: eu.has("us-east", published), "all of us-east, once and in order")
+
+    run(main)
+
+
 def test_policies_and_paces_hold_at_once(topology: Topology, tmp_path: Path) -> None:
     two = only(topology, "us-east", "eu-west")
 
