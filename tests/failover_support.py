@@ -1,0 +1,224 @@
+"""What the tests of failovers share: deployments of real workers as processes, commands, and traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from replicator.client import Client, Consumer, ConsumerType, InitialPosition, PulsarException
+
+START_SECONDS_MAX = 60.0
+TOPIC = "persistent://public/default/orders"
+CHECK_SECONDS = 0.1
+"""How often clients ask where they belong."""
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Deployment:
+    """Clusters in one directory, each a worker process. Links are given as in a topology file."""
+
+    def __init__(self, path: Path, names: Sequence[str], links: str, database: str) -> None:
+        self.path = path
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.file = path / "topology.yaml"
+        self._database = database
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.write(links)
+
+    def write(self, links: str, file: str = "topology.yaml") -> Path:
+        """Write a topology with these links; clusters are the same in all of them."""
+        path = self.path / file
+        clusters = "".join(
+            f"  {name}: {{address: '127.0.0.1:{port}', data: data-{name}, database: '{self._database}'}}\n"
+            for name, port in self.ports.items()
+        )
+        path.write_text(f"clusters:\n{clusters}links: {links}\n")
+        return path
+
+    def url(self, name: str, path: str = "") -> str:
+        return f"http://127.0.0.1:{self.ports[name]}{path}"
+
+    def start(self, *names: str, file: str = "topology.yaml") -> None:
+        for name in names:
+            log = (self.path / f"{name}.log").open("ab")
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "replicator.cli", "worker", "--cluster", name, "-f", str(self.path / file)],
+                cwd=self.path,
+                stderr=log,
+                stdout=log,
+            )
+            log.close()
+        for name in names:
+            self.wait_ready(name)
+
+    def wait_ready(self, name: str) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            assert self._processes[name].poll() is None, (self.path / f"{name}.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, (self.path / f"{name}.log").read_text()[-3000:]
+            try:
+                urllib.request.urlopen(self.url(name, "/readyz"), timeout=1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    # Asking.
+
+    def get(self, name: str, path: str) -> Any:
+        with urllib.request.urlopen(self.url(name, path), timeout=10) as response:
+            return json.load(response)
+
+    def post(self, name: str, path: str, body: Any) -> Any:
+        request = urllib.request.Request(
+            self.url(name, path), json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return json.load(response)
+
+    def state(self, name: str) -> Any:
+        return self.get(name, "/failover/v1/state")
+
+    def command(self, *arguments: str, file: str = "topology.yaml") -> subprocess.CompletedProcess[str]:
+        """``replicator COMMAND -f FILE …``, as a user runs it."""
+        command, *rest = arguments
+        return subprocess.run(
+            [sys.executable, "-m", "replicator.cli", command, "-f", file, *rest],
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+
+    def report(self, *arguments: str, status: int = 0, file: str = "topology.yaml") -> Any:
+        """The JSON report of a command that ends with ``status``."""
+        done = self.command(*arguments, "--output", "json", file=file)
+        assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
+        return json.loads(done.stdout)
+
+    def providers(self, home: str) -> list[str]:
+        return [self.url(name, f"/failover/v1/service-url?cluster={home}") for name in self.ports]
+
+    def following(self, home: str) -> Client:
+        """A client of the clients of ``home``, wherever they are served."""
+        return Client(service_url_provider=self.providers(home), service_url_check_interval_seconds=CHECK_SECONDS)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+            time.sleep(0.02)
+
+
+@contextmanager
+def deployment(path: Path, *names: str, links: str, database: str) -> Iterator[Deployment]:
+    """Workers of these clusters, started; ended at the end."""
+    deployed = Deployment(path, names, links, database)
+    try:
+        deployed.start(*names)
+        yield deployed
+    finally:
+        deployed.stop()
+
+
+@dataclass
+class Traffic:
+    """A producer and consumers that follow a cluster's clients; what was confirmed, received and acknowledged."""
+
+    confirmed: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
+    acknowledged: set[bytes] = field(default_factory=set)
+    repeated: list[bytes] = field(default_factory=list)
+    """Received again after the application had acknowledged them."""
+    failed: list[str] = field(default_factory=list)
+    clusters: set[str] = field(default_factory=set)
+    """The origins of what was received."""
+    stopping: bool = False
+
+    async def produce(self, client: Client, *, topic: str = TOPIC) -> None:
+        producer = await client.create_producer(topic, producer_name="orders-in", batching_max_publish_delay_ms=1)
+        number = 0
+        while not self.stopping:
+            content = b"%06d" % number
+            number += 1
+            try:
+                await producer.send(content)
+                self.confirmed.append(content)
+            except PulsarException as error:
+                self.failed.append(repr(error))
+            await asyncio.sleep(0.002)
+        await producer.close()
+
+    async def consume(
+        self,
+        client: Client,
+        *,
+        topic: str = TOPIC,
+        consumer_type: ConsumerType = ConsumerType.Shared,
+        hold_every: int = 0,
+    ) -> None:
+        """Receive and acknowledge; with ``hold_every`` every so many-th message is left unacknowledged."""
+        consumer = await client.subscribe(
+            topic,
+            "sub",
+            consumer_type=consumer_type,
+            initial_position=InitialPosition.Earliest,
+            replicate_subscription_state_enabled=True,
+            receiver_queue_size=100,
+        )
+        assert isinstance(consumer, Consumer)
+        while not (self.stopping and len(self.acknowledged) >= len(self.confirmed)):
+            try:
+                message = await consumer.receive(timeout_millis=200)
+            except PulsarException:
+                continue
+            content = message.data()
+            self.received.append(content)
+            self.clusters.add(message.origin())
+            if content in self.acknowledged:
+                self.repeated.append(content)
+            if hold_every and int(content) % hold_every == 0 and not self.stopping:
+                continue
+            await consumer.acknowledge(message)
+            self.acknowledged.add(content)
+        await consumer.close()

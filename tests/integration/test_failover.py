@@ -1,0 +1,298 @@
+"""Failover between real workers: planned, unplanned, an old primary that returns, failback, promote, roll back.
+
+DESIGN §4.5; invariants 1, 2, 5. The commands are run as a user runs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+from failover_support import TOPIC, Deployment, Traffic, deployment
+
+from replicator.client import Client, ClusterFenced, InitialPosition, PulsarException
+
+BOTH_WAYS = "[{between: [A, B]}]"
+A_TO_B = "[{from: A, to: B}]"
+MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
+
+
+async def with_traffic(
+    deployed: Deployment, act: Callable[[Traffic], Awaitable[None]], *, home: str = "A", seconds: float = 60
+) -> Traffic:
+    """Produce and consume as a client of ``home`` while ``act`` runs; returns when all is acknowledged."""
+    traffic = Traffic()
+    async with deployed.following(home) as client:
+        tasks = [
+            asyncio.create_task(traffic.produce(client)),
+            asyncio.create_task(traffic.consume(client)),
+        ]
+        try:
+            async with asyncio.timeout(seconds):
+                await act(traffic)
+                traffic.stopping = True
+                await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return traffic
+
+
+async def more(traffic: Traffic, count: int = 100) -> None:
+    """Returns when so many more messages were confirmed and acknowledged."""
+    confirmed, acknowledged = len(traffic.confirmed) + count, len(traffic.acknowledged) + count
+    while len(traffic.confirmed) < confirmed or len(traffic.acknowledged) < acknowledged:  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0.01)
+
+
+async def publish(url: str, *contents: bytes, topic: str = TOPIC) -> None:
+    async with Client(url, reconnect=False) as client:
+        producer = await client.create_producer(topic)
+        await producer.send_many(contents)
+
+
+async def drained(url: str, topic: str = TOPIC, subscription: str = "check") -> list[bytes]:
+    """Everything that a topic has, as a new subscription gets it."""
+    found: list[bytes] = []
+    async with Client(url) as client:
+        consumer = await client.subscribe(topic, subscription, initial_position=InitialPosition.Earliest)
+        while True:
+            try:
+                found.append((await consumer.receive(timeout_millis=1500)).data())
+            except PulsarException:
+                return found
+
+
+def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(data_dir: Path) -> None:
+    async def main(deployed: Deployment) -> None:
+        async def act(traffic: Traffic) -> None:
+            await more(traffic)
+            report = await asyncio.to_thread(deployed.report, "failover", "--from", "A", "--to", "B", "--planned")
+            assert report["outcome"] == "done"
+            assert report["epoch"] == 1
+            assert report["not_received"] == 0
+            assert report["may_be_repeated"] == 0
+            (topic,) = report["topics"]
+            assert topic["missing_messages"] == 0
+            assert topic["subscriptions"][0]["equal"] is True
+            assert deployed.state("A")["fenced"] is True
+            await more(traffic)
+            assert "B" in traffic.clusters, "nothing was published at B"
+            back = await asyncio.to_thread(deployed.report, "failback", "--to", "A")
+            assert (back["outcome"], back["epoch"], back["not_received"], back["may_be_repeated"]) == ("done", 2, 0, 0)
+            assert deployed.state("A")["producers"] == "open"
+            await more(traffic)
+
+        traffic = await with_traffic(deployed, act)
+        assert traffic.failed == []
+        assert traffic.repeated == []
+        assert sorted(set(traffic.received)) == traffic.confirmed
+        for name in ("A", "B"):
+            assert sorted(await drained(deployed.url(name))) == traffic.confirmed
+
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        asyncio.run(main(deployed))
+
+
+def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_write(data_dir: Path) -> None:
+    async def main(deployed: Deployment) -> None:
+        async def act(traffic: Traffic) -> None:
+            await more(traffic)
+            deployed.kill("A")
+            report = await asyncio.to_thread(deployed.report, "failover", "--from", "A", "--to", "B", "--unplanned")
+            assert report["outcome"] == "done"
+            assert report["source_answers"] is False
+            assert report["not_received"] is None
+            assert report["unknown_since_ms"] > 0
+            await more(traffic)
+            deployed.start("A")
+            assert deployed.state("A")["fenced"] is True
+            with pytest.raises(ClusterFenced, match=r"served by B at http://.* since failover epoch 1"):
+                await publish(deployed.url("A"), b"late")
+            status = await asyncio.to_thread(deployed.report, "failover-status")
+            assert status["agreed"] is True
+            assert status["stranded"] is not None
+            deployed.until(
+                lambda: all(each["flowed"] for each in deployed.report("failover-status")["stranded"]),
+                "what was stranded in A has flowed to B",
+            )
+            await more(traffic)
+
+        traffic = await with_traffic(deployed, act)
+        assert set(traffic.confirmed) <= set(traffic.received), "a confirmed message was lost"
+        assert set(traffic.confirmed) <= set(await drained(deployed.url("B")))
+
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        asyncio.run(main(deployed))
+
+
+def test_what_a_dead_primary_had_and_nobody_else_is_counted_and_flows_when_it_returns(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", "B", links=A_TO_B, database="embedded") as deployed:
+        asyncio.run(publish(deployed.url("A"), b"received"))
+        deployed.until(lambda: deployed.post("B", "/failover/v1/topics", {})["topics"], "B has the topic")
+        deployed.kill("B")
+        asyncio.run(publish(deployed.url("A"), *(b"stranded %d" % n for n in range(7))))
+        deployed.kill("A")
+        deployed.start("B")
+        refused = deployed.command("failover", "--from", "A", "--to", "B")
+        assert refused.returncode == 3
+        assert "promote --to B --for A" in refused.stderr
+        done = deployed.report("promote", "--to", "B")  # the only home that B does not serve
+        assert (done["kind"], done["not_received"]) == ("promote", None)
+        waiting = deployed.report("failover-status", status=3)
+        assert waiting["stranded"] is None
+        assert "A" in waiting["stranded_unknown"]
+        deployed.start("A")
+        deployed.until(
+            lambda: all(each["flowed"] for each in deployed.report("failover-status")["stranded"]), "it has flowed"
+        )
+        (stranded,) = deployed.report("failover-status")["stranded"]
+        assert stranded["messages"] == 7
+        assert len(asyncio.run(drained(deployed.url("B")))) == 8
+
+
+def test_an_isolated_old_primary_goes_on_and_what_it_took_is_merged(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        asyncio.run(publish(deployed.url("A"), b"one"))
+        deployed.kill("A")
+        deployed.report("failover", "--from", "A", "--to", "B", "--unplanned")
+        deployed.kill("B")  # for A as if the network were cut: nobody answers
+        deployed.start("A")
+        assert deployed.state("A")["fenced"] is False
+        assert "going on with the failover epoch that is stored" in (deployed.path / "A.log").read_text()
+        asyncio.run(publish(deployed.url("A"), b"two"))
+        deployed.start("B")
+        deployed.until(lambda: deployed.state("A")["fenced"], "A hears of the epoch")
+        deployed.until(lambda: deployed.state("A")["epoch"] == 1, "A knows it")
+        assert sorted(asyncio.run(drained(deployed.url("B")))) == [b"one", b"two"]
+
+
+def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", "B", links="[]", database="embedded") as deployed:
+        asyncio.run(publish(deployed.url("A"), b"one"))
+        linked = deployed.write(BOTH_WAYS, "linked.yaml")  # the operator's file has a link, the workers' has none
+        report = deployed.report("failover", "--from", "A", "--to", "B", "--timeout", "1", status=1, file=linked.name)
+        assert report["outcome"] == "refused"
+        assert "orders" in report["reason"]
+        assert report["epoch"] is None
+        for name in ("A", "B"):
+            assert deployed.state(name)["epoch"] == 0
+            assert deployed.state(name)["producers"] == "open"
+        asyncio.run(publish(deployed.url("A"), b"two"))
+
+
+def test_a_dry_run_reports_and_changes_nothing(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        asyncio.run(publish(deployed.url("A"), b"one"))
+        deployed.until(lambda: deployed.post("B", "/failover/v1/topics", {})["topics"], "B has the topic")
+        deployed.kill("B")
+        asyncio.run(publish(deployed.url("A"), b"two", b"three"))
+        done = deployed.command("failover", "--from", "A", "--to", "B", "--dry-run")
+        assert done.returncode == 3
+        assert "B at 127.0.0.1" in done.stderr
+        deployed.kill("A")
+        deployed.start("B")
+        report = deployed.report("failover", "--from", "A", "--to", "B", "--unplanned", "--dry-run")
+        assert (report["outcome"], report["not_received"]) == ("dry run", None)
+        deployed.start("A")
+        deployed.until(
+            lambda: deployed.report("failover", "--from", "A", "--to", "B", "--dry-run")["not_received"] == 0, "drained"
+        )
+        assert deployed.state("B")["epoch"] == 0
+        assert deployed.state("A")["producers"] == "open"
+
+
+def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(data_dir: Path) -> None:
+    async def both(deployed: Deployment) -> list[int]:
+        done = await asyncio.gather(
+            asyncio.to_thread(deployed.command, "promote", "--to", "B", "--for", "A"),
+            asyncio.to_thread(deployed.command, "promote", "--to", "C", "--for", "A"),
+        )
+        return [each.returncode for each in done]
+
+    with deployment(data_dir.parent, "A", "B", "C", links=MESH, database="embedded") as deployed:
+        asyncio.run(publish(deployed.url("A"), b"one"))
+        deployed.kill("A")
+        statuses = asyncio.run(both(deployed))
+        assert 0 in statuses
+        deployed.until(lambda: deployed.state("B")["record"] == deployed.state("C")["record"], "B and C agree")
+        deployed.start("A")
+        record = deployed.state("B")["record"]
+        assert deployed.state("A")["record"] == record
+        serving = record["serving"]["A"]
+        assert deployed.state(serving)["serves"] == sorted(["A", serving])
+        for name in ("A", "B", "C"):
+            answer = deployed.get(name, "/failover/v1/service-url?cluster=A")
+            assert answer["serviceUrl"] == deployed.url(serving)
+
+
+def test_the_address_that_clients_poll_has_the_form_that_pulsar_clients_read(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", links="[]", database="embedded") as deployed:
+        path = "/failover/v1/service-url?cluster=A"
+        with urllib.request.urlopen(deployed.url("A", path), timeout=5) as response:
+            answer = json.load(response)
+            assert response.headers["X-Replicator-Epoch"] == "0"
+        assert answer == {
+            "serviceUrl": deployed.url("A"),
+            "tlsTrustCertsFilePath": "",
+            "authPluginClassName": "",
+            "authParamsString": "",
+        }
+        with pytest.raises(HTTPError) as refused:
+            deployed.get("A", "/failover/v1/service-url?cluster=nowhere")
+        assert refused.value.code == 404
+        assert json.loads(refused.value.read())["error"] == "UnknownCluster"
+
+
+def test_wrong_usage_names_what_is_wrong_and_ends_with_2(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        for arguments, expected in (
+            (("failover", "--from", "A", "--to", "nowhere"), "there is no cluster 'nowhere'"),
+            (("failover", "--from", "A", "--to", "A"), "A serves A already"),
+            (("failback", "--to", "A"), "A serves its own clients already"),
+        ):
+            done = deployed.command(*arguments)
+            assert done.returncode == 2, done.stderr
+            assert expected in done.stderr
+        deployed.report("failover", "--from", "A", "--to", "B")
+        again = deployed.command("failover", "--from", "A", "--to", "B")
+        assert again.returncode == 2
+        assert "A serves nobody" in again.stderr
+
+
+def test_a_coordinator_that_dies_leaves_the_source_serving_when_its_lease_is_over(data_dir: Path) -> None:
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        body = {"operation": "dead", "target": "B", "expected": [0, "", ""], "lease_ms": 1500}
+        deployed.post("A", "/failover/v1/hold", body)
+        assert deployed.state("A")["producers"] == "switching"
+        with pytest.raises(HTTPError) as refused:
+            deployed.post("A", "/failover/v1/hold", {**body, "operation": "another"})
+        assert refused.value.code == 409
+        deployed.until(lambda: deployed.state("A")["producers"] == "open", "A takes producers again")
+
+
+def test_consumers_may_stay_at_a_fenced_cluster(data_dir: Path) -> None:
+    async def consume(url: str) -> bytes:
+        async with Client(url, reconnect=False) as client:
+            consumer = await client.subscribe(TOPIC, "stays", initial_position=InitialPosition.Earliest)
+            message = await consumer.receive(timeout_millis=5000)
+            await consumer.acknowledge(message)
+            return message.data()
+
+    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+        asyncio.run(publish(deployed.url("A"), b"one"))
+        report = deployed.report("failover", "--from", "A", "--to", "B", "--keep-consumers")
+        assert report["outcome"] == "done"
+        state = deployed.state("A")
+        assert (state["producers"], state["consumers"]) == ("fenced", "open")
+        assert asyncio.run(consume(deployed.url("A"))) == b"one"
+        with suppress(ClusterFenced):
+            asyncio.run(publish(deployed.url("A"), b"two"))
+            pytest.fail("a fenced cluster took a message")
