@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from replicator.client.errors import AlreadyClosed, ConnectError, ServiceUnitNotReady, Timeout
+from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, ServiceUnitNotReady, Timeout
 from replicator.drills.observations import Observations
 
 RECEIVE_MESSAGES_MAX: Final = 1000
 RECEIVE_MILLIS: Final = 50
 POLL_SECONDS: Final = 0.05
 
-LOST: Final = (ConnectError, AlreadyClosed, Timeout, ServiceUnitNotReady)
+LOST: Final = (ConnectError, AlreadyClosed, Timeout, ServiceUnitNotReady, ClusterFenced)
 """What a client gets whose cluster died, cannot be reached, or is fenced."""
 
 
