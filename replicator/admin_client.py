@@ -139,6 +139,14 @@ class AdminClient:
         except ValueError:
             raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
 
+    async def call_replication(self, method: str, path: str, body: Any = None) -> Any:
+        """The same of a path under ``/replication/v1`` that answers with JSON."""
+        _, content = await self._answer(method, path, body, {}, root="replication/v1")
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
+
     async def linked(self) -> tuple[str, frozenset[str]] | None:
         """The worker's cluster, and those that its links lead to; None if it does not say."""
         assert self._session is not None
@@ -154,10 +162,10 @@ class AdminClient:
         return await self._answer("GET", path, None, {})
 
     async def _answer(
-        self, method: str, path: str, body: Any, parameters: Mapping[str, str]
+        self, method: str, path: str, body: Any, parameters: Mapping[str, str], *, root: str = "admin/v2"
     ) -> tuple[Mapping[str, str], bytes]:
         assert self._session is not None
-        url = f"{self._url}/admin/v2/{path}"
+        url = f"{self._url}/{root}/{path}"
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:
@@ -177,7 +185,7 @@ class AdminClient:
 def _error(status: int, content: bytes, url: str) -> AdminError:
     try:
         answer = json.loads(content)
-        code, reason = str(answer["error"]), str(answer["reason"])
+        code, reason = str(answer["error"]), str(answer["reason"] if "reason" in answer else answer["message"])
     except (ValueError, KeyError, TypeError):
         return WorkerUnavailable(f"{url}: HTTP status {status} without a reason: is this a worker?")
     if code == "NotFound":  # the path; what is not there has a code of its own

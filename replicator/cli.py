@@ -19,6 +19,7 @@ from replicator import (
     cli_apply,
     cli_drills,
     cli_failover,
+    cli_links,
     cli_mapping,
     cli_namespaces,
     cli_subscriptions,
@@ -37,6 +38,7 @@ app.add_typer(db, name="db")
 app.add_typer(cli_topics.app, name="topics")
 app.add_typer(cli_subscriptions.app, name="subscriptions")
 app.add_typer(cli_mapping.app, name="mapping")
+app.add_typer(cli_links.app, name="links")
 app.command("translate")(cli_mapping.translate)
 app.add_typer(cli_namespaces.app, name="namespaces")
 app.add_typer(cli_namespaces.tenants, name="tenants")

@@ -91,7 +91,9 @@ def _subscription(subscription: Mapping[str, Any] | None) -> list[str]:
 
 def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(
-        "from", "to", "state", "backlog", "messages sent", "MB sent", "reconnects", title="Links", title_justify="left"
+        *("from", "to", "state", "backlog", "lag", "messages sent", "MB sent", "reconnects"),
+        title="Links",
+        title_justify="left",
     )
     for cluster, answer in answers.items():
         for link in answer.get("links", ()):
@@ -100,11 +102,14 @@ def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
                 state.append(f": {link['detail']}")
             for topic, reason in link["halted"].items():
                 state.append(f"\nhalted {topic}: {reason}", style="red")
+            for topic in link["hold_exceeded"]:
+                state.append(f"\nholds back too much of {topic} ({link['on_hold_exceeded']})", style="red")
             table.add_row(
                 cluster,
-                link["to"],
+                f"{link['to']} ({link['name']})" if link["name"] else link["to"],
                 state,
                 str(link["backlog_entries"]),
+                f"{link['lag_ms'] / 1000:.1f} s",
                 str(link["messages"]),
                 f"{link['bytes'] / 1e6:.1f}",
                 str(link["reconnects"]),

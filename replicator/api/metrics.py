@@ -19,7 +19,9 @@ _SUBSCRIPTION_GAUGES: Final = {
     "individually_deleted_entries": "Entries acknowledged beyond the mark-delete position.",
 }
 _LINK_GAUGES: Final = {
-    "backlog_entries": "Entries that the link has not read yet, of any origin.",
+    "backlog_entries": "Entries that the destination has not confirmed, of any origin.",
+    "lag_ms": "Age of the oldest block that the destination has not confirmed; 0 when it has all.",
+    "paused": "1 while an operator has paused the link.",
     "in_flight_frames": "Frames sent and not acknowledged by the destination.",
 }
 _LINK_COUNTERS: Final = {
@@ -27,8 +29,16 @@ _LINK_COUNTERS: Final = {
     "entries": "Entries sent.",
     "messages": "Messages sent.",
     "bytes": "Bytes of blocks sent.",
+    "wire_bytes": "Bytes of frames sent, as compressed.",
     "reconnects": "Times that the connection was lost or could not be made.",
 }
+_LINK_COUNTS: Final = (
+    ("halted_topics", "halted_count", "Topics that the link cannot go on with, gaps included."),
+    ("hold_exceeded_topics", "hold_exceeded_count", "Topics of which the link holds back more than its hold allows."),
+    ("skipped_gaps", "skipped_count", "Gaps that the link went over, by policy or because an operator said so."),
+)
+_LINK: Final = ["to", "link"]
+_GAP_KINDS: Final = ("trimmed", "made-anew", "lost-data")
 
 
 class StatusCollector(Collector):
@@ -53,11 +63,13 @@ class StatusCollector(Collector):
             rows = [([t["name"], s["name"]], s[name]) for t in topics for s in t["subscriptions"]]
             yield self._gauge(f"subscription_{name}", text, ["topic", "subscription"], rows)
         for name, text in _LINK_GAUGES.items():
-            yield self._gauge(f"link_{name}", text, ["to"], [([link["to"]], link[name]) for link in links])
-        halted = [([link["to"]], len(link["halted"])) for link in links]
-        yield self._gauge("link_halted_topics", "Topics that the link cannot go on with.", ["to"], halted)
+            yield self._gauge(f"link_{name}", text, _LINK, [(_names(link), link[name]) for link in links])
+        for name, field, text in _LINK_COUNTS:
+            yield self._gauge(f"link_{name}", text, _LINK, [(_names(link), link[field]) for link in links])
+        gaps = [([*_names(link), kind], count) for link in links for kind, count in _gaps_by_kind(link).items()]
+        yield self._gauge("link_gaps", "Topics that the link stopped at a gap, by kind.", [*_LINK, "kind"], gaps)
         for name, text in _LINK_COUNTERS.items():
-            yield self._counter(f"link_{name}", text, ["to"], [([link["to"]], link[name]) for link in links])
+            yield self._counter(f"link_{name}", text, _LINK, [(_names(link), link[name]) for link in links])
         for name, value in status["counters"].items():
             yield self._counter(f"sync_{name}", "Counted by the subscription sync.", [], [([], value)])
 
@@ -75,3 +87,14 @@ class StatusCollector(Collector):
         for values, value in rows:
             family.add_metric([self._cluster, *values], value)
         return family
+
+
+def _names(link: Mapping[str, Any]) -> list[str]:
+    return [link["to"], link["key"]]
+
+
+def _gaps_by_kind(link: Mapping[str, Any]) -> dict[str, int]:
+    found = dict.fromkeys(_GAP_KINDS, 0)
+    for gap in link["gaps"]:
+        found[gap["kind"]] += 1
+    return found
