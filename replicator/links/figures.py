@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -81,7 +80,7 @@ def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str,
         "on_hold_exceeded": spec.on_hold_exceeded,
         "deleted_here": list(topics.deleted_here),
         "backlog_entries": topics.backlog_entries(),
-        "lag_ms": lag_ms(link.engine, topics, int(time.time() * 1000)),
+        "lag_ms": lag_ms(link.engine, topics, link.engine.writer.wall_clock_ms()),
         "in_flight_frames": topics.copier.in_flight,
         "rate_bytes": spec.rate_bytes,
         "compression": spec.compression,

@@ -7,7 +7,6 @@ stopped is looked at again on every connection and every few seconds, and report
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -273,7 +272,7 @@ class LinkTopics:
         """Invariant 2 is given up here on purpose: this is written down before it happens."""
         link = self._route.link
         log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
-        at_ms = int(time.time() * 1000)
+        at_ms = self._engine.writer.wall_clock_ms()
         await self.memory.note_skip(
             {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
         )
