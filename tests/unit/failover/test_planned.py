@@ -1,0 +1,102 @@
+"""The planned switch, step by step: what it asks for, what it waits for, and how it is undone."""
+
+from __future__ import annotations
+
+from replicator.failover.planned import (
+    AskTarget,
+    Compare,
+    FenceSource,
+    Goal,
+    PlannedSwitch,
+    Release,
+    Step,
+    TellOthers,
+    WriteEpoch,
+)
+from snapshots.position import Position
+
+GOAL = Goal(7, Position(1, 9))
+
+
+def drained(switch: PlannedSwitch) -> None:
+    switch.start()
+    switch.on_fenced({"t": GOAL}, ["t"])
+    switch.on_copies({"t": GOAL}, 0)
+
+
+def test_each_step_waits_for_the_one_before_it() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    assert switch.start() == [FenceSource()]
+    assert switch.on_fenced({"t": GOAL, "u": GOAL}, ["t"]) == [AskTarget(("t", "u"))]
+    assert switch.on_copies({"t": GOAL}, 1) == [AskTarget(("u",))]
+    assert "nothing of it" in switch.missing["u"]
+    assert switch.on_copies({"u": Goal(7, Position(2, 0))}, 2) == [Compare(("t",))]
+    assert switch.on_compared({"t": "subscription s differs"}, 3) == [Compare(("t",))]
+    assert switch.on_compared({}, 4) == [WriteEpoch()]
+    assert switch.on_written() == [TellOthers()]
+    assert switch.on_told() == []
+    assert switch.step is Step.DONE
+
+
+def test_a_copy_that_is_not_whole_or_of_another_incarnation_is_not_enough() -> None:
+    for copy in (Goal(7, Position(1, 8)), Goal(8, Position(1, 9))):
+        switch = PlannedSwitch("A", "B", deadline_ms=100)
+        switch.start()
+        switch.on_fenced({"t": GOAL}, [])
+        assert switch.on_copies({"t": copy}, 1) == [AskTarget(("t",))]
+
+
+def test_past_the_deadline_the_source_is_released_and_the_topics_are_named() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    switch.start()
+    switch.on_fenced({f"t{n}": GOAL for n in range(5)}, [])
+    (release,) = switch.on_copies({}, 100)
+    assert isinstance(release, Release)
+    assert "t0 (it has nothing of it, 1:9 is the last)" in release.reason
+    assert "and 2 more topics" in release.reason
+    assert switch.step is Step.REFUSED
+
+
+def test_acknowledgements_that_do_not_come_in_time_release_the_source_too() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    drained(switch)
+    (release,) = switch.on_compared({"t": "backlog 5 of 3 messages"}, 100)
+    assert isinstance(release, Release)
+    assert "every acknowledgement" in release.reason
+
+
+def test_a_step_that_fails_before_the_epoch_is_written_is_undone_once() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    drained(switch)
+    assert switch.on_failed("B is gone") == [Release("B is gone")]
+    assert switch.on_failed("again") == []
+
+
+def test_a_target_that_falls_silent_while_it_writes_releases_nobody() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    drained(switch)
+    switch.on_compared({}, 1)
+    assert switch.on_failed("no answer", in_doubt=True) == []
+    assert switch.step is Step.IN_DOUBT
+    assert switch.on_failed("the operator gave up") == []
+
+
+def test_nothing_is_undone_once_the_epoch_is_written() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    drained(switch)
+    switch.on_compared({}, 1)
+    switch.on_written()
+    assert switch.on_failed("C does not answer") == []
+
+
+def test_where_consumers_stay_their_states_are_not_waited_for() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100, flush=False)
+    switch.start()
+    switch.on_fenced({"t": GOAL}, ["t"])
+    assert switch.on_copies({"t": GOAL}, 1) == [WriteEpoch()]
+
+
+def test_a_source_without_messages_is_switched_at_once() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    switch.start()
+    assert switch.on_fenced({}, []) == [WriteEpoch()]
