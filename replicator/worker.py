@@ -213,7 +213,7 @@ class Worker:
         self._links = RunningLinks(engine, self._index)
         await self._links.change(topology)
         self._sources.replace(incoming(topology, name))
-        self._failover = FailoverService(engine, _addresses(topology))
+        self._failover = FailoverService(engine, _addresses(topology), index=self._index)
         self._failover.close_gate()
         app = make_app(engine, self, self._sources, self._link_opened, self)
         add_failover(app, self._failover, from_json)
@@ -238,6 +238,8 @@ class Worker:
         assert self._index is not None
         assert self._sync is not None
         assert self._engine is not None
+        if self._failover is not None:
+            self._failover.resync()
         for topic, mapping in self._sync.mappings():
             self._index.mapping_recorded(topic, mapping)
         for topic_ in self._engine.topics():
@@ -250,6 +252,8 @@ class Worker:
                     cursor.mark_delete,
                     replicated=subscription.replicated,
                 )
+        for link in self.links():
+            link.tell_index()
 
     def _kept_mappings(self, topic: str, peer: str) -> list[Position]:
         """The local positions of the mappings that are in memory: those that the index keeps."""

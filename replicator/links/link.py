@@ -136,6 +136,10 @@ class Link:
         """The destination was heard of, by its own link to us: if we are waiting to try again, try now."""
         self._nudged.set()
 
+    def tell_index(self) -> None:
+        """The index lost something: tell it again how far all topics are."""
+        self._topics.tell_index(self._copier.topics)
+
     # What an operator asks.
 
     @property

@@ -7,7 +7,7 @@ stopped is looked at again on every connection and every few seconds, and report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -305,21 +305,26 @@ class LinkTopics:
     async def save(self) -> None:
         """Write down how far the topics are, and tell the index of those that moved. Raises the store's errors."""
         moved = await self.memory.save()
-        if self._index is None:
-            return
         news, self._news = self._news, set()
-        by_id = {
-            topic.topic_id: topic.name for topic in map(self._engine.find, self.copier.topics) if topic is not None
-        }
-        for name in {*news, *(by_id[topic_id] for topic_id in moved if topic_id in by_id)}:
+        topics = map(self._engine.find, self.copier.topics)
+        by_id = {topic.topic_id: topic.name for topic in topics if topic is not None}
+        self.tell_index({*news, *(by_id[topic_id] for topic_id in moved if topic_id in by_id)})
+
+    def tell_index(self, names: Iterable[str]) -> None:
+        """Tell the index how far these topics are."""
+        index = self._index
+        if index is None:
+            return
+        for name in names:
             copy = self.copier.topics.get(name)
-            if copy is not None:
-                state = "copying" if copy.halted is None else "halted" if copy.gap is None else "gap"
-                self._index.link_state(
-                    self._route.link.key,
-                    name,
-                    state=state,
-                    acknowledged=copy.acknowledged,
-                    backlog_entries=self.backlog_of(name),
-                    detail=copy.halted or "",
-                )
+            if copy is None:
+                continue
+            state = "copying" if copy.halted is None else "halted" if copy.gap is None else "gap"
+            index.link_state(
+                self._route.link.key,
+                name,
+                state=state,
+                acknowledged=copy.acknowledged,
+                backlog_entries=self.backlog_of(name),
+                detail=copy.halted or "",
+            )
