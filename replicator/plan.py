@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replicator.rollout import Rollout
-from replicator.topology import Cluster, Topology, format_size
+from replicator.topology import Cluster, Link, Topology, format_size
 from replicator.topology_fields import flattened
 
 PROBE_TIMEOUT_S: Final = 1.0
@@ -64,7 +64,7 @@ class Plan:
         return {
             "path": str(topology.path) if topology.path else None,
             "clusters": [self._cluster_json(cluster) for cluster in topology.clusters],
-            "links": [{"from": link.source, "to": link.destination} for link in topology.links],
+            "links": [{"from": link.source, "to": link.destination, **link.as_written()} for link in topology.links],
             "pipeline": topology.pipeline.model_dump(),
             "sync": topology.sync.model_dump(),
             "store": {"size_max_bytes": topology.store.size_max},
@@ -113,15 +113,16 @@ class Plan:
 
     def _links_table(self) -> Table:
         table = Table(title="Links", title_justify="left")
-        for heading in ("from", "to", "way", "copied by"):
-            table.add_column(heading)
+        for heading in ("from", "to", "way", "what and how"):
+            table.add_column(heading, overflow="fold")
         links = self.topology.links
         for link in links:
             both = link.reverse in links
             if both and links.index(link.reverse) < links.index(link):
                 continue
             way = "both ways" if both or self.topology.links_between(link.destination, link.source) else "one way"
-            table.add_row(escape(link.source), escape(link.destination), way, self.topology.pipeline.engine)
+            how = ", ".join(f"{name} {_shown(value)}" for name, value in flattened(link.as_written()))
+            table.add_row(escape(link.source), escape(link.destination), way, escape(how or "all topics"))
         return table
 
     def _settings(self) -> Text:
@@ -155,6 +156,8 @@ class Plan:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
@@ -216,14 +219,13 @@ async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
 
 def _link_warnings(topology: Topology) -> Iterator[PlanWarning]:
     for link in topology.links:
-        if not topology.links_between(link.destination, link.source):
+        if link.source not in topology.reached_from(link.destination):
             yield PlanWarning(
                 "one-way-link",
                 str(link),
-                "this link goes one way. Messages are copied; subscriptions are not kept in step over it, because "
-                f"snapshots need {link.destination} to answer. After a failover to {link.destination} its "
-                "consumers start where its own subscriptions stand. To keep them in step, link the two with "
-                "`between`.",
+                f"nothing leads back from {link.destination} to {link.source}. {_one_way(topology, link)} "
+                f"What is published and consumed at {link.destination} after a failover does not come back: to fail "
+                "back, link the two with `between`.",
             )
     for cluster in topology.clusters:
         if not topology.links_from(cluster.name) and not topology.links_to(cluster.name):
@@ -232,6 +234,15 @@ def _link_warnings(topology: Topology) -> Iterator[PlanWarning]:
                 cluster.name,
                 "no link reaches or leaves this cluster, so nothing of it is replicated. Add one under `links`.",
             )
+
+
+def _one_way(topology: Topology, link: Link) -> str:
+    if topology.sync.mode == "exact":
+        return f"Messages are copied, and what is consumed at {link.source} is known at {link.destination}."
+    return (
+        "Messages are copied; subscriptions are not kept in step over it, because with `sync.mode: mark-delete` that "
+        f"takes answers from {link.destination}."
+    )
 
 
 def _probe_warnings(topology: Topology, probes: Mapping[str, Probe]) -> Iterator[PlanWarning]:

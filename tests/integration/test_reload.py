@@ -208,6 +208,32 @@ def test_a_third_cluster_joins_two_that_are_under_load(topology: Topology, tmp_p
     run(main)
 
 
+def test_a_cluster_that_was_alone_tells_the_first_that_is_linked_what_was_consumed(
+    topology: Topology, tmp_path: Path
+) -> None:
+    two = only(topology, "us-east", "eu-west")
+
+    async def main() -> None:
+        async with running(replace(two, links=()), tmp_path) as regions:
+            us, eu = regions["us-east"], regions["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message(b"%d" % n) for n in range(30)])
+            consumer, inbox = await subscribed(topic, "sub", replicated=True)
+            await inbox.holds(30)
+            for delivery in inbox.deliveries[::3]:
+                await consumer.acknowledge([Ack(delivery.position)])
+            await regions.apply(two)
+
+            def backlog() -> int | None:
+                there = eu.engine.find(TOPIC)
+                subscription = None if there is None else there.subscriptions.get("sub")
+                return None if subscription is None else subscription.cursor.backlog_entries()
+
+            await eventually(lambda: backlog() == 20, "what was acknowledged before there was a link")
+
+    run(main)
+
+
 def test_a_link_that_is_taken_away_and_added_again_goes_on_where_it_was(topology: Topology, tmp_path: Path) -> None:
     two = only(topology, "us-east", "eu-west")
     one_way = replace(two, links=(Link("eu-west", "us-east"),))

@@ -7,13 +7,14 @@ import io
 import json
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
 from rich.console import Console
 
 from replicator.plan import Plan, plan, probe_workers
-from replicator.topology import Cluster, Link, PolicySettings, Topology
+from replicator.topology import Cluster, Link, PolicySettings, SyncSettings, Topology
 
 
 def cluster(name: str, port: int) -> Cluster:
@@ -36,13 +37,36 @@ def test_links_both_ways_give_no_warning() -> None:
     made = plan(topology)
     assert made.warnings == ()
     assert "both ways" in text_of(made)
-    assert text_of(made).count("embedded") >= 2
+    assert "all topics" in text_of(made)
+
+
+def test_links_that_differ_each_way_or_come_back_over_a_third_cluster_give_no_warning() -> None:
+    two = Topology((cluster("a", 1), cluster("b", 2)), (Link("a", "b", rate_bytes=1 << 20), Link("b", "a")))
+    assert plan(two).warnings == ()
+    ring = tuple(Link(*ends, forward=True) for ends in (("a", "b"), ("b", "c"), ("c", "a")))
+    assert plan(Topology((cluster("a", 1), cluster("b", 2), cluster("c", 3)), ring)).warnings == ()
+
+
+def test_the_settings_of_links_are_shown() -> None:
+    link = Link("a", "b", name="bulk", topics=("acme/.*",), rate_bytes=1 << 20, compression="zstd")
+    made = plan(Topology((cluster("a", 1), cluster("b", 2)), (link, link.reverse)))
+    assert "name bulk, topics [acme/.*], rate 1MiB, compression zstd" in text_of(made)
+    assert made.as_json()["links"][0] == {
+        "from": "a",
+        "to": "b",
+        "name": "bulk",
+        "topics": ["acme/.*"],
+        "rate": "1MiB",
+        "compression": "zstd",
+    }
 
 
 def test_a_one_way_link_is_warned_of_with_what_works_over_it() -> None:
     made = plan(Topology((cluster("a", 1), cluster("b", 2)), (Link("a", "b"),)))
     assert kinds(made) == {"a → b": "one-way-link"}
-    assert "subscriptions are not kept in step" in made.warnings[0].text
+    assert "what is consumed at a is known at b" in made.warnings[0].text
+    coarse = plan(replace(made.topology, sync=SyncSettings(mode="mark-delete")))
+    assert "subscriptions are not kept in step" in coarse.warnings[0].text
     assert "one way" in text_of(made)
 
 

@@ -1,0 +1,43 @@
+"""A destination that refuses a link's stream by an HTTP status, while the stream has no end yet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+
+from replicator.engine.log.arrow import encode_append
+from replicator.links.errors import PeerRefused
+from replicator.links.transport import HttpTransport
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["at once", "status first and reason later"])
+def test_a_refusal_is_told_from_a_cancellation_however_it_arrives(apart: bool) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=403)
+        body = json.dumps({"error": "NotAllowedError", "message": "no link"}).encode()
+        response.content_length = len(body)
+        await response.prepare(request)
+        if apart:
+            await response.write(body[:1])
+            await asyncio.sleep(0.1)  # a network's: the status has arrived, and is being looked at
+        await response.write(body[1:] if apart else body)
+        return response
+
+    async def main() -> None:
+        application = web.Application()
+        application.router.add_post("/replication/v1/append", refuse)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            address = f"127.0.0.1:{runner.addresses[0][1]}"
+            async with HttpTransport("us-east", "eu-west", address) as transport:
+                with pytest.raises(PeerRefused, match="no link"):
+                    await transport.open(encode_append(()))
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
