@@ -1,0 +1,113 @@
+"""The verdict of a drill by its report alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replicator.drills.judge import failures
+
+
+def subscription(name: str = "drill-shared", *, cumulative: bool = False, **changes: Any) -> dict[str, Any]:
+    counts = ("lost", "out_of_order", "repeated_acked_over_1s_before_kill", "repeated_acked_before_planned")
+    return {"name": name, "cumulative": cumulative} | dict.fromkeys(counts, 0) | changes
+
+
+def phase(name: str, *, updates: float = 10, mappings: float = 4, confirmed: float = 1000, **lags: float) -> Any:
+    by_cluster = {"a": updates, "b": updates}
+    return {
+        "name": name,
+        "confirmed_per_second": confirmed,
+        "copied_per_second": confirmed,
+        "copy_lag_ms": {"p50": 5, "p99": lags.get("copy", 20)},
+        "sync_lag_ms": {"p50": 5, "p99": lags.get("sync", 150)},
+        "counts_per_second": {
+            "updates_sent": by_cluster,
+            "updates_applied": by_cluster,
+            "mappings": {"a": mappings, "b": mappings},
+        },
+    }
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    return {
+        "published": 10,
+        "confirmed": 10,
+        "late": 0,
+        "rpo_messages": 0,
+        "sync": "exact",
+        "subscriptions": [subscription()],
+        "failovers": [],
+        "phases": [phase("before"), phase("during", mappings=2)],
+        "verify": {"missing": 0},
+        "clusters": ["a", "b", "c"],
+        "pair": ["a", "b"],
+        "databases": {"a": "up", "b": "up"},
+        "snapshot_mappings": 3,
+    } | changes
+
+
+def test_a_clean_report_has_nothing_against_it() -> None:
+    assert list(failures(report(judged=["TRAFFIC_GOES_ON", "SYNC_GOES_ON", "DATABASES_BACK"]))) == []
+
+
+@pytest.mark.parametrize("field", ["repeated_acked_over_1s_before_kill", "repeated_acked_before_planned"])
+def test_with_exact_sync_no_subscription_may_get_again_what_it_had_acknowledged(field: str) -> None:
+    found = list(failures(report(subscriptions=[subscription(**{field: 7})])))
+    assert len(found) == 1
+    assert found[0].startswith("7 messages were repeated to drill-shared")
+
+
+def test_with_mark_delete_sync_only_cumulative_subscriptions_are_judged_so() -> None:
+    repeated = {"repeated_acked_over_1s_before_kill": 7000, "repeated_acked_before_planned": 7000}
+    shown = report(sync="mark-delete", subscriptions=[subscription(**repeated)])
+    assert list(failures(shown)) == []
+    shown["subscriptions"].append(subscription("drill-exclusive", cumulative=True, **repeated))
+    assert ["drill-exclusive" in failure for failure in failures(shown)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"confirmed": 0, "published": 0}, "nothing was tried"),
+        ({"confirmed": 9}, "1 messages were sent and never confirmed"),
+        ({"subscriptions": [subscription(lost=3)]}, "3 confirmed messages never reached"),
+        ({"subscriptions": [subscription(out_of_order=3)]}, "out of order"),
+        ({"late": 2, "rpo_messages": 1}, "came late"),
+        ({"verify": {"missing": None}}, "did not report"),
+        ({"verify": {"missing": 4}}, "verify found 4 missing"),
+        ({"unsettled": "a backlog"}, "not settled in time: a backlog"),
+        ({"failovers": [{"kind": "planned", "cluster": "a", "rpo_messages": 2}]}, "by a planned failover"),
+        ({"judged": ["DATABASES_BACK"], "databases": {"a": "down"}}, "the database of a is down"),
+        ({"judged": ["DATABASES_BACK"], "snapshot_mappings": 0}, "hold no mappings"),
+        ({"judged": ["TRAFFIC_GOES_ON"], "phases": []}, "were not recorded"),
+        (
+            {"judged": ["TRAFFIC_GOES_ON"], "phases": [phase("before"), phase("during", confirmed=700)]},
+            "messages confirmed went on at 700.0 a second, 1,000.0 before",
+        ),
+    ],
+)
+def test_each_fault_is_named(changes: dict[str, Any], named: str) -> None:
+    found = list(failures(report(**changes)))
+    assert len([failure for failure in found if named in failure]) == 1, found
+
+
+@pytest.mark.parametrize(
+    ("during", "named"),
+    [
+        (phase("during", mappings=1.4), "mappings at a"),
+        (phase("during", mappings=2, updates=7), "updates_sent at a"),
+        (phase("during", mappings=2, sync=600), "sync_lag_ms p99"),
+        (phase("during", mappings=2, copy=300), "copy_lag_ms p99"),
+    ],
+)
+def test_when_one_of_three_is_lost_the_others_share_of_mappings_updates_and_lags_must_stay(
+    during: Any, named: str
+) -> None:
+    found = list(failures(report(judged=["SYNC_GOES_ON"], phases=[phase("before"), during])))
+    assert any(named in failure for failure in found), found
+
+
+def test_an_unplanned_failover_may_strand_messages() -> None:
+    assert list(failures(report(failovers=[{"kind": "kill", "cluster": "a", "rpo_messages": 5}], rpo_messages=5))) == []
