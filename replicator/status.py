@@ -48,16 +48,30 @@ def render(answers: Mapping[str, Mapping[str, Any]]) -> Group:
 
 
 def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("cluster", "state", "database", "topics", "store MB", title="Workers", title_justify="left")
+    headings = ("cluster", "state", "serves", "epoch", "database", "topics", "store MB")
+    table = Table(*headings, title="Workers", title_justify="left")
     for cluster, answer in answers.items():
         if "error" in answer:
-            table.add_row(cluster, Text(answer["error"], style="red"), "", "", "")
+            table.add_row(cluster, Text(answer["error"], style="red"), "", "", "", "", "")
             continue
         failed = answer["store"]["failed"]
         state = Text(failed, style="red") if failed else Text("ready", style="green")
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
-        table.add_row(cluster, state, answer["database"]["state"], str(len(answer["topics"])), size)
+        serves, epoch = _serves(answer.get("failover"))
+        table.add_row(cluster, state, serves, epoch, answer["database"]["state"], str(len(answer["topics"])), size)
     return table
+
+
+def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:
+    """Whose clients a worker serves, and since which failover; a worker of an older version does not say."""
+    if failover is None:
+        return Text(""), ""
+    if failover["fenced"]:
+        return Text(f"nobody: fenced, {failover['served_by']} serves", style="red"), str(failover["epoch"])
+    serves = ", ".join(failover["serves"])
+    if failover["producers"] != "open":
+        serves += f" ({failover['producers']})"
+    return Text(serves), str(failover["epoch"])
 
 
 def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:

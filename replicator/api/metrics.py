@@ -57,6 +57,13 @@ class StatusCollector(Collector):
         yield self._one("database_up", "1 while Postgres answers.", status["database"]["state"] == "up")
         yield self._one("store_bytes", "Bytes of the store in use.", status["store"]["bytes"])
         yield self._one("store_failed", "1 once a write or sync failed.", status["store"]["failed"] is not None)
+        if (failover := status.get("failover")) is not None:
+            yield self._one("failover_epoch", "The number of the newest failover that is known.", failover["epoch"])
+            yield self._one("failover_fenced", "1 while another cluster serves this one's clients.", failover["fenced"])
+            served = [([home], 1) for home in failover["serves"]]
+            yield self._gauge("failover_serves", "1 for each cluster whose clients are served here.", ["home"], served)
+            open_ = failover["producers"] == "open"
+            yield self._one("failover_takes_producers", "1 while producers are taken.", open_)
         for name, text in _TOPIC_GAUGES.items():
             yield self._gauge(f"topic_{name}", text, ["topic"], [([t["name"]], t[name]) for t in topics])
         for name, text in _SUBSCRIPTION_GAUGES.items():
