@@ -395,7 +395,11 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             twin, batch_twin = b.twin_of(single), b.twin_of(batched)
             assert twin is not None
             assert batch_twin is not None
+            assert subscription.dispatcher is not None
+            (held,) = subscription.dispatcher.consumers.values()
+            assert held.unacked_messages == 4
             subscription.merge_acks(PositionSet([twin]), {batch_twin: BitMap([1])}, tell=False)
+            assert held.unacked_messages == 2
             assert subscription.cursor.is_consumed(single)
             assert subscription.cursor.acked_indexes(batched) == BitMap([1])
             untold = subscription.cursor.take_untold()
