@@ -172,3 +172,13 @@ class AuditRow(Base):
     detail: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
 
     __table_args__ = (Index("ix_audit_log_cluster_at", "cluster", "at"),)
+
+
+class IndexHeadRow(Base):
+    """What the worker of ``cluster`` left when it last wrote everything. Another value: it is not the same index."""
+
+    __tablename__ = "index_heads"
+
+    cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
+    token: Mapped[UUID] = mapped_column(Uuid)
+    written_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())

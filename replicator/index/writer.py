@@ -5,9 +5,10 @@
    never overtakes a newer one. The exact mapping is read from the store when it is written
    (:mod:`replicator.index.extents`).
 2. If a write fails it is tried again with growing, random pauses for as long as the worker runs; each try is bounded.
-3. While the database is away, or when more changed than is kept, the index is marked as *behind*. Once the database
-   answers, the worker gives all that it knows again (``resync``), and extents are compared with the store; what the
-   index has beyond that is outdated, and is removed. The same is done when the worker starts.
+3. While the database is away, when more changed than is kept, or when the index is found to be another one than was
+   written (emptied, truncated, restored), it is marked as *behind*. Once the database answers, the worker gives all
+   that it knows again (``resync``), and extents are compared with the store; what the index has beyond that is
+   outdated, and is removed. The same is done when the worker starts.
 4. Mappings are thinned in memory as they come. Every :data:`MAPPINGS_BETWEEN_THINNINGS` of a topic and peer, those that
    memory did not keep are deleted here too.
 """
@@ -43,6 +44,7 @@ from snapshots.repository import (
     AuditEntry,
     ExtentKey,
     FailoverEpoch,
+    Head,
     LinkState,
     RepositoryUnavailable,
     RowsRefused,
@@ -95,6 +97,8 @@ class IndexWriter:
         self.extents = None if engine is None else ExtentWriter(engine)
         self._extents_due = 0.0
         self._behind = True  # what was written before this process started may be incomplete
+        self._head: Head | None = None
+        """What the index was known by when everything had been written."""
         self._resyncing = False
         self._unthinned: dict[tuple[str, str], int] = {}
         """Mappings of a topic and peer since those that memory dropped were deleted."""
@@ -293,8 +297,16 @@ class IndexWriter:
                         await self._database.recover()
                         log.info("database is up", cluster=self._cluster)
                     await self.flush(extents=asyncio.get_running_loop().time() >= self._extents_due)
-                    async with asyncio.timeout(WRITE_SECONDS_MAX):
-                        await self.repository().now()  # an idle worker notices too when its database has gone
+                    await self._check_head()
+
+    async def _check_head(self) -> None:
+        """An idle worker notices, too, that its database has gone, or is not the one that it has written."""
+        async with asyncio.timeout(WRITE_SECONDS_MAX):
+            head = await self.repository().head()
+        if not self._behind and head != self._head:
+            log.warning("the index was emptied or restored; it is written anew", cluster=self._cluster)
+            self._behind = True
+            self._changed.set()
 
     def _pause(self) -> float:
         if self.extents is None or not self.extents.waiting:
@@ -343,6 +355,8 @@ class IndexWriter:
             if not self._behind:
                 async with asyncio.timeout(WRITE_SECONDS_MAX):
                     await repository.prune_not_written_since(began)
+                    await repository.mark(uuid4())
+                    self._head = await repository.head()
         except BaseException:
             self._behind = True
             raise

@@ -11,7 +11,7 @@ from snapshots.repository.extents import ExtentKey, Extents, SegmentBounds, segm
 from snapshots.repository.failovers import FailoverEpoch, FailoverEpochs
 from snapshots.repository.links import LinkState, LinkStates
 from snapshots.repository.mappings import Mappings
-from snapshots.repository.rows import RepositoryUnavailable, RowsRefused, first_line
+from snapshots.repository.rows import Head, RepositoryUnavailable, RowsRefused, first_line
 from snapshots.repository.states import SubscriptionState, SubscriptionStates
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "DrillRun",
     "ExtentKey",
     "FailoverEpoch",
+    "Head",
     "LinkState",
     "RepositoryUnavailable",
     "RowsRefused",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from sqlalchemy import delete, func, select, union
 from sqlalchemy.dialects.postgresql import insert
@@ -13,13 +14,22 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from snapshots.errors import SnapshotsError
-from snapshots.models import Base, ExtentSegmentRow, LinkStateRow, SnapshotMappingRow, SubscriptionStateRow
+from snapshots.models import (
+    Base,
+    ExtentSegmentRow,
+    IndexHeadRow,
+    LinkStateRow,
+    SnapshotMappingRow,
+    SubscriptionStateRow,
+)
 
 ROWS_AT_ONCE: Final = 200
 """Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
 
 OF_TOPICS: Final = (SnapshotMappingRow, SubscriptionStateRow, ExtentSegmentRow, LinkStateRow)
 """The tables whose rows are of a topic, and go with it."""
+
+Head = tuple[Any, ...]
 
 T = TypeVar("T")
 
@@ -45,6 +55,18 @@ class Rows:
             now = (await connection.execute(select(func.now()))).scalar_one()
         assert isinstance(now, datetime)
         return now
+
+    async def mark(self, token: UUID) -> None:
+        """Leave ``token``, by which this index is known again; see :meth:`head`."""
+        await self._upsert(IndexHeadRow, [{"cluster": self._cluster, "token": token}], "written_at")
+
+    async def head(self) -> Head:
+        """What this index is known by: another one was restored, emptied or truncated since. Raises if it is away."""
+        token = select(IndexHeadRow.token).where(IndexHeadRow.cluster == self._cluster).scalar_subquery()
+        # A table that is truncated gets another file; one that is restored or made anew does, too.
+        files = [func.pg_relation_filenode(row.__tablename__) for row in OF_TOPICS]
+        async with self._looking_up() as connection:
+            return tuple((await connection.execute(select(token, *files))).one())
 
     async def topics(self) -> list[str]:
         """The topics that there are rows of."""

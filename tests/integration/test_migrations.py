@@ -72,9 +72,12 @@ AT_REVISION = {
         "INSERT INTO drill_runs VALUES ('d1', 'kill-primary', 'x', now(), now(), true, '{}')",
         "INSERT INTO audit_log VALUES (gen_random_uuid(), now(), 'us-east', 'me', 'seek', 't', '{}')",
     ],
+    "0005": ["INSERT INTO index_heads VALUES ('us-east', gen_random_uuid())"],
 }
 """What can be written at each revision, in their order."""
+_OPERATIONS = dict.fromkeys(("link_states", "failover_epochs", "drill_runs", "audit_log"), 1)
 LEFT_AT = {
+    "0004": {"snapshot_mappings": 1, "subscription_states": 3, "extent_segments": 1, **_OPERATIONS},
     "0003": {"snapshot_mappings": 1, "subscription_states": 3, "extent_segments": 1},
     "0002": {"snapshot_mappings": 1, "subscription_states": 2, "extent_segments": 1},
     "0001": {"snapshot_mappings": 1, "subscription_states": 2},
