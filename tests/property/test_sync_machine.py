@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict, deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,8 +74,9 @@ class NoIndex:
 class Cluster:
     """One engine with its sync, that can be stopped and started again."""
 
-    def __init__(self, name: str, path: Path, topology: Topology) -> None:
+    def __init__(self, name: str, path: Path, topology: Topology, *, whole: bool) -> None:
         self.name = name
+        self._settings = replace(FAST, whole_interval_ms=0) if whole else FAST
         self._path = path
         self._topology = topology
         self.engine: Engine
@@ -83,7 +85,7 @@ class Cluster:
     async def start(self) -> None:
         self.engine = await Engine.open(self._path / self.name, cluster=self.name)
         self.sync = SubscriptionSync(
-            self.engine, routes=TopologyRoutes(self._topology, self.name), settings=FAST, index=NoIndex()
+            self.engine, routes=TopologyRoutes(self._topology, self.name), settings=self._settings, index=NoIndex()
         )
         self.sync.start()
 
@@ -208,13 +210,14 @@ class SyncMachine(RuleBasedStateMachine):
     def do(self, action: Any) -> Any:
         return self.loop.run_until_complete(action)
 
-    @initialize(shape=st.sampled_from(sorted(SHAPES)), at=st.integers(0, 3), latest=st.booleans())
-    def start(self, shape: str, at: int, latest: bool) -> None:
+    @initialize(shape=st.sampled_from(sorted(SHAPES)), at=st.integers(0, 3), latest=st.booleans(), whole=st.booleans())
+    def start(self, shape: str, at: int, latest: bool, whole: bool) -> None:
+        """With ``whole`` every update tells the whole state."""
         links = tuple(Link(source, destination, forward=forward) for source, destination, forward in SHAPES[shape])
         topology = Topology((), links)
         names = sorted({end for link in links for end in (link.source, link.destination)})
         self.topology = topology
-        self.clusters = {name: Cluster(name, self.path, topology) for name in names}
+        self.clusters = {name: Cluster(name, self.path, topology, whole=whole) for name in names}
         for cluster in self.clusters.values():
             self.do(cluster.start())
         self.links = [
@@ -294,6 +297,22 @@ class SyncMachine(RuleBasedStateMachine):
                 await subscription.acknowledge([Ack(position, indexes)])
 
         self.do(acknowledge())
+
+    @rule(
+        link=st.integers(0, 11), name=st.sampled_from(NAMES), picks=st.lists(st.integers(0, 30), min_size=1, max_size=8)
+    )
+    def acknowledge_what_others_do_not_have_yet(self, link: int, name: str, picks: list[int]) -> None:
+        """What came over one link is acknowledged, and others hear of that before they get the messages."""
+        first = self.links[link % len(self.links)]
+        self.do(first.run())
+        if first.destination.subscription(name) is None:
+            return
+        having = [each for _, each in sorted(self.clusters.items()) if each.subscription(name) is not None]
+        self.acknowledge(having.index(first.destination), name, picks)
+        self.do(asyncio.sleep(0.006))
+        for each in self.links:
+            if each.source is first.destination and each.destination is not first.source:
+                self.do(each.run())
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
     def acknowledge_cumulatively(self, at: int, name: str, pick: int) -> None:
