@@ -264,7 +264,7 @@ def test_a_subscription_that_is_not_replicated_stays_as_it_is(tmp_path: Path) ->
             topic = await us.engine.topic(TOPIC)
             await topic.publish([message() for _ in range(5)])
             await consume_all(topic, 5)
-            await eventually(lambda: eu.sync.ignored_updates > 0, "an update that eu-west ignores")
+            await eventually(lambda: eu.sync.counted.updates_ignored > 0, "an update that eu-west ignores")
             assert mine.cursor.backlog_entries() == 5
             assert not mine.replicated
 
