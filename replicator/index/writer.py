@@ -285,7 +285,7 @@ class IndexWriter:
             await asyncio.sleep(GATHER_SECONDS)
             self._changed.clear()
             retrying = AsyncRetrying(
-                retry=retry_if_exception_type((RepositoryUnavailable, DatabaseError, TimeoutError)),
+                retry=retry_if_exception_type(Exception),  # a defect must not end the index for good
                 wait=wait_random_exponential(multiplier=RETRY_SECONDS_MIN, max=RETRY_SECONDS_MAX),
                 stop=stop_never,
                 before_sleep=self._note_failure,
@@ -316,7 +316,9 @@ class IndexWriter:
     def _note_failure(self, retry_state: RetryCallState) -> None:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
         reason = str(error) or "no answer in time"
-        if self._database.state != "down":
+        if not isinstance(error, RepositoryUnavailable | DatabaseError | TimeoutError):
+            log.error("index writer failed; it begins anew", cluster=self._cluster, exc_info=error)
+        elif self._database.state != "down":
             log.warning("database is away; the index will catch up", cluster=self._cluster, reason=reason)
         self._database.mark_down(reason)
 
