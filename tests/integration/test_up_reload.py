@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 import urllib.request
@@ -16,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from test_apply import topology_of, write
 
 from replicator.topology import Link, SyncSettings, Topology
@@ -134,3 +139,35 @@ def test_up_starts_and_stops_workers_as_the_file_says_and_restarts_none(tmp_path
         running.hang_up(before[0])
         running.until(lambda: status(three, "us-east")["topology"]["reloads"] == 3, "the third reload")
     assert running.process.returncode == 0, running.printed
+
+
+def test_up_ends_with_the_terminal_that_it_was_started_at(tmp_path: Path) -> None:
+    """Closing a terminal sends SIGHUP too; workers that nobody sees any more would keep their ports for ever."""
+    solo = write(topology_of(tmp_path, "solo"), tmp_path / "topology.yaml")
+    person, terminal = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"],
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=take_terminal,
+    )
+    os.close(terminal)
+    printed = b""
+    while b"ready at" not in printed:
+        assert select.select([person], [], [], SECONDS_MAX)[0], printed
+        try:
+            printed += os.read(person, 4096)
+        except OSError:
+            raise AssertionError(printed.decode()) from None
+    (pid,) = pids(solo, "solo")
+    os.close(person)
+    assert process.wait(SECONDS_MAX) == 0
+    assert not psutil.pid_exists(pid)
+    assert not (solo.clusters[0].data / "postgres" / "postmaster.pid").exists()
