@@ -4,6 +4,7 @@ settled: everything published, copied everywhere it goes, consumed, and acknowle
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.catalog import Scenario
 from replicator.drills.scenarios.operator import Failover, Operator, StepTimedOut
 from replicator.drills.scenarios.settling import left_to_do
+from replicator.drills.scenarios.steps import room_before
 from replicator.drills.stage import Stage
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.traffic.ack_watcher import AckWatcher
@@ -95,6 +97,7 @@ class Run:
         self._cast = cast
         source = random.Random(seed)
         self._steps = scenario.steps(source)
+        self._count = count
         self._on_progress = on_progress
         urls = {cluster.name: cluster.url for cluster in stage.topology.clusters}
         observations = Observations(tuple(each.observed for each in subscriptions))
@@ -158,10 +161,13 @@ class Run:
     async def _take_steps(self) -> str | None:
         """Returns what a step waited for in vain, if one did; then the rest is not taken."""
         try:
-            for step in self._steps:
+            for step, room in zip(self._steps, room_before(self._steps), strict=True):
+                self._publisher.messages_max = math.ceil(room * self._count)
                 await self._operator.take(step)
         except StepTimedOut as error:
             return str(error)
+        finally:
+            self._publisher.messages_max = self._count
         return None
 
     async def _settle(self) -> str | None:

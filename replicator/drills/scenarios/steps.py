@@ -6,6 +6,7 @@ steps fit any topology and any number of messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -104,3 +105,19 @@ class StartDatabases:
 
 
 Step = Phase | Confirmed | Pause | CaughtUp | Kill | Start | Disturb | Move | FailOver | StopDatabases | StartDatabases
+
+
+def room_before(steps: Sequence[Step]) -> list[float]:
+    """For each step, the share of the messages that may be published until it is done.
+
+    Up to what the next :class:`Confirmed` waits for, and half of the rest where there is none any more. So a scenario
+    has the same shape on a slow machine and with few messages: traffic goes on after its last step.
+    """
+    shares: list[float] = []
+    last = max((step.share for step in steps if isinstance(step, Confirmed)), default=0.0)
+    room = (1.0 + last) / 2
+    for step in reversed(steps):
+        if isinstance(step, Confirmed):
+            room = step.share
+        shares.append(room)
+    return shares[::-1]

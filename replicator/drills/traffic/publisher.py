@@ -32,6 +32,8 @@ class Publisher:
         self._unconfirmed: dict[int, OutgoingMessage] = {}
         self._progressed = asyncio.Event()
         self._at: str | None = None
+        self.messages_max = 0
+        """It waits when it has published so many: the operator is not to be overtaken."""
         self.published = 0
         self.confirmed = 0
 
@@ -78,7 +80,9 @@ class Publisher:
         started, taken = time.monotonic(), 0
         while self._drill.active.name == cluster:
             due = int((time.monotonic() - started) * self._rate) - taken
-            for _ in range(due):
+            room = max(self.messages_max - self.published, 0)
+            taken += max(due - room, 0)  # what was held up is not made up for in a burst
+            for _ in range(min(due, room)):
                 message = next(self._messages, None)
                 if message is None:
                     return False

@@ -29,6 +29,7 @@ from replicator.drills.scenarios.steps import (
     StartDatabases,
     Step,
     StopDatabases,
+    room_before,
 )
 from replicator.topology import Cluster, Link, Topology
 
@@ -88,6 +89,18 @@ def test_a_scenario_says_what_its_steps_need(scenario: Scenario) -> None:
     names = [step.name for step in steps if isinstance(step, Phase)]
     assert names[0] == "before"
     assert not scenario.judged or "during" in names or scenario.name == "move"
+
+
+@pytest.mark.parametrize("scenario", EVERY, ids=lambda each: each.name)
+def test_the_publisher_never_overtakes_the_operator_and_never_keeps_a_step_waiting(scenario: Scenario) -> None:
+    steps = steps_of(scenario)
+    room = room_before(steps)
+    assert room == sorted(room)
+    assert room[-1] < 1
+    for step, share in zip(steps, room, strict=True):
+        assert not isinstance(step, Confirmed) or share == step.share
+    moves = [index for index, step in enumerate(steps) if isinstance(step, Move | FailOver)]
+    assert all(room[index] < 1 for index in moves)
 
 
 def test_the_same_seed_makes_the_same_steps_and_another_one_others() -> None:
