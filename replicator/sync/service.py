@@ -131,7 +131,7 @@ class SubscriptionSync:
 
     def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None = None) -> None:
         self._of(topic).on_subscription_deleted(name, generation)
-        self.index.subscription_deleted(topic.name, name)
+        self.index.subscription_deleted(topic.name, name, generation)
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         self._of(topic).on_mark_delete(subscription, local=local)
@@ -139,6 +139,7 @@ class SubscriptionSync:
 
     def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
         self._of(topic).on_acknowledged(subscription)
+        self._index_state(topic, subscription)
 
     def on_log_deleted(self, topic: Topic) -> None:
         """Nobody is told: clusters that have copies keep them, and the subscriptions on them."""

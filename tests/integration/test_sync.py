@@ -38,7 +38,7 @@ class RecordingIndex:
     ) -> None:
         self.mark_deletes[name] = mark_delete
 
-    def subscription_deleted(self, topic: str, name: str) -> None:
+    def subscription_deleted(self, topic: str, name: str, generation: int | None = None) -> None:
         self.mark_deletes.pop(name, None)
 
     def topic_deleted(self, topic: str) -> None:
