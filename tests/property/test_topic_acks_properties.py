@@ -1,0 +1,211 @@
+"""The exact mapping at work, against plain sets of identities: two logs that hold the entries of three origins in orders
+of their own, and what a cursor in one of them says to the other (invariant 5: nothing more than it consumed)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from replicator.engine.log.left_out import Hole
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.store import HighWater
+from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.untold import Untold
+from replicator.sync.topic_acks import TopicAcks
+from snapshots.ack_vector import AckVector
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+INCARNATIONS = {"a": 11, "b": 22, "c": 33}
+BATCH = 3
+"""Messages in each entry."""
+Identity = tuple[str, Position]
+
+
+@dataclass
+class Log:
+    """One cluster's log, with the truth about it."""
+
+    cluster: str
+    shape: LogIndex = field(default_factory=LogIndex)
+    place: dict[Identity, Position] = field(default_factory=dict)
+    high_water: dict[str, HighWater] = field(default_factory=dict)
+    holes: dict[str, list[Hole]] = field(default_factory=dict)
+    next: Position = field(default_factory=lambda: Position(1, 0))
+
+    def __post_init__(self) -> None:
+        self.acks = TopicAcks(
+            self.cluster,
+            INCARNATIONS[self.cluster],
+            self.shape,
+            self.high_water.get,
+            lambda origin: self.holes.get(origin, []),
+        )
+
+    def append(self, origin: str, at: Position | None, *, marker: bool) -> Position:
+        """``at`` is where the entry is at its origin; None for one of our own."""
+        here = self.next
+        self.next = Position(here.ledger, here.entry + 1)
+        self.shape.append(here, 1, marker=marker)
+        at = here if at is None else at
+        if origin != self.cluster:
+            self.acks.copied(origin, INCARNATIONS[origin], at, here, 1)
+        self.high_water[origin] = HighWater(INCARNATIONS[origin], at)
+        if not marker:
+            self.place[origin, at] = here
+        return at
+
+    def new_ledger(self) -> None:
+        self.next = Position(self.next.ledger + 1, 0)
+
+    def messages(self) -> Iterator[tuple[Identity, Position]]:
+        return iter(self.place.items())
+
+
+@st.composite
+def two_logs(draw: st.DrawFn) -> tuple[Log, Log]:
+    """Clusters a and b; c's messages come to each by a link of its own. Links may leave some out, and say so."""
+    logs = {name: Log(name) for name in "abc"}
+    originated: dict[str, list[tuple[Position, bool]]] = {name: [] for name in "abc"}
+    reached = {(source, to): 0 for source in "abc" for to in "ab" if source != to}
+    for _ in range(draw(st.integers(0, 30))):
+        if draw(st.booleans()):
+            name, marker = draw(st.sampled_from("abc")), draw(st.integers(0, 5)) == 0
+            if draw(st.integers(0, 9)) == 0:
+                logs[name].new_ledger()
+            originated[name].append((logs[name].append(name, None, marker=marker), marker))
+            continue
+        link = draw(st.sampled_from(sorted(reached)))
+        source, to = link
+        if reached[link] == len(originated[source]):
+            continue
+        at, marker = originated[source][reached[link]]
+        reached[link] += 1
+        if draw(st.integers(0, 7)) == 0 and reached[link] < len(originated[source]):
+            before = logs[to].high_water.get(source)
+            after = BEFORE_ALL if before is None else before.position
+            at, marker = originated[source][reached[link]]
+            reached[link] += 1
+            logs[to].holes.setdefault(source, []).append((after, Position(at.ledger, at.entry - 1)))
+        logs[to].append(source, at, marker=marker)
+    return logs["a"], logs["b"]
+
+
+@st.composite
+def consumed_in(draw: st.DrawFn, log: Log) -> tuple[Cursor, set[Identity], dict[Identity, set[int]]]:
+    """A cursor, the entries that it consumed, and the messages of others."""
+    cursor = Cursor(log.shape, CursorState())
+    whole, parts = set[Identity](), dict[Identity, set[int]]()
+    for identity, position in list(log.messages()):
+        kind = draw(st.sampled_from(["whole", "whole", "part", "not"]))
+        if kind == "whole":
+            cursor.acknowledge(position, None, BATCH)
+            whole.add(identity)
+        elif kind == "part":
+            parts[identity] = draw(st.sets(st.integers(0, BATCH - 1), min_size=1, max_size=BATCH - 1))
+            cursor.acknowledge(position, parts[identity], BATCH)
+    return cursor, whole, parts
+
+
+@given(two_logs(), st.data())
+def test_a_whole_vector_says_of_each_message_here_exactly_whether_it_is_consumed(
+    logs: tuple[Log, Log], data: st.DataObject
+) -> None:
+    log, _ = logs
+    cursor, whole, parts = data.draw(consumed_in(log))
+    vector = log.acks.vector_of(cursor.state, log.high_water)
+    for origin, position in log.place:
+        acks = vector.origins[origin]
+        in_a_hole = any(after < position <= upto for after, upto in log.holes.get(origin, []))
+        assert acks.covers(position) == ((origin, position) in whole) or in_a_hole
+        assert set(acks.batches.get(position, ())) == parts.get((origin, position), set())
+
+
+@given(two_logs(), st.data())
+def test_invariant_5_nothing_is_placed_that_was_not_consumed_and_all_that_was(
+    logs: tuple[Log, Log], data: st.DataObject
+) -> None:
+    here, there = logs
+    cursor, whole, parts = data.draw(consumed_in(here))
+    vector = here.acks.vector_of(cursor.state, here.high_water)
+    placed = there.acks.place(vector, BEFORE_ALL)
+    of = {position: identity for identity, position in there.messages()}
+    claimed = {of[position] for position in placed.positions if position in of}
+    assert claimed == {identity for identity in whole if identity in there.place}
+    assert {of[position]: set(indexes) for position, indexes in placed.batches.items()} == {
+        identity: indexes for identity, indexes in parts.items() if identity in there.place
+    }
+    waiting = {identity for identity in whole if _comes_later(identity, there)}
+    assert all(placed.rest.origins[origin].covers(position) for origin, position in waiting)
+    for origin, position in there.place:
+        rest = placed.rest.origins.get(origin)
+        assert rest is None or not rest.covers(position), "what is here does not wait"
+
+
+@given(two_logs(), st.data())
+def test_a_change_says_only_what_was_noted(logs: tuple[Log, Log], data: st.DataObject) -> None:
+    here, there = logs
+    cursor, whole, parts = data.draw(consumed_in(here))
+    untold = Untold(
+        PositionSet(here.place[identity] for identity in whole), {here.place[identity]: None for identity in parts}
+    )
+    vector = here.acks.delta_of(untold, cursor.state)
+    for origin, position in here.place:
+        acks = vector.origins.get(origin)
+        assert (acks is not None and acks.covers(position)) == ((origin, position) in whole)
+    placed = there.acks.place(vector, BEFORE_ALL)
+    of = {position: identity for identity, position in there.messages()}
+    assert {of[position] for position in placed.positions if position in of} == whole & there.place.keys()
+
+
+@given(two_logs(), st.data())
+def test_two_clusters_that_consumed_the_same_of_what_both_have_agree_on_what_is_left(
+    logs: tuple[Log, Log], data: st.DataObject
+) -> None:
+    here, there = logs
+    cursor, _, _ = data.draw(consumed_in(here))
+    other = Cursor(there.shape, CursorState())
+    placed = there.acks.place(here.acks.vector_of(cursor.state, here.high_water), BEFORE_ALL)
+    other.merge_acks(placed.positions, placed.batches, lambda _: BATCH, tell=False)
+    left, left_there = (
+        log.acks.unconsumed(each.state, log.high_water) for log, each in ((here, cursor), (there, other))
+    )
+    for origin, position in here.place.keys() & there.place.keys():
+        assert left.origins[origin].covers(position) == left_there.origins[origin].covers(position)
+        assert left.origins[origin].batches.get(position) == left_there.origins[origin].batches.get(position)
+
+
+@given(two_logs())
+def test_a_claim_about_an_older_incarnation_says_nothing_and_one_about_a_newer_one_waits(logs: tuple[Log, Log]) -> None:
+    log, _ = logs
+    for origin in log.high_water:
+        for difference in (-1, 1):
+            vector = AckVector()
+            acks = log.acks.vector_of(CursorState(mark_delete=log.shape.last), log.high_water).origins[origin].copy()
+            acks.incarnation += difference
+            vector.origins[origin] = acks
+            placed = log.acks.place(vector, BEFORE_ALL)
+            assert not placed.positions
+            waits = difference > 0 and origin != log.cluster and bool(acks)
+            assert bool(placed.rest) == waits
+
+
+def test_indexes_of_a_batch_travel_as_they_are() -> None:
+    here, there = Log("a"), Log("b")
+    at = here.append("a", None, marker=False)
+    there.append("b", None, marker=False)
+    there.append("a", at, marker=False)
+    cursor = Cursor(here.shape, CursorState())
+    cursor.acknowledge(at, [0, 2], BATCH)
+    placed = there.acks.place(here.acks.vector_of(cursor.state, here.high_water), BEFORE_ALL)
+    assert placed.batches == {Position(1, 1): BitMap([0, 2])}
+
+
+def _comes_later(identity: Identity, log: Log) -> bool:
+    origin, position = identity
+    high_water = log.high_water.get(origin)
+    return origin != log.cluster and (high_water is None or position > high_water.position)
