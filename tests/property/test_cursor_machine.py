@@ -172,9 +172,20 @@ class CursorMachine(RuleBasedStateMachine):
             st.sampled_from([*self.model.sizes, BEFORE_ALL]),
         )
         whole = data.draw(st.lists(places.filter(lambda p: p.entry >= 0), max_size=12))
-        begun = st.sampled_from(list(self.cursor.state.batch_acks) or [BEFORE_ALL])
-        batches = data.draw(st.dictionaries(places | begun, st.sets(st.integers(0, 6), max_size=4), max_size=4))
+        batches = data.draw(st.dictionaries(places, st.sets(st.integers(0, 6), max_size=4), max_size=4))
+        self._merge(whole, batches, tell)
 
+    @precondition(lambda self: self.cursor.state.batch_acks)
+    @rule(data=st.data(), tell=st.booleans())
+    def merge_more_of_a_batch(self, data: Any, tell: bool) -> None:
+        """Two clusters have acknowledged different messages of it."""
+        position = data.draw(st.sampled_from(list(self.cursor.state.batch_acks)))
+        done = self.cursor.acked_indexes(position)
+        assert done is not None
+        left = [index for index in range(self.model.sizes[position]) if index not in done]
+        self._merge([], {position: data.draw(st.sets(st.sampled_from(left)) | st.just(set(left)))}, tell)
+
+    def _merge(self, whole: list[Position], batches: dict[Position, set[int]], tell: bool) -> None:
         def unite() -> None:
             for position in whole:
                 if position in self.model.sizes:

@@ -18,6 +18,7 @@ from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCoun
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.types import KeySharedPolicy, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED = (
     SubscriptionType.EXCLUSIVE,
@@ -282,6 +283,17 @@ class DispatcherMachine(RuleBasedStateMachine):
     def _acknowledge(self, position: Position) -> None:
         self.dispatcher.acknowledged(position)
         self._consume(position)
+        self._mark_delete()
+
+    @precondition(lambda self: any(entry.messages for entry in self.model.log.values()))
+    @rule(data=st.data())
+    def acknowledge_many_at_once(self, data: Any) -> None:
+        """As another cluster did, whoever holds them here."""
+        anything = [p for p, entry in self.model.log.items() if entry.messages]
+        positions = data.draw(st.lists(st.sampled_from(anything), max_size=6))
+        self.dispatcher.acknowledged_all(PositionSet([*positions, Position(99, 9)]))
+        for position in positions:
+            self._consume(position)
         self._mark_delete()
 
     @precondition(lambda self: any(e.holder is not None and e.messages > 1 for e in self.model.log.values()))

@@ -172,6 +172,18 @@ def test_after_a_crash_the_whole_state_is_told_unless_what_was_told_was_saved(tm
     asyncio.run(main())
 
 
+def test_a_batch_that_others_made_whole_meanwhile_is_told_as_a_whole() -> None:
+    log = LogIndex()
+    log.append(Position(1, 0), 5, marker=False)
+    cursor = Cursor(log, CursorState(replicated=True))
+    for entry in (1, 3):
+        cursor.acknowledge(Position(1, entry), [0], 2)
+    cursor.merge_acks(PositionSet([Position(1, 0)]), {Position(1, 1): BitMap([1])}, lambda _: 2, tell=False)
+    assert cursor.mark_delete == Position(1, 1)
+    untold = cursor.take_untold()
+    assert (set(untold.positions), list(untold.batches)) == ({Position(1, 1)}, [Position(1, 3)])
+
+
 def test_open_batches_without_end_are_told_as_a_whole_state() -> None:
     log = LogIndex()
     log.append(Position(1, 0), UNTOLD_BATCHES_MAX + 10, marker=False)
