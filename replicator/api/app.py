@@ -22,6 +22,7 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
 from replicator.api.topology import TopologySource, add_topology
 from replicator.engine.engine import Engine
+from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.mapping import SnapshotMapping
 
 
@@ -116,7 +117,7 @@ async def _gather(app: web.Application) -> dict[str, Any]:
     topics: list[dict[str, Any]] = []
     until = time.perf_counter() + SLICE_SECONDS
     for topic in app[data_plane.ENGINE].topics():
-        if topic.deleted is None:  # meanwhile
+        if topic.deleted is None and topic.name != EPOCHS_TOPIC:  # deleted meanwhile
             topics.append(topic.status())
         if time.perf_counter() >= until:
             await asyncio.sleep(0)

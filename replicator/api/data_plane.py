@@ -28,6 +28,7 @@ from replicator.engine.log.link_frame import HEADER_BYTES, PROTOCOL_VERSION, unp
 from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent, select_new
 from replicator.engine.topic import Topic
+from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)
@@ -99,6 +100,7 @@ async def list_topics(request: web.Request) -> web.Response:
             "messages": topic.messages,
         }
         for topic in engine.topics()
+        if topic.name != EPOCHS_TOPIC
     ]
     return web.json_response({"cluster": engine.cluster, "topics": topics})
 

@@ -19,7 +19,9 @@ _PART = re.compile(r"[A-Za-z0-9\-_=:.]+")
 _PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
 _NAMESPACE_PARTS = 2
 SCHEME = "persistent://"
-EPOCHS_TOPIC = f"{SCHEME}replicator/system/epochs"
+SYSTEM_TENANT = "replicator"
+SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
+EPOCHS_TOPIC = f"{SCHEME}{SYSTEM_NAMESPACE}/epochs"
 """Where the service tells the other clusters of failovers. Every link carries it; users do not see it."""
 
 

@@ -385,11 +385,11 @@ def test_invariant_11_frames_that_are_not_answered_yet_are_bounded(
         release, submitted = asyncio.Event(), 0
         commit = engine.writer.copy
 
-        async def slow_copy(*arguments: Any) -> Any:
+        async def slow_copy(*arguments: Any, **options: Any) -> Any:
             nonlocal submitted
             submitted += 1
             await release.wait()
-            return await commit(*arguments)
+            return await commit(*arguments, **options)
 
         monkeypatch.setattr(engine.writer, "copy", slow_copy)
         sent = 0
@@ -426,11 +426,11 @@ def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
         release, submitted = asyncio.Event(), 0
         commit = engine.writer.copy
 
-        async def slow_copy(*arguments: Any) -> Any:
+        async def slow_copy(*arguments: Any, **options: Any) -> Any:
             nonlocal submitted
             submitted += 1
             await release.wait()
-            return await commit(*arguments)
+            return await commit(*arguments, **options)
 
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /replication/v1/append?from=us-east&protocol=2 HTTP/1.1\r\nHost: x\r\n")

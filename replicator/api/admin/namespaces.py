@@ -81,11 +81,11 @@ def routes() -> list[web.RouteDef]:
 
 
 async def list_namespaces(request: web.Request) -> web.Response:
-    return web.json_response(request.app[ENGINE].catalog.namespaces(tenant_name(request)))
+    return web.json_response(request.app[ENGINE].catalog.visible_namespaces(tenant_name(request)))
 
 
 async def list_topics(request: web.Request) -> web.Response:
-    return web.json_response(request.app[ENGINE].catalog.topics(namespace_name(request)))
+    return web.json_response(request.app[ENGINE].catalog.visible_topics(namespace_name(request)))
 
 
 async def show(request: web.Request) -> web.Response:

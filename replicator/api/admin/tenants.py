@@ -24,7 +24,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def list_tenants(request: web.Request) -> web.Response:
-    return web.json_response(request.app[ENGINE].catalog.tenants())
+    return web.json_response(request.app[ENGINE].catalog.visible_tenants())
 
 
 async def show(request: web.Request) -> web.Response:

@@ -73,7 +73,7 @@ def routes() -> list[web.RouteDef]:
 
 async def list_topics(request: web.Request) -> web.Response:
     """Every topic that has a log: those without partitions, and the partitions of the others."""
-    return web.json_response(request.app[ENGINE].catalog.topics(namespace_name(request)))
+    return web.json_response(request.app[ENGINE].catalog.visible_topics(namespace_name(request)))
 
 
 async def list_partitioned(request: web.Request) -> web.Response:

@@ -20,7 +20,7 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
-from replicator.engine.topic_name import check_tenant, parse_namespace
+from replicator.engine.topic_name import EPOCHS_TOPIC, SYSTEM_NAMESPACE, SYSTEM_TENANT, check_tenant, parse_namespace
 from replicator.engine.topics.catalog_index import CatalogIndex, Namespace
 from replicator.engine.topics.namespace_policies import (
     NamespacePolicies,
@@ -77,6 +77,18 @@ class Catalog:
     def namespace(self, name: str) -> NamespacePolicies:
         """The policies of ``tenant/namespace``. Raises :class:`NamespaceNotFound`."""
         return self._namespace(name).policies
+
+    def visible_tenants(self) -> list[str]:
+        """Without that of the service itself, unless somebody else has a namespace in it."""
+        return [name for name in self.tenants() if name != SYSTEM_TENANT or self.visible_namespaces(name)]
+
+    def visible_namespaces(self, tenant: str) -> list[str]:
+        """``tenant/namespace``, sorted, without that of the service itself. Raises :class:`TenantNotFound`."""
+        return [name for name in self.namespaces(tenant) if name != SYSTEM_NAMESPACE]
+
+    def visible_topics(self, namespace: str) -> list[str]:
+        """As :meth:`topics`, without that of the service itself."""
+        return [name for name in self.topics(namespace) if name != EPOCHS_TOPIC]
 
     def topics(self, namespace: str) -> list[str]:
         """The full name of every topic, partitions included, sorted. Raises :class:`NamespaceNotFound`."""

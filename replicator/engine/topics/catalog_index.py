@@ -9,7 +9,8 @@ them; each change returns how that set changed, so that whoever follows the chan
    from now on leave it.
 3. A name is not partitioned any more: it leaves the set, and partitions that are still there enter it.
 
-Names whose local part starts with ``__`` are internal: they are topics, but never in the set.
+Names whose local part starts with ``__`` are internal, and so is the topic of failovers: they are topics, but never in
+the set.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from replicator.engine.topic_name import SCHEME, TopicName
+from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, TopicName
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.topics.partitions import PartitionedTopic, partition_of
 
@@ -165,7 +166,7 @@ class CatalogIndex:
 
 def is_internal(name: str) -> bool:
     """Whether a topic is nobody's to subscribe to by pattern."""
-    return name.rpartition("/")[2].startswith(INTERNAL_PREFIX)
+    return name == EPOCHS_TOPIC or name.rpartition("/")[2].startswith(INTERNAL_PREFIX)
 
 
 def _namespace_of(topic: str) -> str:
