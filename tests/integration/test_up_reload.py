@@ -96,11 +96,12 @@ def without(topology: Topology, name: str) -> Topology:
     )
 
 
-def test_up_starts_and_stops_workers_as_the_file_says_and_restarts_none(tmp_path: Path) -> None:
-    three = topology_of(tmp_path, "us-east", "eu-west", "ap-south")
-    two, file = without(three, "ap-south"), tmp_path / "topology.yaml"
+def test_up_starts_and_stops_workers_as_the_file_says_and_restarts_none(data_dir: Path) -> None:
+    path = data_dir.parent
+    three = topology_of(path, "us-east", "eu-west", "ap-south")
+    two, file = without(three, "ap-south"), path / "topology.yaml"
     write(two, file)
-    with up(tmp_path) as running:
+    with up(path) as running:
         running.prints("ready at", 2)
         before = pids(three, "us-east", "eu-west")
 
@@ -141,9 +142,10 @@ def test_up_starts_and_stops_workers_as_the_file_says_and_restarts_none(tmp_path
     assert running.process.returncode == 0, running.printed
 
 
-def test_up_ends_with_the_terminal_that_it_was_started_at(tmp_path: Path) -> None:
+def test_up_ends_with_the_terminal_that_it_was_started_at(data_dir: Path) -> None:
     """Closing a terminal sends SIGHUP too; workers that nobody sees any more would keep their ports for ever."""
-    solo = write(topology_of(tmp_path, "solo"), tmp_path / "topology.yaml")
+    path = data_dir.parent
+    solo = write(topology_of(path, "solo"), path / "topology.yaml")
     person, terminal = pty.openpty()
 
     def take_terminal() -> None:
@@ -152,7 +154,7 @@ def test_up_ends_with_the_terminal_that_it_was_started_at(tmp_path: Path) -> Non
 
     process = subprocess.Popen(
         [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"],
-        cwd=tmp_path,
+        cwd=path,
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
