@@ -1,5 +1,5 @@
-"""The exact mapping at work, against plain sets of identities: two logs that hold the entries of three origins in orders
-of their own, and what a cursor in one of them says to the other (invariant 5: nothing more than it consumed)."""
+"""The exact mapping at work, against plain sets of identities: two logs that hold the entries of three origins, each in
+an order of its own, and what a cursor in one of them says to the other (invariant 5: nothing more than it consumed)."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class Log:
     place: dict[Identity, Position] = field(default_factory=dict)
     high_water: dict[str, HighWater] = field(default_factory=dict)
     holes: dict[str, list[Hole]] = field(default_factory=dict)
+    never_here: set[Identity] = field(default_factory=set)
+    """What a link left out."""
     next: Position = field(default_factory=lambda: Position(1, 0))
 
     def __post_init__(self) -> None:
@@ -88,6 +90,7 @@ def two_logs(draw: st.DrawFn) -> tuple[Log, Log]:
         if draw(st.integers(0, 7)) == 0 and reached[link] < len(originated[source]):
             before = logs[to].high_water.get(source)
             after = BEFORE_ALL if before is None else before.position
+            logs[to].never_here.add((source, at))
             at, marker = originated[source][reached[link]]
             reached[link] += 1
             logs[to].holes.setdefault(source, []).append((after, Position(at.ledger, at.entry - 1)))
@@ -120,9 +123,10 @@ def test_a_whole_vector_says_of_each_message_here_exactly_whether_it_is_consumed
     vector = log.acks.vector_of(cursor.state, log.high_water)
     for origin, position in log.place:
         acks = vector.origins[origin]
-        in_a_hole = any(after < position <= upto for after, upto in log.holes.get(origin, []))
-        assert acks.covers(position) == ((origin, position) in whole) or in_a_hole
+        assert acks.covers(position) == ((origin, position) in whole)
         assert set(acks.batches.get(position, ())) == parts.get((origin, position), set())
+    for origin, position in log.never_here:
+        assert not vector.origins[origin].covers(position), "nobody here has seen what the link left out"
 
 
 @given(two_logs(), st.data())
@@ -192,6 +196,17 @@ def test_a_claim_about_an_older_incarnation_says_nothing_and_one_about_a_newer_o
             assert not placed.positions
             waits = difference > 0 and origin != log.cluster and bool(acks)
             assert bool(placed.rest) == waits
+
+
+def test_what_a_restored_log_has_lost_at_the_end_of_a_ledger_is_not_claimed() -> None:
+    log = Log("a")
+    log.append("a", None, marker=False)
+    log.new_ledger()
+    log.append("a", None, marker=False)
+    acks = log.acks.vector_of(CursorState(mark_delete=log.shape.last), log.high_water).origins["a"]
+    assert acks.covers(Position(1, 0))
+    assert acks.covers(Position(2, 0))
+    assert not acks.covers(Position(1, 1)), "others may have it"
 
 
 def test_indexes_of_a_batch_travel_as_they_are() -> None:
