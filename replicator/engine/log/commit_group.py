@@ -128,6 +128,8 @@ class Tail:
     """Whether the store may have rows that say where the log has which sequence ids."""
     index: SequenceIndex | None = None
     """Those rows, once they were needed."""
+    copied: SequenceTable | None = None
+    """The producers' highest sequence ids of what came from other clusters, once they were needed."""
     connected: Container[str] = ()
     """The names of the producers that are connected; the event loop's, only asked here."""
     deleted: bool = False
@@ -246,7 +248,7 @@ class CommitGroup:
         self._now_ms = now_ms
         self._salt = salt
         self._undo: dict[int, tuple[Tail, Tail]] = {}
-        self._sequences: dict[int, SequenceTable] = {}
+        self._sequences: dict[tuple[str, int], SequenceTable] = {}
         self._run: list[PublishRequest] = []
         self._run_bytes = 0
         self._run_entries = 0
@@ -266,8 +268,8 @@ class CommitGroup:
                 result = error
             self.committed.results.append((request.future, result))
         self._end_run(txn)
-        for topic_id, table in self._sequences.items():
-            write_sequences(txn, self._dbs["sequences"], topic_id, table)
+        for (table, topic_id), sequences in self._sequences.items():
+            write_sequences(txn, self._dbs[table], topic_id, sequences)
         if self.last_id != self._first_id:
             txn.put(b"last_id", json.dumps(self.last_id).encode(), db=self._dbs["meta"])
 
@@ -291,6 +293,8 @@ class CommitGroup:
         if isinstance(request, DropInactiveRequest):
             if request.tail.numbered:
                 self._table(txn, request.tail).drop_inactive(self._now_ms)
+            if request.tail.indexed:
+                self._copied_table(txn, request.tail).drop_inactive(self._now_ms)
             return None
         if isinstance(request, DeleteTopicsRequest):
             return self._delete_topics(txn, request)
@@ -456,9 +460,10 @@ class CommitGroup:
             table = self._table(txn, tail)
             table.touch(request.name, self._now_ms)
             highest = table.highest(request.name)
-        if request.numbered and tail.indexed and (index := self._index(txn, tail)).on:
-            copied = index.highest_copied(txn, self._dbs, request.name, tail.high_water)
-            highest = max(highest, copied.complete)
+        if request.numbered and tail.indexed:
+            copied = self._copied_table(txn, tail)
+            copied.touch(request.name, self._now_ms)
+            highest = max(highest, copied.highest(request.name))
         return highest
 
     def _index(self, txn: lmdb.Transaction, tail: Tail) -> SequenceIndex:
@@ -470,8 +475,11 @@ class CommitGroup:
         index = self._index(txn, tail)
         if index.on is not on or tail.indexed is not on:
             self._remember(tail)
+            self._copied_table(txn, tail)
             index.switch(txn, self._dbs, on=on)
             tail.indexed = on
+            if not on:
+                self._copied_table(txn, tail).clear()
 
     def _twins_of(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> list[Pair]:
         """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
@@ -484,7 +492,8 @@ class CommitGroup:
         index = self._index(txn, tail)
         identified = list(zip(numbered, view.batch_sizes.tolist(), strict=True))
         pairs = index.twins_of_block(txn, self._dbs, header, first, identified, tail.high_water)
-        index.record(txn, self._dbs, header.origin, first, numbered)
+        complete = index.record(txn, self._dbs, header.origin, first, numbered)
+        self._copied_table(txn, tail).note(complete, self._now_ms)
         return pairs
 
     def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
@@ -492,10 +501,20 @@ class CommitGroup:
         if tail.sequences is None:
             rows = load_sequences(txn, self._dbs["sequences"], tail.topic_id) if tail.numbered else ()
             tail.sequences = SequenceTable(rows, connected=tail.connected)
-        if tail.topic_id not in self._sequences:
-            self._sequences[tail.topic_id] = tail.sequences
-            tail.sequences.begin()
-        return tail.sequences
+        return self._joined("sequences", tail, tail.sequences)
+
+    def _copied_table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
+        """What each producer's highest sequence id of other clusters' entries is, though those may be trimmed."""
+        if tail.copied is None:
+            rows = load_sequences(txn, self._dbs["copied_sequences"], tail.topic_id) if tail.indexed else ()
+            tail.copied = SequenceTable(rows, connected=tail.connected)
+        return self._joined("copied_sequences", tail, tail.copied)
+
+    def _joined(self, name: str, tail: Tail, table: SequenceTable) -> SequenceTable:
+        if (name, tail.topic_id) not in self._sequences:
+            self._sequences[name, tail.topic_id] = table
+            table.begin()
+        return table
 
     # Copying.
 
@@ -606,7 +625,7 @@ class _TopicCopies:
     origins: Mapping[str, HighWater]
 
     def highest(self, producer: str) -> int:
-        return self.index.highest_copied(self.txn, self.tables, producer, self.origins).highest
+        return self.index.highest_copied(self.txn, self.tables, producer, self.origins)
 
     def of(self, sent: Numbered) -> Copied:
         return self.index.copied(self.txn, self.tables, sent, self.origins)

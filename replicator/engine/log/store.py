@@ -26,7 +26,8 @@ trims      topic id                                       JSON: up to where the 
                                                           the newest message that was trimmed
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
 sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
-numbered, numbered_blocks, numbering, twins               see :mod:`replicator.engine.producing.sequence_index`
+numbered, numbered_blocks, numbering, copied_sequences,   see :mod:`replicator.engine.producing.sequence_index`
+twins
 epochs     topic id                                       the topic's epoch of exclusive producers u64
 compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compaction.compacted_view`
 compaction topic id                                       see there
@@ -88,6 +89,7 @@ TABLES: Final = (
     "numbered",
     "numbered_blocks",
     "numbering",
+    "copied_sequences",
     "twins",
     "epochs",
     "compacted",

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
@@ -137,6 +137,18 @@ class SequenceTable:
             for producer, row in changed.items():
                 self._restore(producer, row)
             raise
+
+    def note(self, highest: Mapping[str, int], now_ms: int) -> None:
+        """By producer, all up to there came from elsewhere; for a table that admits nothing."""
+        for producer, last in highest.items():
+            before = self._rows.get(producer)
+            if before is None and last < 0:
+                continue
+            if before is None or last > before.highest:
+                self._set(producer, SequenceRow(last, now_ms))
+                self._rows.move_to_end(producer)
+            if len(self._rows) > self._rows_max:
+                self._evict({})
 
     def touch(self, producer: str, now_ms: int) -> None:
         """The producer is there, though it sends nothing."""

@@ -12,10 +12,11 @@ of a block, however many entries it has.
 =============== ============================================== ==================================================
 table           key                                            value
 =============== ============================================== ==================================================
-numbered        topic id | digest of origin and producer       highest id u64 | highest id of what is complete i64
+numbered        topic id | digest of origin and producer       highest id u64
                 | lowest id u64 | ledger | first entry
 numbered_blocks topic id | ledger | first entry                (digest | lowest id) of each row of that block
 numbering       topic id                                       epoch u32 | on u8
+copied_sequences                                               as sequences, of what came from other clusters
 twins           topic id | ledger | entry                      earlier twin, later twin, each ledger u64
                                                                | entry + 1 u64, 0 for none; origin
 =============== ============================================== ==================================================
@@ -27,7 +28,8 @@ twins           topic id | ledger | entry                      earlier twin, lat
 3. Entries of one origin are never each other's twins: what their origin's own deduplication stored it has told apart.
 4. When deduplication was off for a time, ids may have been used anew: the epoch is part of the digest, so that what was
    known before is not found any more.
-5. Rows go with their blocks when the log is trimmed.
+5. Rows go with their blocks when the log is trimmed. What a producer is told that it sent last it is told for longer:
+   ``copied_sequences`` has the highest id of each, as ``sequences`` has of those that sent it here.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ HIGHEST_KEPT_MAX: Final = 10_000
 
 _DIGEST_BYTES: Final = 16
 _ROW_KEY_TAIL = struct.Struct(">QQQ")
-_ROW = struct.Struct(">Qq")
+_ROW = struct.Struct(">Q")
 _BLOCK_ITEM = struct.Struct(f">{_DIGEST_BYTES}sQ")
 _EPOCH = struct.Struct(">IB")
 _FRAME = struct.Struct(">HII")
@@ -72,12 +74,6 @@ class Identity(NamedTuple):
 
     numbered: Numbered
     batch_size: int
-
-
-class _Known(NamedTuple):
-    highest: int = NONE_YET
-    complete: int = NONE_YET
-    """The highest id of a message of which all chunks are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +164,7 @@ class SequenceIndex:
         stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"])
         self._epoch, on = (0, 0) if stored is None else _EPOCH.unpack(stored)
         self.on = bool(on)
-        self._highest: dict[tuple[str, str], _Known] = {}
+        self._highest: dict[tuple[str, str], int] = {}
         self._parsed: OrderedDict[Position, _Parsed] = OrderedDict()
         self._twins = _count(txn, tables["twins"], topic_id)
 
@@ -188,8 +184,8 @@ class SequenceIndex:
         origin: str,
         first: Position,
         entries: Iterable[Numbered | None],
-    ) -> None:
-        """A block of ``entries`` is committed at ``first``."""
+    ) -> dict[str, int]:
+        """A block of ``entries`` is committed at ``first``; returns each producer's highest id of what is complete."""
         ranges: dict[str, tuple[int, int, int]] = {}
         for entry in entries:
             if entry is None:
@@ -205,16 +201,14 @@ class SequenceIndex:
                     max(known[2], complete),
                 )
         items: list[bytes] = []
-        for producer, (lowest, highest, complete) in ranges.items():
-            before = self._known(txn, tables, origin, producer)
-            self._keep(origin, producer, _Known(max(before.highest, highest), max(before.complete, complete)))
+        for producer, (lowest, highest, _) in ranges.items():
+            self._keep(origin, producer, max(self._known(txn, tables, origin, producer), highest))
             digest = self._digest(origin, producer)
-            txn.put(
-                _row_key(self._topic_id, digest, lowest, first), _ROW.pack(highest, complete), db=tables["numbered"]
-            )
+            txn.put(_row_key(self._topic_id, digest, lowest, first), _ROW.pack(highest), db=tables["numbered"])
             items.append(_BLOCK_ITEM.pack(digest, lowest))
         if items:
             txn.put(BLOCK_KEY.pack(self._topic_id, *first), b"".join(items), db=tables["numbered_blocks"])
+        return {producer: complete for producer, (_, _, complete) in ranges.items()}
 
     def twins_of_block(
         self,
@@ -237,7 +231,7 @@ class SequenceIndex:
                 continue
             name = numbered.producer
             if name not in highest:
-                highest[name] = max((self._known(txn, tables, other, name).highest for other in others), default=-1)
+                highest[name] = max((self._known(txn, tables, other, name) for other in others), default=-1)
             if numbered.first > highest[name]:
                 continue
             local = Position(first.ledger, first.entry + index)
@@ -250,20 +244,17 @@ class SequenceIndex:
 
     def highest_copied(
         self, txn: lmdb.Transaction, tables: dict[str, Any], producer: str, origins: Iterable[str]
-    ) -> _Known:
-        """The highest sequence ids of a producer that came from other clusters."""
-        known = [self._known(txn, tables, origin, producer) for origin in origins if origin != self._own]
-        return _Known(
-            max((each.highest for each in known), default=NONE_YET),
-            max((each.complete for each in known), default=NONE_YET),
-        )
+    ) -> int:
+        """No entry of the producer with a higher sequence id is here from another cluster."""
+        known = (self._known(txn, tables, origin, producer) for origin in origins if origin != self._own)
+        return max(known, default=NONE_YET)
 
     def copied(self, txn: lmdb.Transaction, tables: dict[str, Any], sent: Numbered, origins: Iterable[str]) -> Copied:
         """What of an entry that a producer sends here came from other clusters."""
         ranges: list[tuple[int, int]] = []
         chunk = NONE_YET
         for origin in origins:
-            if origin == self._own or self._known(txn, tables, origin, sent.producer).highest < sent.first:
+            if origin == self._own or self._known(txn, tables, origin, sent.producer) < sent.first:
                 continue
             for parsed, _ in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.last):
                 for here in parsed.by_producer.get(sent.producer, ()):
@@ -279,24 +270,23 @@ class SequenceIndex:
 
     # Looking up.
 
-    def _known(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str) -> _Known:
+    def _known(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str) -> int:
+        """No higher id of that producer is here from that origin."""
         known = self._highest.get((origin, producer))
         if known is None:
-            known = _Known()
             rows = self._rows(txn, tables, self._digest(origin, producer), 2**64 - 1)
-            for _, (highest, complete) in rows:
-                known = _Known(max(known.highest, highest), max(known.complete, complete))
+            known = max((highest for _, highest in rows), default=NONE_YET)
             self._keep(origin, producer, known)
         return known
 
-    def _keep(self, origin: str, producer: str, known: _Known) -> None:
+    def _keep(self, origin: str, producer: str, known: int) -> None:
         if len(self._highest) >= HIGHEST_KEPT_MAX:
             self._highest.clear()
         self._highest[origin, producer] = known
 
     def _rows(
         self, txn: lmdb.Transaction, tables: dict[str, Any], digest: bytes, lowest_max: int
-    ) -> Iterator[tuple[Position, tuple[int, int]]]:
+    ) -> Iterator[tuple[Position, int]]:
         """Rows whose lowest id is at or below ``lowest_max``, the highest of them first, a limited number."""
         prefix = TOPIC_KEY.pack(self._topic_id) + digest
         cursor = txn.cursor(db=tables["numbered"])
@@ -306,14 +296,14 @@ class SequenceIndex:
             if not more or not bytes(cursor.key()).startswith(prefix):
                 return
             _, ledger, first = _ROW_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
-            yield Position(ledger, first), _ROW.unpack(cursor.value())
+            yield Position(ledger, first), _ROW.unpack(cursor.value())[0]
             more = cursor.prev()
 
     def _blocks(
         self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str, first: int, last: int
     ) -> Iterator[tuple[_Parsed, Position]]:
         """The blocks that may hold ids from ``first`` to ``last`` of a producer."""
-        for position, (highest, _) in self._rows(txn, tables, self._digest(origin, producer), last):
+        for position, highest in self._rows(txn, tables, self._digest(origin, producer), last):
             if highest >= first and (parsed := self._parse(txn, tables, position)) is not None:
                 yield parsed, position
 

@@ -37,6 +37,7 @@ SWEPT_TABLES: Final = (
     "numbered",
     "numbered_blocks",
     "numbering",
+    "copied_sequences",
     "twins",
     "epochs",
     "compacted",

@@ -13,7 +13,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.engine.log.store import TABLES
+from replicator.engine.log.store import TABLES, TOPIC_KEY
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
@@ -49,6 +49,8 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     await topic.bury_subscription("buried", 2)
     await topic.compact()
     await topic.trim(inbox.positions[0])
+    for of_workers in ("pending_acks", "link_marks"):  # the engine itself writes none
+        await topic.writer.put(of_workers, TOPIC_KEY.pack(topic.topic_id) + b"x", b"x")
     await engine.remember(f"markers handled {topic.topic_id}", [1, 2])
     return topic
 

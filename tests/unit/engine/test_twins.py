@@ -294,6 +294,27 @@ def test_what_is_trimmed_has_no_twin_and_leaves_no_row(tmp_path: Path) -> None:
         async with two(tmp_path) as (a, b):
             assert not b.twins
             assert a.twins
+            assert await b.publish([numbered(100, producer="q")]) != [DUPLICATE]
+
+    asyncio.run(main())
+
+
+def test_a_producer_that_moves_is_told_what_it_sent_last_though_that_is_trimmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered(6)])
+            await copy(a, b)
+            await b.publish([numbered(0, producer="q")])
+            await b.trim(b.last_add_confirmed)
+            assert len(logged(b)) == 1
+        async with two(tmp_path) as (a, b):
+            assert (await b.create_producer(ProducerOptions(name="p"))).last_sequence_id == 6
+            await b.set_policies(TopicPolicies(deduplication=False))
+            await b.publish([numbered(7)])
+            await b.set_policies(TopicPolicies(deduplication=True))
+            assert (await b.create_producer(ProducerOptions(name="r"))).last_sequence_id == -1
+        async with two(tmp_path) as (a, b):
+            assert (await b.create_producer(ProducerOptions(name="p"))).last_sequence_id == -1
 
     asyncio.run(main())
 
