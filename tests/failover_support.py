@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,11 +39,11 @@ def free_ports(count: int) -> list[int]:
 class Deployment:
     """Clusters in one directory, each a worker process. Links are given as in a topology file."""
 
-    def __init__(self, path: Path, names: Sequence[str], links: str, database: str) -> None:
+    def __init__(self, path: Path, names: Sequence[str], links: str, databases: Mapping[str, str]) -> None:
         self.path = path
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.file = path / "topology.yaml"
-        self._database = database
+        self._databases = databases
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.write(links)
 
@@ -51,7 +51,7 @@ class Deployment:
         """Write a topology with these links; clusters are the same in all of them."""
         path = self.path / file
         clusters = "".join(
-            f"  {name}: {{address: '127.0.0.1:{port}', data: data-{name}, database: '{self._database}'}}\n"
+            f"  {name}: {{address: '127.0.0.1:{port}', data: data-{name}, database: '{self._databases[name]}'}}\n"
             for name, port in self.ports.items()
         )
         path.write_text(f"clusters:\n{clusters}links: {links}\n")
@@ -151,9 +151,9 @@ class Deployment:
 
 
 @contextmanager
-def deployment(path: Path, *names: str, links: str, database: str) -> Iterator[Deployment]:
+def deployment(path: Path, *names: str, links: str, databases: Mapping[str, str]) -> Iterator[Deployment]:
     """Workers of these clusters, started; ended at the end."""
-    deployed = Deployment(path, names, links, database)
+    deployed = Deployment(path, names, links, databases)
     try:
         deployed.start(*names)
         yield deployed

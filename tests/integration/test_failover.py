@@ -7,20 +7,42 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from urllib.error import HTTPError
 
+import psycopg
 import pytest
 from failover_support import TOPIC, Deployment, Traffic, deployment
+from sqlalchemy import make_url
 
 from replicator.client import Client, ClusterFenced, InitialPosition, PulsarException
+
+_serial = count()
 
 BOTH_WAYS = "[{between: [A, B]}]"
 A_TO_B = "[{from: A, to: B}]"
 MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
+
+
+@pytest.fixture
+def databases(postgres_server: str) -> Iterator[dict[str, str]]:
+    """An empty database for each cluster of a test."""
+    names = {cluster: f"failover_{os.getpid()}_{next(_serial)}" for cluster in ("a", "b", "c")}
+    url = make_url(postgres_server)
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        for name in names.values():
+            connection.execute(f"CREATE DATABASE {name}")
+        yield {
+            cluster.upper(): url.set(database=name).render_as_string(hide_password=False)
+            for cluster, name in names.items()
+        }
+        for name in names.values():
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 async def with_traffic(
@@ -70,7 +92,9 @@ async def drained(url: str, topic: str = TOPIC, subscription: str = "check") -> 
                 return found
 
 
-def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(data_dir: Path) -> None:
+def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
     async def main(deployed: Deployment) -> None:
         async def act(traffic: Traffic) -> None:
             await more(traffic)
@@ -97,11 +121,13 @@ def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(data
         for name in ("A", "B"):
             assert sorted(await drained(deployed.url(name))) == traffic.confirmed
 
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(main(deployed))
 
 
-def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_write(data_dir: Path) -> None:
+def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_write(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
     async def main(deployed: Deployment) -> None:
         async def act(traffic: Traffic) -> None:
             await more(traffic)
@@ -129,12 +155,14 @@ def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_wr
         assert set(traffic.confirmed) <= set(traffic.received), "a confirmed message was lost"
         assert set(traffic.confirmed) <= set(await drained(deployed.url("B")))
 
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(main(deployed))
 
 
-def test_what_a_dead_primary_had_and_nobody_else_is_counted_and_flows_when_it_returns(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", "B", links=A_TO_B, database="embedded") as deployed:
+def test_what_a_dead_primary_had_and_nobody_else_is_counted_and_flows_when_it_returns(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    with deployment(tmp_path, "A", "B", links=A_TO_B, databases=databases) as deployed:
         asyncio.run(publish(deployed.url("A"), b"received"))
         deployed.until(lambda: deployed.post("B", "/failover/v1/topics", {})["topics"], "B has the topic")
         deployed.kill("B")
@@ -158,8 +186,8 @@ def test_what_a_dead_primary_had_and_nobody_else_is_counted_and_flows_when_it_re
         assert len(asyncio.run(drained(deployed.url("B")))) == 8
 
 
-def test_an_isolated_old_primary_goes_on_and_what_it_took_is_merged(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+def test_an_isolated_old_primary_goes_on_and_what_it_took_is_merged(tmp_path: Path, databases: dict[str, str]) -> None:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(publish(deployed.url("A"), b"one"))
         deployed.kill("A")
         deployed.report("failover", "--from", "A", "--to", "B", "--unplanned")
@@ -174,8 +202,8 @@ def test_an_isolated_old_primary_goes_on_and_what_it_took_is_merged(data_dir: Pa
         assert sorted(asyncio.run(drained(deployed.url("B")))) == [b"one", b"two"]
 
 
-def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", "B", links="[]", database="embedded") as deployed:
+def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(tmp_path: Path, databases: dict[str, str]) -> None:
+    with deployment(tmp_path, "A", "B", links="[]", databases=databases) as deployed:
         asyncio.run(publish(deployed.url("A"), b"one"))
         linked = deployed.write(BOTH_WAYS, "linked.yaml")  # the operator's file has a link, the workers' has none
         report = deployed.report("failover", "--from", "A", "--to", "B", "--timeout", "1", status=1, file=linked.name)
@@ -188,8 +216,8 @@ def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(data_dir: Pa
         asyncio.run(publish(deployed.url("A"), b"two"))
 
 
-def test_a_dry_run_reports_and_changes_nothing(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+def test_a_dry_run_reports_and_changes_nothing(tmp_path: Path, databases: dict[str, str]) -> None:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(publish(deployed.url("A"), b"one"))
         deployed.until(lambda: deployed.post("B", "/failover/v1/topics", {})["topics"], "B has the topic")
         deployed.kill("B")
@@ -209,7 +237,9 @@ def test_a_dry_run_reports_and_changes_nothing(data_dir: Path) -> None:
         assert deployed.state("A")["producers"] == "open"
 
 
-def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(data_dir: Path) -> None:
+def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
     async def both(deployed: Deployment) -> list[int]:
         done = await asyncio.gather(
             asyncio.to_thread(deployed.command, "promote", "--to", "B", "--for", "A"),
@@ -217,7 +247,7 @@ def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(data_dir
         )
         return [each.returncode for each in done]
 
-    with deployment(data_dir.parent, "A", "B", "C", links=MESH, database="embedded") as deployed:
+    with deployment(tmp_path, "A", "B", "C", links=MESH, databases=databases) as deployed:
         asyncio.run(publish(deployed.url("A"), b"one"))
         deployed.kill("A")
         statuses = asyncio.run(both(deployed))
@@ -233,8 +263,10 @@ def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(data_dir
             assert answer["serviceUrl"] == deployed.url(serving)
 
 
-def test_the_address_that_clients_poll_has_the_form_that_pulsar_clients_read(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", links="[]", database="embedded") as deployed:
+def test_the_address_that_clients_poll_has_the_form_that_pulsar_clients_read(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    with deployment(tmp_path, "A", links="[]", databases=databases) as deployed:
         path = "/failover/v1/service-url?cluster=A"
         with urllib.request.urlopen(deployed.url("A", path), timeout=5) as response:
             answer = json.load(response)
@@ -251,8 +283,8 @@ def test_the_address_that_clients_poll_has_the_form_that_pulsar_clients_read(dat
         assert json.loads(refused.value.read())["error"] == "UnknownCluster"
 
 
-def test_wrong_usage_names_what_is_wrong_and_ends_with_2(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+def test_wrong_usage_names_what_is_wrong_and_ends_with_2(tmp_path: Path, databases: dict[str, str]) -> None:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         for arguments, expected in (
             (("failover", "--from", "A", "--to", "nowhere"), "there is no cluster 'nowhere'"),
             (("failover", "--from", "A", "--to", "A"), "A serves A already"),
@@ -267,8 +299,10 @@ def test_wrong_usage_names_what_is_wrong_and_ends_with_2(data_dir: Path) -> None
         assert "A serves nobody" in again.stderr
 
 
-def test_a_coordinator_that_dies_leaves_the_source_serving_when_its_lease_is_over(data_dir: Path) -> None:
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+def test_a_coordinator_that_dies_leaves_the_source_serving_when_its_lease_is_over(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         body = {"operation": "dead", "target": "B", "expected": [0, "", ""], "lease_ms": 1500}
         deployed.post("A", "/failover/v1/hold", body)
         assert deployed.state("A")["producers"] == "switching"
@@ -278,7 +312,7 @@ def test_a_coordinator_that_dies_leaves_the_source_serving_when_its_lease_is_ove
         deployed.until(lambda: deployed.state("A")["producers"] == "open", "A takes producers again")
 
 
-def test_consumers_may_stay_at_a_fenced_cluster(data_dir: Path) -> None:
+def test_consumers_may_stay_at_a_fenced_cluster(tmp_path: Path, databases: dict[str, str]) -> None:
     async def consume(url: str) -> bytes:
         async with Client(url, reconnect=False) as client:
             consumer = await client.subscribe(TOPIC, "stays", initial_position=InitialPosition.Earliest)
@@ -286,7 +320,7 @@ def test_consumers_may_stay_at_a_fenced_cluster(data_dir: Path) -> None:
             await consumer.acknowledge(message)
             return message.data()
 
-    with deployment(data_dir.parent, "A", "B", links=BOTH_WAYS, database="embedded") as deployed:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(publish(deployed.url("A"), b"one"))
         report = deployed.report("failover", "--from", "A", "--to", "B", "--keep-consumers")
         assert report["outcome"] == "done"
