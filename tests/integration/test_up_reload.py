@@ -170,6 +170,9 @@ def test_up_ends_with_the_terminal_that_it_was_started_at(data_dir: Path) -> Non
             raise AssertionError(printed.decode()) from None
     (pid,) = pids(solo, "solo")
     os.close(person)
-    assert process.wait(SECONDS_MAX) == 0
+    try:
+        assert process.wait(SECONDS_MAX) == 0
+    finally:
+        process.terminate()
     assert not psutil.pid_exists(pid)
     assert not (solo.clusters[0].data / "postgres" / "postmaster.pid").exists()
