@@ -28,6 +28,8 @@ from replicator.api.mapping import add_mapping
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
 from replicator.index.rebuild import IndexRebuild
@@ -39,6 +41,7 @@ from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology, TopologyError
 from replicator.topology_reload import NotRunning, TopologyReloader
+from snapshots.ack_vector import AckVector
 from snapshots.actions import ControllerSettings
 from snapshots.errors import SnapshotsError
 from snapshots.mapping import SnapshotMapping
@@ -195,7 +198,9 @@ class Worker:
 
     async def _start_parts(self, engine: Engine, database: Database) -> None:
         name, topology = self._cluster.name, self._reloader.topology
-        self._index = IndexWriter(database, cluster=name, resync=self._resync, engine=engine, kept=self._kept_mappings)
+        self._index = IndexWriter(
+            database, cluster=name, resync=self._resync, engine=engine, kept=self._kept_mappings, vector=self._vector
+        )
         settings = ControllerSettings(
             snapshot_interval_ms=topology.sync.snapshot_interval_ms,
             snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
@@ -261,6 +266,10 @@ class Worker:
         """The local positions of the mappings that are in memory: those that the index keeps."""
         assert self._sync is not None
         return [mapping.local for mapping in self._sync.mappings_of(topic, peer)]
+
+    def _vector(self, topic: Topic, subscription: Subscription) -> AckVector:
+        assert self._sync is not None
+        return self._sync.vector(topic, subscription)
 
     # What the API asks.
 

@@ -69,7 +69,7 @@ class SubscriptionStateRow(Base):
     holes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     """Runs of them: so many gaps lie between the mark-delete position and the last acknowledged entry."""
     ack_vector: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
-    """By origin ``{"through": "ledger:entry", "beyond": entries}``: a summary for people, not the state itself."""
+    """By origin ``{"through": "ledger:entry", "ranges": n, "beyond": entries, "batches": n}``: a summary for people."""
     tombstone: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
     """It was deleted, in every cluster; ``generation`` is what a subscription made anew must pass."""
 

@@ -30,7 +30,7 @@ from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extent_rows, read_headers
 from replicator.engine.topic import Topic
 from replicator.index.extents import append, follows, part
-from replicator.index.writer import IndexWriter, exact_state
+from replicator.index.writer import IndexWriter
 from snapshots.errors import MarkerCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.mapping import SnapshotMapping
@@ -139,7 +139,7 @@ class IndexRebuild:
             for first in range(0, len(mappings), MAPPINGS_AT_ONCE):
                 await repository.record_mappings([(topic.name, each) for each in mappings[first:][:MAPPINGS_AT_ONCE]])
             async with self._writer.writing:  # no newer state is written between reading the cursors and writing them
-                states = [exact_state(topic.name, each) for each in topic.subscriptions.values()]
+                states = [self._writer.exact_state(topic, each) for each in topic.subscriptions.values()]
                 await repository.save_subscription_states(states)
                 self.progress.states += len(states)
                 if topic.deleted is None:

@@ -34,9 +34,11 @@ from tenacity import (
 from replicator.database import Database, DatabaseError
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
 from replicator.index.extents import WRITE_SECONDS_MAX, ExtentWriter
 from replicator.index.waiting import Changes, Waiting
 from snapshots import markers
+from snapshots.ack_vector import AckVector
 from snapshots.errors import ExtentsCorrupt
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
@@ -60,6 +62,12 @@ GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long, so that a statement carries many."""
 EXTENTS_SECONDS: Final = 2.0
 """The last segment of a mapping that grows is written again this often."""
+COUNTED_AT_ONCE: Final = 50
+"""States whose acknowledgements are counted before others have their turn: some milliseconds."""
+VECTOR_POSITIONS_MAX: Final = 10_000
+"""Beyond the mark-delete position; of more the vector takes milliseconds, and is not summed up."""
+VECTOR_ORIGINS_MAX: Final = 32
+"""Summed up in some kilobytes."""
 LOOK_UP_SECONDS_MAX: Final = 3.0
 """Who asks for one position is answered by then, if need be from the store."""
 RETRY_SECONDS_MIN: Final = 0.2
@@ -76,7 +84,7 @@ class IndexWriter:
 
     ``resync`` is called to be given everything again; it calls back with each piece. ``engine`` has the extents and the
     cursors; without it there is no exact mapping in the index. ``kept`` gives the local positions of the snapshot
-    mappings of a topic and peer that are in memory.
+    mappings of a topic and peer that are in memory; ``vector`` the exact state of a subscription, by origin.
     """
 
     def __init__(
@@ -87,12 +95,14 @@ class IndexWriter:
         resync: Callable[[], None],
         engine: Engine | None = None,
         kept: Callable[[str, str], Collection[Position]] | None = None,
+        vector: Callable[[Topic, Subscription], AckVector] | None = None,
     ) -> None:
         self._database = database
         self._cluster = cluster
         self._resync = resync
         self._engine = engine
         self._kept = kept
+        self._vector = vector
         self._waiting = Waiting()
         self.extents = None if engine is None else ExtentWriter(engine)
         self._extents_due = 0.0
@@ -155,12 +165,9 @@ class IndexWriter:
         mark_delete: Position,
         *,
         replicated: bool,
-        ack_vector: Mapping[str, Any] | None = None,
     ) -> None:
-        """``ack_vector`` is a summary by origin, ``{"through": position, "beyond": entries}``. What is acknowledged
-        beyond the mark-delete position is counted when the state is written."""
-        state = SubscriptionState(topic, name, generation, mark_delete, replicated, ack_vector=ack_vector)
-        self._waiting.state(topic, name, state)
+        """What is acknowledged beyond the mark-delete position is counted when the state is written."""
+        self._waiting.state(topic, name, SubscriptionState(topic, name, generation, mark_delete, replicated))
         self._note()
 
     def subscription_deleted(self, topic: str, name: str, generation: int | None = None) -> None:
@@ -416,9 +423,13 @@ class IndexWriter:
     async def _write_batch(self, changes: Changes) -> None:
         repository = self.repository()
         await repository.record_mappings([(key[0], mapping) for key, mapping in changes.mappings.items()])
-        await repository.save_subscription_states(
-            [self._counted(state) for state in changes.states.values() if state is not None]
-        )
+        states: list[SubscriptionState] = []
+        for state in changes.states.values():
+            if state is not None:
+                states.append(self._counted(state))
+                if len(states) % COUNTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        await repository.save_subscription_states(states)
         for (topic, name), state in changes.states.items():
             if state is None:
                 await repository.delete_subscription_state(topic, name)
@@ -430,9 +441,29 @@ class IndexWriter:
         """The state with what is acknowledged beyond its mark-delete position, as it is now."""
         topic = None if self._engine is None else self._engine.find(state.topic)
         subscription = None if topic is None else topic.subscriptions.get(state.subscription)
-        if subscription is None or state.tombstone:
+        if topic is None or subscription is None or state.tombstone:
             return state
-        return exact_state(state.topic, subscription, ack_vector=state.ack_vector)
+        return self.exact_state(topic, subscription)
+
+    def exact_state(self, topic: Topic, subscription: Subscription) -> SubscriptionState:
+        """A subscription's state as its cursor has it."""
+        cursor = subscription.cursor
+        beyond = cursor.state.individually_deleted
+        small = len(beyond) <= VECTOR_POSITIONS_MAX
+        return SubscriptionState(
+            topic.name,
+            subscription.name,
+            cursor.generation,
+            cursor.mark_delete,
+            subscription.replicated,
+            acked_beyond=len(beyond),
+            holes=beyond.count_runs(),
+            ack_vector=(
+                summary_of(self._vector(topic, subscription))
+                if self._vector is not None and subscription.replicated and small
+                else None
+            ),
+        )
 
     def repository(self) -> SnapshotRepository:
         if self._database.engine is None:
@@ -440,22 +471,17 @@ class IndexWriter:
         return SnapshotRepository(self._database.engine, self._cluster)
 
 
-def exact_state(
-    topic: str, subscription: Subscription, *, ack_vector: Mapping[str, Any] | None = None
-) -> SubscriptionState:
-    """A subscription's state as its cursor has it."""
-    cursor = subscription.cursor
-    beyond = cursor.state.individually_deleted
-    return SubscriptionState(
-        topic,
-        subscription.name,
-        cursor.generation,
-        cursor.mark_delete,
-        subscription.replicated,
-        acked_beyond=len(beyond),
-        holes=beyond.count_runs(),
-        ack_vector=ack_vector,
-    )
+def summary_of(vector: AckVector) -> dict[str, Any]:
+    """For people: of each origin how far all is acknowledged, and how much beyond."""
+    return {
+        origin: {
+            "through": str(acks.ranges[0][1]) if acks.ranges else None,
+            "ranges": len(acks.ranges),
+            "beyond": len(acks.positions),
+            "batches": len(acks.batches),
+        }
+        for origin, acks in sorted(vector.origins.items())[:VECTOR_ORIGINS_MAX]
+    }
 
 
 def _report(task: asyncio.Task[None]) -> None:
