@@ -74,12 +74,11 @@ class Gatekeeper:
         await self.engine.remember("failover_barrier", operation)
 
     async def let_consumers_finish(self) -> int:
-        """Deliver nothing more, wait a moment for acknowledgements, and let go of the consumers.
+        """While dispatch is paused: wait a moment for acknowledgements, then let go of the consumers.
 
         Returns how many entries they held unacknowledged then.
         """
         admission = self.engine.admission
-        admission.dispatch_paused = True
         loop = asyncio.get_running_loop()
         until = loop.time() + CONSUMER_GRACE_SECONDS
         while any(map(held_entries, self.engine.topics())) and loop.time() < until:  # noqa: ASYNC110 - no event says so

@@ -39,7 +39,7 @@ from replicator.failover.epochs import (
     switched,
 )
 from replicator.failover.epochs_log import EpochsLog
-from replicator.failover.errors import FailoverError
+from replicator.failover.errors import EpochConflict, FailoverError, SwitchImpossible
 from replicator.failover.gatekeeper import Gatekeeper
 from replicator.failover.peers import Peers, record_of
 from snapshots.markers import FailoverEpoch
@@ -302,6 +302,7 @@ class FailoverService:
         """Fence this cluster for a planned switch; returns its topics when nobody changes them any more."""
         until_ms = _now_ms() + min(lease_ms, HOLD_MS_MAX)
         self._run_gates(self._core.hold_clients(operation, target, expected, until_ms, keep_consumers=keep_consumers))
+        self.engine.admission.dispatch_paused = not keep_consumers
         await self._gatekeeper.settled(operation)
         held = 0
         if not keep_consumers:
@@ -322,18 +323,21 @@ class FailoverService:
     ) -> dict[str, Any]:
         """Take over. Returns the record, and what is here of the former server's messages, when it is durable.
 
-        Raises :class:`EpochConflict`, :class:`SwitchImpossible`, and the store's errors.
+        Raises :class:`EpochConflict`, and the store's errors.
         """
         async with self._proposing:
-            record = switched(
-                self._core.record,
-                kind=kind,
-                homes=homes,
-                target=self.engine.cluster,
-                record_id=uuid.uuid4().hex,
-                at_ms=_wall_ms(),
-                keep_consumers=keep_consumers,
-            )
+            try:
+                record = switched(
+                    self._core.record,
+                    kind=kind,
+                    homes=homes,
+                    target=self.engine.cluster,
+                    record_id=uuid.uuid4().hex,
+                    at_ms=_wall_ms(),
+                    keep_consumers=keep_consumers,
+                )
+            except SwitchImpossible as error:  # since the coordinator looked
+                raise EpochConflict(str(error)) from None
             self._core.propose(record, expected)
             switch = {"record": as_json(record), "marks": self._gatekeeper.marks_of(record.source)}
             await self._remember(SWITCHES, record.record_id, switch)

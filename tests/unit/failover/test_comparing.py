@@ -1,0 +1,95 @@
+"""What a switch says of two clusters: positions, and states by identity or by backlog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replicator.failover.comparing import compare_topic, goals, mark
+from replicator.failover.planned import Goal
+from snapshots.position import Position
+
+NAME = "persistent://public/default/t"
+
+
+def topic(position: str = "1:9", *, backlog: int = 0, generation: int = 1, held: int = 0) -> dict[str, Any]:
+    return {
+        "name": NAME,
+        "has": {"A": {"incarnation": 7, "position": position}},
+        "clusters": None,
+        "subscriptions": {
+            "s": {
+                "replicated": True,
+                "generation": generation,
+                "backlog_messages": backlog,
+                "held_entries": held,
+            },
+            "own": {"replicated": False, "generation": 1, "backlog_messages": 99, "held_entries": 0},
+        },
+    }
+
+
+def digests(digest: str, position: str = "1:9", other: str = "x", other_position: str = "5:5") -> dict[str, Any]:
+    return {
+        NAME: {
+            "high_water": {"A": position, "B": other_position},
+            "subscriptions": {"s": {"generation": 1, "digest": {"A": digest, "B": other}}},
+        }
+    }
+
+
+def compared(here: Any, there: Any, **given: Any) -> Any:
+    return compare_topic(NAME, "A", here, there, carried=True, missing=given.pop("missing", None), **given)
+
+
+def test_the_goal_is_the_sources_last_position_of_every_carried_topic() -> None:
+    found = goals("A", {NAME: topic(), "u": topic()}, lambda name, _: name == NAME)
+    assert found == {NAME: Goal(7, Position(1, 9))}
+    assert mark({"has": {}}, "A") is None
+
+
+def test_equal_digests_are_equal_and_name_their_evidence() -> None:
+    report = compared(topic(held=2), topic(), digests=(digests("abc"), digests("abc")))
+    (subscription,) = report.subscriptions
+    assert subscription.equal is True
+    assert "A abc" in subscription.evidence
+    assert (subscription.may_be_repeated, subscription.held_entries) == (0, 2)
+
+
+def test_a_different_digest_of_the_source_is_never_equal_even_with_the_same_backlog() -> None:
+    report = compared(topic(backlog=3), topic(backlog=3), digests=(digests("abc"), digests("xyz")))
+    assert report.subscriptions[0].equal is False
+
+
+def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None:
+    there = digests("abc", other="y", other_position="5:8")
+    assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True
+    there = digests("abc", other="y")
+    assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is False
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "missing", "repeated"),
+    [(0, 5, 0, 5), (5, 5, 0, 0), (10, 5, 5, 0), (10, 7, 5, 2)],
+    ids=["all acknowledged", "equal", "the rest is missing", "both"],
+)
+def test_without_digests_what_may_be_repeated_is_bounded_by_the_backlogs(
+    here: int, there: int, missing: int, repeated: int
+) -> None:
+    found = {"messages": missing, "exact": True, "last": "1:9"} if missing else None
+    (subscription,) = compared(topic(backlog=here), topic(backlog=there), missing=found).subscriptions
+    assert subscription.equal is (here == there)
+    assert subscription.may_be_repeated == repeated
+
+
+def test_a_subscription_in_another_generation_or_not_there_is_not_equal() -> None:
+    assert compared(topic(generation=2), topic()).subscriptions[0].equal is False
+    assert compared(topic(), None).subscriptions[0].evidence == "it is not there yet"
+
+
+def test_without_the_source_nothing_is_called_zero() -> None:
+    report = compared(None, topic())
+    assert report.missing_messages is None
+    assert report.target_has == "1:9"
+    assert [each.may_be_repeated for each in report.subscriptions] == [None]
