@@ -35,6 +35,7 @@ def half_way(kind: SubscriptionType) -> tuple[Dispatcher, RedeliveryCounts]:
     candidates = [Candidate(at(entry), 1, True, 1, entry * 0x1234567 & 0xFFFFFFFF) for entry in range(ENTRIES)]
     dispatcher.assign(ReadTail(BEFORE_ALL), candidates, 0)
     dispatcher.redeliver(1, [at(entry) for entry in range(0, ENTRIES, 3)])
+    dispatcher.flow(1, 5)
     if kind is SubscriptionType.KEY_SHARED:
         dispatcher.add_consumer(3, SubscribeOptions(kind, "third"))
     return dispatcher, redeliveries
