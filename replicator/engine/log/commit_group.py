@@ -14,10 +14,9 @@ passes on.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Final
 
@@ -35,6 +34,25 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.left_out import Hole, with_hole
+from replicator.engine.log.requests import (
+    AppendedBlock,
+    Committed,
+    CopiedBlock,
+    CopyRequest,
+    CreateTopicRequest,
+    DeleteTopicsRequest,
+    DropInactiveRequest,
+    Extent,
+    NewBlock,
+    OpenProducerRequest,
+    PublishRequest,
+    PutManyRequest,
+    PutRequest,
+    Request,
+    SweepRequest,
+    Tail,
+    TrimRequest,
+)
 from replicator.engine.log.store import HighWater, Store, TopicRecord
 from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
@@ -55,187 +73,6 @@ BLOCK_ENTRIES_TARGET: Final = 10_000
 
 class PositionTaken(Exception):
     """A position was about to be used twice (invariant 10). It fails the store; it is a bug or a damaged store."""
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedBlock:
-    """A block that was committed: where it lies here, and what it says of itself."""
-
-    position: Position
-    header: BlockHeader
-    hole: bool = False
-    """Whether the link that brought it may have left something out before it."""
-    twins: Sequence[Pair] = ()
-    """Its entries that were here by another way, each after the entry that has the same message."""
-
-    @property
-    def last(self) -> Position:
-        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class CopiedBlock:
-    """A block from another cluster. ``previous`` is the origin position that the link sent before this block.
-
-    ``left_out`` says that the link may have left messages out between the two, such as those that a filter excludes.
-    """
-
-    previous: Position
-    block: Buffer
-    left_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlock:
-    """A copied block, or the part of it that is not here yet; ``hole`` is what may have been left out before it."""
-
-    header: BlockHeader
-    block: Buffer
-    hole: Hole | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """``entries`` entries from ``origin_first`` on at the origin lie here from ``local_first`` on."""
-
-    origin: str
-    origin_first: Position
-    local_first: Position
-    entries: int
-
-
-@dataclass(slots=True)
-class Tail:
-    """The end of one topic's log. Owned by the writer thread after the topic is loaded."""
-
-    topic_id: int
-    name: str
-    incarnation: int
-    entries: int
-    messages: int
-    high_water: dict[str, HighWater]
-    ledger: int | None = None
-    """None until this process appends: each process writes its own ledgers."""
-    next_entry: int = 0
-    open_extents: dict[str, Extent] = field(default_factory=dict)
-    holes: dict[str, tuple[Hole, ...]] = field(default_factory=dict)
-    """What links left out, by origin; of those origins only of which it was needed."""
-    numbered: bool = False
-    """Whether the store may have rows of deduplication for this topic."""
-    sequences: SequenceTable | None = None
-    """Those rows, once they were needed."""
-    indexed: bool = False
-    """Whether the store may have rows that say where the log has which sequence ids."""
-    index: SequenceIndex | None = None
-    """Those rows, once they were needed."""
-    copied: SequenceTable | None = None
-    """The producers' highest sequence ids of what came from other clusters, once they were needed."""
-    connected: Container[str] = ()
-    """The names of the producers that are connected; the event loop's, only asked here."""
-    deleted: bool = False
-    """The topic was deleted: nothing is appended to it any more."""
-
-
-@dataclass(slots=True)
-class Request:
-    future: asyncio.Future[Any]
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class PublishRequest(Request):
-    tail: Tail = None  # type: ignore[assignment]
-    kind: BlockKind = BlockKind.MESSAGES
-    entries: Sequence[bytes] = ()
-    batch_sizes: Sequence[int] = ()
-    numbered: Sequence[Numbered] | None = None
-    """What deduplication looks at, one for each entry; None where it is off."""
-    stored: Sequence[bool] | None = None
-    """Which of the entries are no duplicates; None if all are stored."""
-
-
-@dataclass(slots=True)
-class OpenProducerRequest(Request):
-    """Saves the topic's epoch (unless None) and, with ``numbered``, asks for the producer's highest sequence id."""
-
-    tail: Tail = None  # type: ignore[assignment]
-    name: str = ""
-    epoch: int | None = None
-    numbered: bool = False
-
-
-@dataclass(slots=True)
-class DropInactiveRequest(Request):
-    """Forgets the sequence ids of producers that were not seen for long."""
-
-    tail: Tail = None  # type: ignore[assignment]
-
-
-@dataclass(slots=True)
-class CopyRequest(Request):
-    tail: Tail = None  # type: ignore[assignment]
-    blocks: Sequence[CopiedBlock] = ()
-    numbered: bool = False
-    """Whether deduplication is on: then it is noted which producers' sequence ids come in."""
-
-
-@dataclass(slots=True)
-class PutRequest(Request):
-    table: str = ""
-    key: bytes = b""
-    value: bytes | None = None
-
-
-@dataclass(slots=True)
-class PutManyRequest(Request):
-    """Deletes every row under the ``cleared`` prefixes, then sets or (with None) deletes the rows of ``writes``."""
-
-    writes: Sequence[tuple[str, bytes, bytes | None]] = ()
-    cleared: Sequence[tuple[str, bytes]] = ()
-
-
-@dataclass(slots=True)
-class TrimRequest(Request):
-    """Deletes a topic's oldest blocks as far as they lie at or below ``upto``, but never its last block."""
-
-    topic_id: int = 0
-    upto: Position = BEFORE_ALL
-
-
-@dataclass(slots=True)
-class CreateTopicRequest(Request):
-    name: str = ""
-
-
-@dataclass(slots=True)
-class DeleteTopicsRequest(Request):
-    """Takes topics out of the catalog, with the partitioned topic that they are the partitions of, if they are."""
-
-    tails: Sequence[Tail] = ()
-    partitioned: str | None = None
-
-
-@dataclass(slots=True)
-class SweepRequest(Request):
-    """Deletes rows that a deleted topic left behind."""
-
-    topic_id: int = 0
-
-
-@dataclass(slots=True)
-class Committed:
-    """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
-
-    results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
-    appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
-    bytes: int = 0
-
-    def extend(self, later: Committed) -> None:
-        """Add what was committed after this."""
-        self.results += later.results
-        for topic_id, blocks in later.appended.items():
-            self.appended.setdefault(topic_id, []).extend(blocks)
-        self.bytes += later.bytes
 
 
 class CommitGroup:

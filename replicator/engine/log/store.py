@@ -555,7 +555,7 @@ class Store:
         return None if stored is None else bytes(stored)
 
     def extents(self, topic_id: int) -> Iterator[tuple[str, int, Position, Position, int]]:
-        """The exact mapping of a topic's copied entries, in the order of their origin positions for each origin: origin,
+        """The exact mapping of a topic's copied entries, in the order of origin positions for each origin: origin,
         incarnation, first origin position, first position here, and how many entries."""
         prefix = TOPIC_KEY.pack(topic_id)
         with self.env.begin(db=self.tables["extents"]) as txn:

@@ -24,10 +24,9 @@ import lmdb
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.commit_group import (
-    ID_SALTS,
+from replicator.engine.log.commit_group import ID_SALTS, CommitGroup, select_new
+from replicator.engine.log.requests import (
     AppendedBlock,
-    CommitGroup,
     Committed,
     CopiedBlock,
     CopyRequest,
@@ -43,7 +42,6 @@ from replicator.engine.log.commit_group import (
     SweepRequest,
     Tail,
     TrimRequest,
-    select_new,
 )
 from replicator.engine.log.store import Store, TopicRecord
 from replicator.engine.producing.deduplication import Numbered

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final, Protocol
 
 from replicator.engine.errors import EngineError, InvalidPattern
-from replicator.engine.log.commit_group import AppendedBlock
+from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_patterns import parse_pattern

@@ -404,6 +404,31 @@ def test_what_was_acknowledged_before_the_later_entry_came_stays_so_and_is_told(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("indexes", [None, (0, 2)])
+def test_a_crash_before_the_later_entry_is_saved_as_acknowledged_changes_nothing(
+    tmp_path: Path, indexes: tuple[int, ...] | None
+) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            await a.publish([numbered_batch(6, 9)])
+            await b.publish([numbered(5), numbered_batch(6, 9)])
+            consumer, inbox = await subscribed(b)
+            await inbox.holds(2)
+            await consumer.acknowledge([Ack(inbox.positions[1], indexes)])
+            await copy(a, b)
+            (tmp_path / "crashed" / "log").mkdir(parents=True)
+            b._store.env.copy(str(tmp_path / "crashed" / "log"))  # noqa: SLF001 - what is on disk now
+        async with opened(tmp_path / "crashed", "eu-west", ON) as engine:
+            topic = await engine.topic(TOPIC)
+            cursor = topic.subscriptions["sub"].cursor
+            later = topic.twin_of(inbox.positions[1])
+            assert later is not None
+            assert cursor.is_consumed(later) is (indexes is None)
+            assert tuple(cursor.acked_indexes(later) or ()) == (indexes or ())
+
+    asyncio.run(main())
+
+
 def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds_the_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
