@@ -8,10 +8,11 @@ from itertools import pairwise, permutations
 from pathlib import Path
 
 import pytest
-from engine_support import TOPIC, entries_of, eventually, marker
+from engine_support import TOPIC, CuttingProxy, entries_of, eventually, marker
 from link_support import link_of, web
 
 from replicator.api.linked_sources import IncomingLink
+from replicator.links import copier
 from replicator.links import link as links
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
@@ -103,6 +104,36 @@ def test_a_forwarding_link_resumes_where_each_origin_is_after_its_cluster_was_aw
             finally:
                 for link in made.links.values():
                     await link.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_invariant_2_what_is_forwarded_arrives_once_through_connections_cut_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(copier, "FRAME_BYTES_TARGET", 2_000)  # many frames in flight at each cut
+
+    async def main() -> None:
+        specs = [LinkSpec("a", "b"), LinkSpec("b", "a"), LinkSpec("b", "c", forward=True, compression="lz4")]
+        async with (
+            web(tmp_path, specs, started=False) as made,
+            CuttingProxy(made.servers["c"].port, seed=seed, bytes_max=9_000) as proxy,
+        ):
+            made.links["b>c"].address = proxy.address
+            for link in made.links.values():
+                link.start()
+            published: dict[str, list[bytes]] = {"a": [], "b": []}
+            async with asyncio.timeout(20):
+                while proxy.cuts < 12:
+                    for name, entries in published.items():
+                        entries += await made.publish(name, len(entries), 6)
+            proxy.cutting = False
+            await eventually(lambda: made.everywhere(published))
+            assert made.engines["c"].find(TOPIC).log.entries == sum(map(len, published.values()))  # type: ignore[union-attr]
+            assert made.links["b>c"].status()["halted"] == {}
+            for name in "ab":
+                assert made.engines["c"].find(TOPIC).left_out(name) == []  # type: ignore[union-attr]
 
     asyncio.run(main())
 
