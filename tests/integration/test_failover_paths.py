@@ -121,6 +121,7 @@ def test_a_hold_finishes_what_is_in_flight_and_its_release_lets_clients_back(tmp
             await asyncio.sleep(0)
             holding = asyncio.create_task(ask("POST", "hold", HOLD))
             await eventually(lambda: engine.admission.producers is not None, "the fence")
+            delivered = len(inbox.deliveries)  # 4 if the one in flight came before the fence
             await publishing
             with pytest.raises(ClusterFenced, match="is being switched to eu-west"):
                 await topic.publish([message(b"late")])
@@ -132,14 +133,14 @@ def test_a_hold_finishes_what_is_in_flight_and_its_release_lets_clients_back(tmp
             assert answer["held_entries"] == 0
             assert consumer.closed
             assert [code for code, _ in closed] == ["ClusterFenced"]
-            assert len(inbox.deliveries) == 3, "something was delivered while consumers were to finish"
+            assert len(inbox.deliveries) == delivered, "something was delivered while consumers were to finish"
             assert (await ask("POST", "renew", {"operation": "other", "lease_ms": 5}))[0] == 409
             assert (await ask("POST", "release", {"operation": "other"}))[0] == 200
             assert engine.admission.producers is not None, "released by somebody else"
             await ask("POST", "release", {"operation": "o"})
             await topic.publish([message(b"again")])
             _, second = await subscribed(topic)
-            await second.holds(2)
+            await second.holds(5 - delivered)
 
     asyncio.run(main())
 
