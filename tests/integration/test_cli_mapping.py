@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 from engine_support import TOPIC, eventually, message
 
@@ -90,6 +91,13 @@ class Pair:
     def postmaster(self, name: str) -> int:
         return int((self.directory / name / "postgres" / "postmaster.pid").read_text().split()[0])
 
+    def signal_server(self, name: str, how: signal.Signals) -> None:
+        """To the server of a cluster's database, and to all processes of it."""
+        postmaster = psutil.Process(self.postmaster(name))
+        for process in [postmaster, *postmaster.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(how)
+
     def database(self, name: str) -> str:
         return f"postgresql://postgres@/postgres?host={self.directory / name / 'postgres'}"
 
@@ -161,11 +169,11 @@ def test_while_postgres_is_away_the_workers_answer_from_their_stores(data_dir: P
             last = await both.published()
             _, before = await both.translate("us-east", "eu-west", last["us-east"])
 
-            os.kill(both.postmaster("eu-west"), signal.SIGSTOP)
+            both.signal_server("eu-west", signal.SIGSTOP)
             try:
                 status, found = await both.translate("us-east", "eu-west", last["us-east"])
             finally:
-                os.kill(both.postmaster("eu-west"), signal.SIGCONT)
+                both.signal_server("eu-west", signal.SIGCONT)
             assert status == 0, found
             assert found["to"] == {**before["to"], "source": "store"}
             assert (before["source"], found["source"]) == ("postgres", "store")
