@@ -113,7 +113,8 @@ def find_gap(
             return gap
         have = BEFORE_ALL if theirs is None else theirs.position
         missing = here.missing.newest(origin)
-        if missing > have and (theirs is not None or copied_before or comes_elsewhere(origin)):
+        lost_its_copy = copied_before and not there  # what was never copied of one origin is not lost
+        if missing > have and (theirs is not None or lost_its_copy or comes_elsewhere(origin)):
             return Gap.trimmed(origin, have, missing)
     return None
 

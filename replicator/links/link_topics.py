@@ -290,7 +290,8 @@ class LinkTopics:
             topic.held_back[self._holder] = copy.acknowledged
             if topic.holds_exceeded:
                 self._engine.maintenance.hold_moved(topic)
-            self.memory.moved(topic.topic_id, copy.acknowledged)
+            if copy.sent:  # else the destination never had anything of it, however far the log was read
+                self.memory.moved(topic.topic_id, copy.acknowledged)
 
     def backlog_entries(self) -> int:
         return sum(self.backlog_of(name) for name in self.copier.topics)

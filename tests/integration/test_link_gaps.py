@@ -200,6 +200,36 @@ def test_a_destination_that_has_nothing_yet_starts_at_what_is_left_and_knows_it(
     asyncio.run(main())
 
 
+def test_a_destination_that_got_nothing_because_nothing_was_left_is_no_gap(tmp_path: Path) -> None:
+    """All that a published was trimmed before the link was made; what is left here is of another cluster."""
+
+    async def main() -> None:
+        specs = [LinkSpec("x", "a"), LinkSpec("a", "b")]
+        async with web(tmp_path, specs, settings=NOTHING_KEPT, started=False) as made:
+            await made.publish("a", 0, 3)
+            made.links["x>a"].start()
+            others = await made.publish("x", 0, 3)
+            await eventually(lambda: made.entries("a", "x") == others)
+            await trim(made, "a")
+            assert made.entries("a", "a") == []
+            link = made.links["a>b"]
+            link.start()
+            await eventually(lambda: link.state == "idle" and link.backlog_entries() == 0)
+            await again(made, "a>b")
+            try:
+                await eventually(lambda: made.links["a>b"].state == "idle")
+                assert gaps(made) == []
+                left = await made.publish("a", 3, 2)
+                await eventually(lambda: made.entries("b", "a") == left)
+                await again(made, "a>b")
+                await eventually(lambda: made.links["a>b"].state == "idle")
+                assert gaps(made) == []
+            finally:
+                await made.links["a>b"].stop()
+
+    asyncio.run(main())
+
+
 def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tmp_path: Path) -> None:
     async def main() -> None:
         async with web(tmp_path, [LinkSpec("a", "b")], settings=NOTHING_KEPT) as made:

@@ -59,6 +59,7 @@ def test_what_was_trimmed_or_left_out_above_what_the_destination_has_is_a_gap() 
 def test_a_destination_that_has_nothing_is_a_gap_only_if_it_was_copied_to_or_will_get_it_elsewhere() -> None:
     assert gap({}, trimmed={"own": at(5)}) is None
     assert kind(gap({}, trimmed={"own": at(5)}, copied_before=True)) == (TRIMMED, "own")
+    assert gap({"x": Mark(3, Position(5, 1))}, trimmed={"own": at(5)}, copied_before=True) is None
     assert gap({}, trimmed={"x": Position(5, 5)}) is None
     assert kind(gap({}, trimmed={"x": Position(5, 5)}, elsewhere="x")) == (TRIMMED, "x")
 
