@@ -417,7 +417,8 @@ def test_a_crash_before_the_later_entry_is_saved_as_acknowledged_changes_nothing
             await consumer.acknowledge([Ack(inbox.positions[1], indexes)])
             await copy(a, b)
             (tmp_path / "crashed" / "log").mkdir(parents=True)
-            b._store.env.copy(str(tmp_path / "crashed" / "log"))  # noqa: SLF001 - what is on disk now
+            # What is on disk now:
+            b._store.env.copy(str(tmp_path / "crashed" / "log"))
         async with opened(tmp_path / "crashed", "eu-west", ON) as engine:
             topic = await engine.topic(TOPIC)
             cursor = topic.subscriptions["sub"].cursor
@@ -432,20 +433,20 @@ def test_a_crash_before_the_later_entry_is_saved_as_acknowledged_changes_nothing
 def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds_the_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
-            await sent_to_both(a, b, numbered(6), numbered_batch(7, 9))
+            await sent_to_both(a, b, numbered(3), numbered(6), numbered_batch(7, 9))
             consumer, inbox = await subscribed(b, replicated=True, permits=100)
-            await inbox.holds(2)
+            await inbox.holds(3)
             subscription = b.subscriptions["sub"]
             subscription.cursor.take_untold()
-            single, batched = inbox.positions
+            held_on, single, batched = inbox.positions
             twin, batch_twin = b.twin_of(single), b.twin_of(batched)
             assert twin is not None
             assert batch_twin is not None
             assert subscription.dispatcher is not None
             (held,) = subscription.dispatcher.consumers.values()
-            assert held.unacked_messages == 4
+            assert held.unacked_messages == 5
             subscription.merge_acks(PositionSet([twin]), {batch_twin: BitMap([1])}, tell=False)
-            assert held.unacked_messages == 2
+            assert held.unacked_messages == 3
             assert subscription.cursor.is_consumed(single)
             assert subscription.cursor.acked_indexes(batched) == BitMap([1])
             untold = subscription.cursor.take_untold()
@@ -453,10 +454,10 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             assert batched in untold.batches
             assert twin not in untold.positions
             consumer.redeliver(None)
-            await inbox.holds(3)
-            assert inbox.positions[2:] == [batched]
-            assert inbox.deliveries[2].acked == BitMap([1]).serialize()
-            await consumer.acknowledge([Ack(batched, (0, 2))])
+            await inbox.holds(5)
+            assert inbox.positions[3:] == [held_on, batched]
+            assert inbox.deliveries[4].acked == BitMap([1]).serialize()
+            await consumer.acknowledge([Ack(held_on), Ack(batched, (0, 2))])
             assert backlogs(b) == [0]
 
     asyncio.run(main())
