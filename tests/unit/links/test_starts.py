@@ -1,0 +1,51 @@
+"""Where the copying of a topic starts, by what is here and what the destination has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from engine_support import TOPIC, make_block, message, opened
+
+from replicator.engine.log.writer import CopiedBlock
+from replicator.links.gaps import Mark
+from replicator.links.route import Route
+from replicator.links.starts import Starts
+from replicator.topology import Link, Topology
+from snapshots.position import BEFORE_ALL, Position
+
+HUB = Topology((), (Link("x", "us-east"), Link("us-east", "y", forward=True)))
+
+
+def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            own = await topic.publish([message(b"0"), message(b"1")])
+            previous = BEFORE_ALL
+            places: list[Position] = []
+            for number in range(4):  # ledger 8 of x: entries 0 to 7, two in each block
+                block = make_block(Position(8, 2 * number), [message(b"x"), message(b"y")], origin="x", incarnation=3)
+                (extent,) = await topic.append_blocks([CopiedBlock(previous, block)])
+                previous = Position(8, 2 * number + 1)
+                places.append(extent.local_first)
+                own += await topic.publish([message(b"own %d" % number)])
+            starts = Starts(engine, Route.of(HUB, HUB.links[1]))
+
+            def read(**there: Position) -> Position:
+                incarnations = {"us_east": topic.incarnation, "x": 3}
+                marks = {name.replace("_", "-"): Mark(incarnations[name], position) for name, position in there.items()}
+                return starts.start(topic, marks).read
+
+            everything = {"us_east": own[-1], "x": Position(8, 7)}
+            assert read(**everything) == topic.last_add_confirmed
+            assert read() == read(us_east=own[-1]) == read(x=Position(8, 7)) == BEFORE_ALL
+            assert read(us_east=own[3], x=Position(8, 7)) == own[3]
+            assert read(us_east=own[-1], x=Position(8, 3)) == Position(places[1].ledger, places[1].entry + 1)
+            assert read(us_east=own[-1], x=Position(8, 4)) == places[2], "in the middle of a block"
+            assert read(us_east=own[2], x=Position(8, 3)) == min(
+                own[2], Position(places[1].ledger, places[1].entry + 1)
+            )
+            assert read(us_east=own[-1], x=Position(9, 0)) == topic.last_add_confirmed, "it has more of x than is here"
+
+    asyncio.run(main())
