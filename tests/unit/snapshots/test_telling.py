@@ -1,0 +1,216 @@
+"""What is told of subscriptions and what is made of what others tell, one rule at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from pyroaring import BitMap
+
+from snapshots.ack_vector import AckVector, OriginAcks
+from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
+from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+from snapshots.telling import UPDATES_PER_MARKER_MAX, Description, UpdateTeller
+
+HERE: Final = "us-east"
+THERE: Final = "eu-west"
+LAC: Final = Position(1, 100)
+SETTINGS: Final = ControllerSettings(update_interval_ms=100, whole_interval_ms=60_000)
+
+
+def acks(*entries: int) -> AckVector:
+    return AckVector({HERE: OriginAcks(1, positions=PositionSet(Position(1, entry) for entry in entries))})
+
+
+class Source:
+    """Acknowledgements that are ready to be told."""
+
+    def __init__(self) -> None:
+        self.new: dict[str, AckVector] = {}
+        self.all: dict[str, AckVector] = {}
+
+    def acknowledge(self, name: str, *entries: int) -> None:
+        self.new.setdefault(name, AckVector()).merge(acks(*entries))
+        self.all.setdefault(name, AckVector()).merge(acks(*entries))
+
+    def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
+        new = self.new.pop(name, AckVector())
+        return (self.all.get(name, AckVector()), True) if whole else (new, False)
+
+    def describe(self, name: str) -> Description:
+        return Description({"team": name})
+
+
+class Teller(UpdateTeller):
+    """One with a source of its own, and no mappings."""
+
+    def __init__(self, *, exact: bool = True) -> None:
+        self.source = Source()
+        super().__init__(
+            HERE, [THERE], SETTINGS, ControllerStats(), lambda peer, claim: None, self.source if exact else None
+        )
+
+    def acknowledge(self, name: str, *entries: int, now_ms: int) -> None:
+        self.source.acknowledge(name, *entries)
+        self.on_acknowledged(name, now_ms)
+
+    def told(self, now_ms: int) -> list[SubscriptionUpdate]:
+        return [update for action in self.tell(now_ms) for update in action.marker.updates]
+
+    def hear(self, *updates: SubscriptionUpdate, now_ms: int = 0) -> list[ApplyUpdate]:
+        return self.on_updates(SubscriptionsUpdate(updates), THERE, LAC, now_ms)
+
+
+def known(name: str = "sub", generation: int = 1, *, exact: bool = True) -> Teller:
+    """A teller whose peers know of one subscription."""
+    teller = Teller(exact=exact)
+    teller.on_subscription(name, BEFORE_ALL, generation, 0, announced=True)
+    return teller
+
+
+def test_a_subscription_that_peers_do_not_know_is_told_whole_and_asks_for_what_they_have() -> None:
+    teller = Teller()
+    teller.source.acknowledge("sub", 1, 2)
+    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
+    assert teller.due_ms == 100
+    assert teller.told(100) == [
+        SubscriptionUpdate("sub", {}, 1, acks(1, 2), whole=True, asks=True, properties={"team": "sub"})
+    ]
+    assert teller.due_ms is None
+
+
+def test_changes_are_told_whole_at_first_then_as_changes_and_whole_again_after_an_interval_with_a_change() -> None:
+    teller = known()
+    teller.acknowledge("sub", 1, now_ms=1_000)
+    (first,) = teller.told(1_100)
+    assert first.whole
+    teller.acknowledge("sub", 5, now_ms=2_000)
+    assert teller.told(2_100) == [SubscriptionUpdate("sub", {}, 1, acks(5))]
+    assert teller.due_ms is None, "the interval alone is no reason (invariant 7)"
+    teller.acknowledge("sub", 7, now_ms=61_200)
+    (later,) = teller.told(61_300)
+    assert (later.whole, later.acks) == (True, acks(1, 5, 7))
+
+
+def test_many_changes_within_an_interval_are_one_update() -> None:
+    teller = known()
+    for entry in range(50):
+        teller.acknowledge("sub", entry, now_ms=entry)
+    assert teller.due_ms == 100
+    assert len(teller.told(100)) == 1
+
+
+def test_what_was_applied_is_not_told() -> None:
+    teller = known()
+    teller.on_mark_delete("sub", Position(1, 9), 1, 10, local=False)
+    assert teller.due_ms is None
+
+
+def test_a_deletion_is_told_with_its_tombstone_and_not_when_it_came_from_elsewhere() -> None:
+    teller = known()
+    teller.on_subscription_deleted("sub", 2, 0, announced=False)
+    assert teller.told(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
+    other = known()
+    other.on_subscription_deleted("sub", 2, 0, announced=True)
+    assert other.due_ms is None
+
+
+def test_a_subscription_that_is_made_again_before_its_deletion_was_told_is_told_instead() -> None:
+    teller = known()
+    teller.on_subscription_deleted("sub", 2, 0, announced=False)
+    teller.on_subscription("sub", BEFORE_ALL, 3, 0, announced=False)
+    (update,) = teller.told(100)
+    assert (update.generation, update.deleted, update.whole) == (3, False, True)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_update_of_the_past_is_answered_with_what_is_here(deleted: bool) -> None:
+    teller = known(generation=3)
+    assert teller.hear(SubscriptionUpdate("sub", {}, 2, acks(1), deleted=deleted)) == []
+    (update,) = teller.told(100)
+    assert (update.generation, update.whole) == (3, True)
+
+
+def test_an_update_of_a_subscription_that_was_deleted_is_answered_with_the_deletion() -> None:
+    teller = known()
+    teller.on_subscription_deleted("sub", 2, 0, announced=True)
+    assert teller.hear(SubscriptionUpdate("sub", {}, 2, acks(1))) == []
+    assert teller.told(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
+    assert teller.hear(SubscriptionUpdate("sub", {}, 2, deleted=True)) == []
+    assert teller.due_ms is None, "two that agree do not answer each other for ever"
+
+
+def test_at_an_equal_generation_a_deletion_wins_and_a_higher_generation_wins_over_it() -> None:
+    teller = known(generation=2)
+    (action,) = teller.hear(SubscriptionUpdate("sub", {}, 2, deleted=True))
+    assert action.deleted
+    teller.on_subscription_deleted("sub", 2, 0, announced=True)
+    (again,) = teller.hear(SubscriptionUpdate("sub", {}, 3, acks(1), whole=True))
+    assert (again.deleted, again.generation) == (False, 3)
+
+
+def test_who_learns_of_a_subscription_by_a_change_asks_for_the_rest() -> None:
+    teller = Teller()
+    assert len(teller.hear(SubscriptionUpdate("sub", {}, 1, acks(4)))) == 1
+    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=True)
+    (update,) = teller.told(100)
+    assert update.asks
+
+
+def test_who_learns_of_it_by_its_whole_state_has_nothing_to_ask_or_tell() -> None:
+    teller = Teller()
+    assert len(teller.hear(SubscriptionUpdate("sub", {}, 1, acks(4), whole=True))) == 1
+    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=True)
+    assert teller.due_ms is None
+
+
+def test_who_is_asked_tells_all_once() -> None:
+    teller = known()
+    teller.source.acknowledge("sub", 1)
+    teller.hear(SubscriptionUpdate("sub", {}, 1, asks=True))
+    (update,) = teller.told(100)
+    assert (update.whole, update.asks, update.acks) == (True, False, acks(1))
+    assert teller.due_ms is None
+
+
+def test_a_position_past_the_log_does_not_keep_the_exact_state_out() -> None:
+    teller = known()
+    (action,) = teller.hear(SubscriptionUpdate("sub", {HERE: Position(2, 0)}, 1, acks(3)))
+    assert (action.position, action.acks) == (None, acks(3))
+    assert teller.hear(SubscriptionUpdate("sub", {HERE: Position(2, 0)}, 1)) == []
+
+
+def test_a_large_state_goes_in_several_markers_and_many_small_ones_in_one() -> None:
+    teller = known()
+    scattered = PositionSet()
+    for ledger in range(1, 400):
+        scattered.add_entries(ledger, BitMap(range(0, 65_536, 16)))
+    vector = AckVector({HERE: OriginAcks(1, positions=scattered)})
+    teller.source.new["sub"] = teller.source.all["sub"] = vector
+    teller.on_acknowledged("sub", 0)
+    markers = teller.tell(100)
+    assert len(markers) > 1
+    rejoined = AckVector()
+    for marker in markers:
+        for update in marker.marker.updates:
+            assert update.whole
+            rejoined.merge(update.acks)
+    assert rejoined == vector
+
+
+def test_many_subscriptions_go_in_markers_of_a_bounded_number() -> None:
+    teller = Teller()
+    for number in range(UPDATES_PER_MARKER_MAX + 5):
+        teller.on_subscription(f"sub-{number}", BEFORE_ALL, 1, 0, announced=False)
+    assert [len(action.marker.updates) for action in teller.tell(100)] == [UPDATES_PER_MARKER_MAX, 5]
+
+
+def test_without_exact_state_only_existence_and_positions_are_told() -> None:
+    teller = Teller(exact=False)
+    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
+    teller.on_acknowledged("sub", 0)
+    assert teller.told(100) == [SubscriptionUpdate("sub", {}, 1)]
+    teller.on_acknowledged("sub", 200)
+    assert teller.due_ms is None
