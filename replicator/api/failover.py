@@ -127,8 +127,8 @@ async def topics(request: web.Request) -> web.Response:
 
 
 async def missing(request: web.Request) -> web.Response:
-    """How many of this cluster's own messages lie above the positions in ``marks``; with the ``record_id`` of the switch
-    that fenced it, of those that were here then."""
+    """How many of this cluster's own messages lie above the positions in ``marks``; with the ``record_id`` of the
+    switch that fenced it, of those that were here then."""
     body = await _body(request)
     marks = body.get("marks")
     if not isinstance(marks, dict) or len(marks) > TOPICS_MAX or not _texts(marks.values()):
