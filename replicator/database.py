@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import psycopg
 from alembic import command
@@ -45,6 +46,8 @@ _WRONG_SETTING_STATES: Final = frozenset({"28000", "28P01", "3D000", "42501"})
 """SQLSTATE: wrong user, wrong password, no such database, not permitted."""
 _NO_ROOM: Final = ("too many connections", "too many clients", "connection slots")
 """Of the reasons that come without a SQLSTATE, those that pass by themselves."""
+
+_MIGRATING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
 
 
 class DatabaseError(Exception):
@@ -120,7 +123,7 @@ class Database:
         """Bring the schema to this version's revision, once it is reachable; raises as :meth:`start` does."""
         assert self.engine is not None
         try:
-            async with self.engine.begin() as connection:
+            async with _migrating(), self.engine.begin() as connection:
                 # Held until the transaction ends, however it ends.
                 await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
                 await connection.run_sync(_upgrade)
@@ -218,6 +221,12 @@ class Database:
         url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS_MAX)})
         conninfo = url.render_as_string(hide_password=False).encode()
         return await asyncio.to_thread(psycopg.pq.PGconn.ping, conninfo) == psycopg.pq.Ping.OK
+
+
+def _migrating() -> asyncio.Lock:
+    """Held while this process migrates. Alembic has one context in a process: two workers in one, each with a database
+    of its own, would run their migrations on each other's connections."""
+    return _MIGRATING.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 def _alembic(connection: Connection) -> Config:

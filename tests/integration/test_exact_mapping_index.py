@@ -312,8 +312,8 @@ def test_a_rebuild_finds_everything_again_in_the_logs_and_again_changes_nothing(
                         "UPDATE extent_segments SET topic = 'persistent://public/default/never' WHERE origin_entry = 0"
                     )
                     connection.execute(
-                        "INSERT INTO extent_segments SELECT cluster, topic, 'gone', incarnation, 1, 1, 1, 1, 1, 1, 1, 1, "
-                        "1, 1, packed FROM extent_segments WHERE origin_entry > 3 LIMIT 1"
+                        "INSERT INTO extent_segments SELECT cluster, topic, 'gone', incarnation, 1, 1, 1, 1, 1, 1, 1, "
+                        "1, 1, 1, packed FROM extent_segments WHERE origin_entry > 3 LIMIT 1"
                     )
                     connection.execute(
                         "INSERT INTO snapshot_mappings VALUES ('eu-west', %s, 'us-east', 1, 2, 3, 4, 'stale')", (TOPIC,)
