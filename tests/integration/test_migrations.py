@@ -171,3 +171,24 @@ def test_workers_that_share_an_empty_database_migrate_it_once(postgres_url: str,
         await asyncio.gather(*(worker.stop() for worker in workers))
 
     asyncio.run(main())
+
+
+def test_two_workers_of_one_process_migrate_each_its_own_database(
+    postgres_server: str, postgres_url: str, data_dir: Path
+) -> None:
+    second = make_url(postgres_url).set(database=f"{make_url(postgres_url).database}_second")
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {second.database}")
+    urls = [postgres_url, second.render_as_string(hide_password=False)]
+
+    async def main() -> None:
+        workers = [Database(url, data_dir / str(n), cluster=f"c{n}", known_good=False) for n, url in enumerate(urls)]
+        await asyncio.gather(*(worker.start() for worker in workers))
+        await asyncio.gather(*(worker.stop() for worker in workers))
+
+    try:
+        asyncio.run(main())
+        assert [tables(url) for url in urls] == [made_tables() | {"alembic_version"}] * 2
+    finally:
+        with psycopg.connect(postgres_server, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {second.database} WITH (FORCE)")
