@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from replicator.drills.errors import DrillError
 from replicator.drills.input import InputMessage
 from replicator.drills.observations import Observations
 from replicator.drills.scenarios.cast import Cast
@@ -32,6 +33,8 @@ from replicator.status import fetch
 SETTLE_SECONDS_MAX: Final = 60.0
 SETTLE_POLL_SECONDS: Final = 0.2
 PROGRESS_SECONDS: Final = 0.1
+STALLED_SECONDS_MAX: Final = 180.0
+"""Longer than any step waits while clients wait too: for a worker to start, or for one to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class Run:
         except StepTimedOut as error:
             return str(error)
         finally:
-            self._publisher.messages_max = self._count
+            self._publisher.messages_max = None
         return None
 
     async def _settle(self) -> str | None:
@@ -185,8 +188,17 @@ class Run:
             return {each.name: await fetch(session, each.address) for each in self._topology.clusters}
 
     async def _report_progress(self) -> None:
+        """Until cancelled. Raises :class:`DrillError` if nothing is confirmed any more while it should be."""
+        confirmed, since = -1, time.monotonic()
         while True:
             self._on_progress(self._progress())
+            if self._publisher.confirmed > confirmed or self._publisher.confirmed >= self._count:
+                confirmed, since = self._publisher.confirmed, time.monotonic()
+            elif time.monotonic() - since > STALLED_SECONDS_MAX:
+                raise DrillError(
+                    f"nothing was confirmed for {STALLED_SECONDS_MAX:.0f} s ({self._operator.phase}); see the logs of "
+                    f"the workers"
+                )
             await asyncio.sleep(PROGRESS_SECONDS)
 
     def _progress(self) -> Progress:

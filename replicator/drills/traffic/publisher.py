@@ -32,8 +32,8 @@ class Publisher:
         self._unconfirmed: dict[int, OutgoingMessage] = {}
         self._progressed = asyncio.Event()
         self._at: str | None = None
-        self.messages_max = 0
-        """It waits when it has published so many: the operator is not to be overtaken."""
+        self.messages_max: int | None = 0
+        """It waits when it has published so many, so that the operator is not overtaken; None: publish all."""
         self.published = 0
         self.confirmed = 0
 
@@ -80,7 +80,7 @@ class Publisher:
         started, taken = time.monotonic(), 0
         while self._drill.active.name == cluster:
             due = int((time.monotonic() - started) * self._rate) - taken
-            room = max(self.messages_max - self.published, 0)
+            room = due if self.messages_max is None else max(self.messages_max - self.published, 0)
             taken += max(due - room, 0)  # what was held up is not made up for in a burst
             for _ in range(min(due, room)):
                 message = next(self._messages, None)
