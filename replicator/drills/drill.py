@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -223,6 +224,8 @@ def _run_job(
     try:
         with _progress_bars(options.quiet, console, count, job) as on_progress:
             outcome, verified, mappings, topology = uvloop.run(_run(options, job, source, count, on_progress))
+    except asyncio.CancelledError:
+        raise DrillError("the drill was stopped by SIGTERM; what it had started is stopped too") from None
     finally:
         if not options.keep_data:
             remove_data(job.setting)
@@ -287,6 +290,7 @@ def _keep(
 async def _run(
     options: DrillOptions, job: _Job, source: InputSource, count: int, on_progress: _OnProgress
 ) -> tuple[Outcome, dict[str, Any], int, Topology]:
+    _stop_in_order_on_sigterm()
     async with set_stage(job.setting) as stage:
         if job.setting.is_running:
             await canary.check_namespace(stage.topology, options.namespace)
@@ -313,6 +317,13 @@ async def _run(
             if job.setting.is_running:
                 for left in await canary.remove_topic(stage.topology, job.topic):
                     print(f"{job.topic} could not be removed: {left}", file=sys.stderr)
+
+
+def _stop_in_order_on_sigterm() -> None:
+    """As Ctrl-C does: what was started is stopped. Else workers would outlive a drill that a script ends."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def _looked_at(

@@ -178,7 +178,14 @@ class Run:
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         names = [each.name for each in self._drill.observations.subscriptions]
         while True:
-            left = left_to_do(self._topology, self._drill.topic, names, self._drill.active.name, await self._statuses())
+            left = left_to_do(
+                self._topology,
+                self._drill.topic,
+                names,
+                self._drill.active.name,
+                await self._statuses(),
+                databases=self._stage.databases is not None,
+            )
             if left is None or time.monotonic() > deadline:
                 return left
             await asyncio.sleep(SETTLE_POLL_SECONDS)

@@ -20,6 +20,8 @@ def left_to_do(
     for name, answer in statuses.items():
         if "error" in answer:
             return f"{name}: {answer['error']}"
+        if databases and answer["database"]["state"] != "up":
+            return f"the database of {name} is {answer['database']['state']}: {answer['database']['detail']}"
         found = [row for row in answer["topics"] if row["name"] == topic]
         if not found:
             return f"{name} has no topic {topic}"

@@ -50,3 +50,15 @@ def test_over_a_one_way_link_nothing_is_expected_to_come_back() -> None:
 def test_a_worker_that_does_not_answer_or_has_no_topic_is_not_settled() -> None:
     assert left(BOTH, {"error": "refused"}, status("1:5", None)) == "a: refused"
     assert left(BOTH, status("1:5", None), {"topics": []}) == f"b has no topic {TOPIC}"
+
+
+def test_databases_that_were_away_are_waited_for() -> None:
+    def of(state: str) -> dict[str, Any]:
+        return status("1:5", "2:7") | {"database": {"state": state, "detail": "no answer"}}
+
+    def left_with(first: str) -> str | None:
+        statuses = {"a": of(first), "b": of("up")}
+        return left_to_do(topology(*BOTH), TOPIC, ["s"], "b", statuses, databases=True)
+
+    assert left_with("up") is None
+    assert left_with("down") == "the database of a is down: no answer"
