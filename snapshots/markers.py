@@ -28,6 +28,9 @@ _ENTRY_BEFORE_FIRST: Final = 2**64 - 1
 _ENTRY_LIMIT: Final = 2**63
 BATCH_INDEXES_MAX: Final = 1 << 24
 """No batch has as many messages: an entry of 5 MiB holds less."""
+GENERATION_MAX: Final = 1 << 62
+"""Generations are counted up by one from 1, so none comes near it. One from the end of the numbers could not be counted
+up, and would hold the index up, whose numbers are signed."""
 
 
 class MarkerType(IntEnum):
@@ -302,6 +305,8 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
         if acks.origin in vector.origins:
             raise MarkerCorrupt(f"an update names origin {acks.origin[:60]!r} twice")
         vector.origins[acks.origin] = _acks_from_wire(acks)
+    if wire.generation > GENERATION_MAX:
+        raise MarkerCorrupt(f"an update has generation {wire.generation}, which no subscription can have")
     return SubscriptionUpdate(
         wire.subscription_name,
         _clusters_from_wire(wire.clusters),

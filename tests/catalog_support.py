@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from engine_support import Listener
 
-from replicator.engine.log.store import TOPIC_KEY, Store
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.topics.topic_deletion import SWEPT_TABLES, TOPIC_FACTS
 
 

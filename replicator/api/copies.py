@@ -15,7 +15,7 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
-from replicator.engine.log.store import HighWater
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import Position
 

@@ -24,7 +24,8 @@ from replicator.engine.errors import (
     TopicNotFound,
 )
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
-from replicator.engine.log.store import Store, TopicRecord
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.failover import FailoverRegistry

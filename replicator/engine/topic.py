@@ -25,7 +25,8 @@ from replicator.engine.errors import (
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.store import TOPIC_KEY, HighWater, Store, StoredBlock, TopicRecord
+from replicator.engine.log.store import Store, StoredBlock
+from replicator.engine.log.store_tables import TOPIC_KEY, HighWater, TopicRecord
 from replicator.engine.log.twins import TwinLinks
 from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import PolicyOverrides, QuotaPolicy, TopicPolicies

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from replicator.engine.engine import Engine
-from replicator.engine.log.store import TOPIC_KEY, encode_place
+from replicator.engine.log.store_tables import TOPIC_KEY, encode_place
 from snapshots.position import BEFORE_ALL, Position
 
 SKIPS_MAX: Final = 1_000

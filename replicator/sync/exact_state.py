@@ -17,7 +17,7 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
-from replicator.engine.log.store import HighWater
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.topic_acks import TopicAcks

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from replicator.engine.log.store import TOPIC_KEY
+from replicator.engine.log.store_tables import TOPIC_KEY
 from snapshots.ack_vector import AckVector
 from snapshots.markers import MarkerType, SubscriptionsUpdate, SubscriptionUpdate, decode_marker, encode_marker
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap
 
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.store import HighWater
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import CursorState
 from replicator.engine.subscriptions.untold import Untold
 from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.store import HighWater
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from replicator.engine.subscriptions.untold import Untold
 from replicator.sync.topic_acks import TopicAcks

@@ -14,8 +14,13 @@ def left_to_do(
     subscriptions: Iterable[str],
     serving: str,
     statuses: Mapping[str, Mapping[str, Any]],
+    *,
+    databases: bool = False,
 ) -> str | None:
-    """What is left to do in words, or None. ``statuses`` are the workers' own, ``serving`` is where clients are."""
+    """What is left to do in words, or None. ``statuses`` are the workers' own, ``serving`` is where clients are.
+
+    ``databases``: they were away, and are to be up again.
+    """
     rows: dict[str, Mapping[str, Any]] = {}
     for name, answer in statuses.items():
         if "error" in answer:

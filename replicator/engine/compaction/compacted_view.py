@@ -18,7 +18,8 @@ from struct import Struct
 from typing import Final
 
 from replicator.engine.compaction.compactor import Retained
-from replicator.engine.log.store import TOPIC_KEY, Store
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.types import LoggedEntry
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet

@@ -23,7 +23,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.errors import CopyGap, EngineError, IncarnationMismatch, NotAllowedError, TopicNotFound
-from replicator.engine.log import store as tables
+from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import (
     BLOCK_ENTRIES_MAX,
     BlockHeader,
@@ -53,7 +53,8 @@ from replicator.engine.log.requests import (
     Tail,
     TrimRequest,
 )
-from replicator.engine.log.store import HighWater, Store, TopicRecord
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import HighWater, TopicRecord
 from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
 from replicator.engine.producing.sequence_index import Pair, SequenceIndex, numbered_of

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from replicator.engine.log.block import BlockHeader, read_header
-from replicator.engine.log.store import (
+from replicator.engine.log.store import Store, seek_block
+from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
     EXTENT_KEY_TAIL,
     LOCAL_PREFIX,
     TOPIC_KEY,
-    Store,
     extent_key_prefix,
-    seek_block,
 )
 from snapshots.extents import Extent
 from snapshots.position import BEFORE_ALL, Position

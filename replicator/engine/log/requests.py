@@ -12,7 +12,7 @@ from typing import Any
 
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.left_out import Hole
-from replicator.engine.log.store import HighWater
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
 from replicator.engine.producing.sequence_index import Pair, SequenceIndex
 from snapshots.position import BEFORE_ALL, Position

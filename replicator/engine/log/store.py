@@ -1,54 +1,19 @@
-"""The store of one cluster: an LMDB environment, its tables and keys, and reading from it.
+"""The store of one cluster: an LMDB environment, and reading the blocks of topics from it.
 
 Everything durable is here in one environment, so that an append and what belongs to it are one transaction;
-LMDB needs no recovery code of ours. Only :mod:`replicator.engine.log.writer` writes.
-
-========== ============================================== =================================================
-table      key                                            value
-========== ============================================== =================================================
-meta       name                                           JSON: format, cluster, store id, id counter
-topics     topic name                                     JSON: topic id, incarnation
-blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block
-markers    topic id | ledger | first entry                entries u32
-high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
-left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
-                                                          position (exclusive) to the value's, both of the origin;
-                                                          see :mod:`replicator.engine.log.left_out`
-link_marks topic id | link's key                          ledger u64 | entry + 1 u64: the local position up to which
-                                                          the link's destination has what the link carries
-extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
-           | first entry (origin's position)
-cursors    topic id | subscription                        see :mod:`replicator.engine.subscriptions.cursor_rows`
-cursor_rows                                               see there
-tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
-pending_acks                                              see :mod:`replicator.sync.pending_acks`
-trims      topic id                                       JSON: up to where the log was trimmed, and by origin
-                                                          the newest message that was trimmed
-policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
-sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
-numbered, numbered_blocks, numbering, copied_sequences,   see :mod:`replicator.engine.producing.sequence_index`
-twins
-epochs     topic id                                       the topic's epoch of exclusive producers u64
-compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compaction.compacted_view`
-compaction topic id                                       see there
-partitioned topic name                                    JSON, see :mod:`replicator.engine.topics.partitions`
-tenants    tenant name                                    empty
-namespaces tenant/namespace                               JSON, see :mod:`replicator.engine.topics.namespace_policies`
-deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
-========== ============================================== =================================================
-
-All integers in keys are big-endian, so LMDB's order is the order of positions.
+LMDB needs no recovery code of ours. Only :mod:`replicator.engine.log.writer` writes. What lies where is in
+:mod:`replicator.engine.log.store_tables`; rows that are no blocks are read by
+:class:`~replicator.engine.log.topic_rows.TopicRows`.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 import numpy as np
@@ -64,50 +29,12 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.left_out import Hole
 from replicator.engine.log.store_files import identity, lock_directory, open_environment
+from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
+from replicator.engine.log.topic_rows import TopicRows
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
-FORMAT: Final = 1
-TABLES: Final = (
-    "meta",
-    "topics",
-    "blocks",
-    "markers",
-    "high_water",
-    "left_out",
-    "link_marks",
-    "extents",
-    "cursors",
-    "cursor_rows",
-    "tombstones",
-    "pending_acks",
-    "trims",
-    "policies",
-    "sequences",
-    "numbered",
-    "numbered_blocks",
-    "numbering",
-    "copied_sequences",
-    "twins",
-    "epochs",
-    "compacted",
-    "compaction",
-    "partitioned",
-    "tenants",
-    "namespaces",
-    "deleted",
-)
-TOPIC_KEY: Final = struct.Struct(">I")
-BLOCK_KEY: Final = struct.Struct(">IQQ")
-LOCAL_PREFIX: Final = struct.Struct(">QQ")
-MARKER_RUN: Final = struct.Struct(">I")
-HIGH_WATER: Final = struct.Struct(">QQQ")
-EPOCH: Final = struct.Struct(">Q")
-HOLE_END: Final = struct.Struct(">QQ")
-EXTENT: Final = struct.Struct(">IQQ")
-EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 """Address space beyond a store's limit: deleting takes fresh pages too, so a full store could otherwise not be trimmed,
 nor an acknowledgement be kept that lets it be. Appends leave it alone."""
@@ -136,29 +63,6 @@ class StoredBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
-    """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin."""
-
-    through: Position = BEFORE_ALL
-    vector: Mapping[str, Position] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class HighWater:
-    """The highest origin position that a topic has of one origin, in one incarnation of the topic there."""
-
-    incarnation: int
-    position: Position
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRecord:
-    topic_id: int
-    name: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerExtent:
     """What the store holds of one ledger of a topic."""
 
@@ -167,7 +71,7 @@ class LedgerExtent:
     last: int
 
 
-class Store:
+class Store(TopicRows):
     """Opens the environment and reads from it. Safe to use from several threads.
 
     Raises :class:`StoreUnusable` when the directory cannot be used; nothing is changed then.
@@ -239,36 +143,7 @@ class Store:
 
     # Small facts of the worker, such as that a database was reached once.
 
-    def meta(self, name: str) -> Any:
-        with self.env.begin(db=self.tables["meta"]) as txn:
-            stored = txn.get(name.encode())
-        return None if stored is None else json.loads(stored)
-
     # Catalog and per-topic state.
-
-    def topics(self) -> list[TopicRecord]:
-        with self.env.begin(db=self.tables["topics"]) as txn:
-            return [_topic_record(bytes(key), bytes(value)) for key, value in txn.cursor()]
-
-    def topic(self, name: str) -> TopicRecord | None:
-        with self.env.begin(db=self.tables["topics"]) as txn:
-            stored = txn.get(name.encode())
-        return None if stored is None else _topic_record(name.encode(), stored)
-
-    def deleted_topics(self) -> list[int]:
-        """The ids of topics that are deleted, but for rows that they left behind."""
-        with self.env.begin(db=self.tables["deleted"]) as txn:
-            return [int(TOPIC_KEY.unpack(key)[0]) for key in txn.cursor().iternext(keys=True, values=False)]
-
-    def tenants(self) -> list[str]:
-        """Those that were made by name, or with a topic."""
-        with self.env.begin(db=self.tables["tenants"]) as txn:
-            return [bytes(key).decode() for key in txn.cursor().iternext(keys=True, values=False)]
-
-    def namespaces(self) -> dict[str, bytes]:
-        """The stored policies of each namespace, by ``tenant/namespace``."""
-        with self.env.begin(db=self.tables["namespaces"]) as txn:
-            return {bytes(key).decode(): bytes(value) for key, value in txn.cursor()}
 
     def ledgers(self, topic_id: int) -> list[LedgerExtent]:
         """The ledgers of a topic in order; costs two look-ups a ledger."""
@@ -317,43 +192,6 @@ class Store:
             sizes = value[sizes_at : sizes_at + 4 * (position.entry - first)]
             return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
 
-    def marker_runs(self, topic_id: int) -> Iterator[tuple[Position, int]]:
-        prefix = TOPIC_KEY.pack(topic_id)
-        with self.env.begin(db=self.tables["markers"]) as txn:
-            cursor = txn.cursor()
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                _, ledger, first = BLOCK_KEY.unpack(cursor.key())
-                yield Position(ledger, first), MARKER_RUN.unpack(cursor.value())[0]
-                more = cursor.next()
-
-    def high_waters(self, topic_id: int) -> dict[str, HighWater]:
-        prefix = TOPIC_KEY.pack(topic_id)
-        found: dict[str, HighWater] = {}
-        with self.env.begin(db=self.tables["high_water"]) as txn:
-            cursor = txn.cursor()
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                incarnation, ledger, entry = HIGH_WATER.unpack(cursor.value())
-                found[cursor.key()[4:].decode()] = HighWater(incarnation, Position(ledger, entry))
-                more = cursor.next()
-        return found
-
-    def left_out(self, topic_id: int, origin: str) -> tuple[Hole, ...]:
-        """What links may have left out of an origin, in order."""
-        with self.env.begin(db=self.tables["left_out"]) as txn:
-            return read_holes(txn, self.tables["left_out"], topic_id, origin)
-
-    def link_marks(self, link_key: str) -> dict[int, Position]:
-        """By topic id, how far that link was when it was last noted."""
-        suffix = link_key.encode()
-        with self.env.begin(db=self.tables["link_marks"]) as txn:
-            return {
-                TOPIC_KEY.unpack_from(key)[0]: decode_place(bytes(value))
-                for key, value in ((bytes(key), value) for key, value in txn.cursor())
-                if key[TOPIC_KEY.size :] == suffix
-            }
-
     def message_vector(self, topic_id: int, high_waters: Mapping[str, HighWater]) -> dict[str, Position]:
         """For each origin the origin position of its newest message; looks back from the end of the log.
 
@@ -374,57 +212,6 @@ class Store:
                     found.setdefault(header.origin, header.origin_last)
                 more = cursor.prev()
         return {**self.trim(topic_id).vector, **found}
-
-    def trim(self, topic_id: int) -> Trim:
-        """What was trimmed from the topic's log."""
-        with self.env.begin(db=self.tables["trims"]) as txn:
-            stored = txn.get(TOPIC_KEY.pack(topic_id))
-        return Trim() if stored is None else decode_trim(stored)
-
-    def cursors(self, topic_id: int) -> dict[str, bytes]:
-        return self._by_name("cursors", topic_id)
-
-    def tombstones(self, topic_id: int) -> dict[str, bytes]:
-        """The stored tombstones by subscription."""
-        return self._by_name("tombstones", topic_id)
-
-    def pending_acks(self, topic_id: int) -> dict[str, bytes]:
-        """By subscription, the acknowledgements that wait for messages that are not here yet."""
-        return self._by_name("pending_acks", topic_id)
-
-    def _by_name(self, table: str, topic_id: int) -> dict[str, bytes]:
-        prefix = TOPIC_KEY.pack(topic_id)
-        found: dict[str, bytes] = {}
-        with self.env.begin(db=self.tables[table]) as txn:
-            cursor = txn.cursor()
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                found[cursor.key()[len(prefix) :].decode()] = cursor.value()
-                more = cursor.next()
-        return found
-
-    def has_rows(self, table: str, topic_id: int) -> bool:
-        """Whether a table whose keys begin with the topic's id has rows of it."""
-        prefix = TOPIC_KEY.pack(topic_id)
-        with self.env.begin(db=self.tables[table]) as txn:
-            cursor = txn.cursor()
-            return bool(cursor.set_range(prefix)) and bytes(cursor.key()).startswith(prefix)
-
-    def epoch(self, topic_id: int) -> int | None:
-        """The topic's epoch; None if it never had an exclusive producer."""
-        with self.env.begin(db=self.tables["epochs"]) as txn:
-            stored = txn.get(TOPIC_KEY.pack(topic_id))
-        return None if stored is None else int(EPOCH.unpack(stored)[0])
-
-    def cursor_rows(self, topic_id: int) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of all cursors of a topic, in the order of their keys."""
-        prefix = TOPIC_KEY.pack(topic_id)
-        with self.env.begin(db=self.tables["cursor_rows"]) as txn:
-            cursor = txn.cursor()
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                yield cursor.item()
-                more = cursor.next()
 
     # The log.
 
@@ -460,9 +247,7 @@ class Store:
                 header = read_header(block)
                 last = Position(ledger, first + header.entries - 1)
                 if last > after:
-                    if origins is None or (
-                        header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS
-                    ):
+                    if origins is None or (header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS):
                         if found and taken + len(block) > bytes_max:
                             break
                         if verify:
@@ -548,100 +333,11 @@ class Store:
                 return first
         return None
 
-    def policies(self, topic_id: int) -> bytes | None:
-        """The topic's own policies as they were put; None if it has none."""
-        with self.env.begin(db=self.tables["policies"]) as txn:
-            stored = txn.get(TOPIC_KEY.pack(topic_id))
-        return None if stored is None else bytes(stored)
-
-    def extents(self, topic_id: int) -> Iterator[tuple[str, int, Position, Position, int]]:
-        """The exact mapping of a topic's copied entries, in the order of origin positions for each origin: origin,
-        incarnation, first origin position, first position here, and how many entries."""
-        prefix = TOPIC_KEY.pack(topic_id)
-        with self.env.begin(db=self.tables["extents"]) as txn:
-            cursor = txn.cursor()
-            more = cursor.set_range(prefix)
-            while more and (key := bytes(cursor.key())).startswith(prefix):
-                incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
-                entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
-                origin = key[len(prefix) : -EXTENT_KEY_TAIL.size - 1].decode("ascii")
-                yield origin, incarnation, Position(ledger, first), Position(local_ledger, local_first), entries
-                more = cursor.next()
-
-    def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
-        """Where an entry of another origin lies here, from the extents; None if it is not here."""
-        prefix = extent_key_prefix(topic_id, origin)
-        with self.env.begin(db=self.tables["extents"]) as txn:
-            cursor = txn.cursor()
-            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
-            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
-                return None
-            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
-            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
-        offset = position.entry - first
-        if (at_incarnation, ledger) != (incarnation, position.ledger) or offset >= entries:
-            return None
-        return Position(local_ledger, local_first + offset)
-
-    def floor(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
-        """Where the highest entry of another origin at or below ``position`` lies here; None if none is here.
-
-        All of that origin that lies here above it was published above ``position``: invariant 3.
-        """
-        prefix = extent_key_prefix(topic_id, origin)
-        with self.env.begin(db=self.tables["extents"]) as txn:
-            cursor = txn.cursor()
-            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
-            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
-                return None
-            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
-            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
-        if at_incarnation != incarnation:
-            return None
-        offset = position.entry - first if ledger == position.ledger else entries
-        return Position(local_ledger, local_first + min(offset, entries - 1))
-
     def _verify(self, block: memoryview, topic_id: int, position: Position) -> None:
         try:
             verify_block(block)
         except BlockCorrupt as error:
             raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
-
-
-def read_holes(txn: lmdb.Transaction, database: Any, topic_id: int, origin: str) -> tuple[Hole, ...]:
-    """The rows of table ``left_out`` of one topic and origin, in order."""
-    prefix = extent_key_prefix(topic_id, origin)
-    found: list[Hole] = []
-    cursor = txn.cursor(db=database)
-    more = cursor.set_range(prefix)
-    while more and (key := bytes(cursor.key())).startswith(prefix):
-        found.append((decode_place(key[len(prefix) :]), decode_place(bytes(cursor.value()))))
-        more = cursor.next()
-    return tuple(found)
-
-
-def encode_place(position: Position) -> bytes:
-    """A position that may lie before a ledger's first entry; the bytes are in the order of positions."""
-    return HOLE_END.pack(position.ledger, position.entry + 1)
-
-
-def decode_place(stored: bytes) -> Position:
-    ledger, entry = HOLE_END.unpack(stored)
-    return Position(ledger, entry - 1)
-
-
-def extent_key_prefix(topic_id: int, origin: str) -> bytes:
-    return TOPIC_KEY.pack(topic_id) + origin.encode("ascii") + b"\0"
-
-
-def encode_trim(trim: Trim) -> bytes:
-    vector = {origin: list(position) for origin, position in trim.vector.items()}
-    return json.dumps({"through": list(trim.through), "vector": vector}).encode()
-
-
-def decode_trim(stored: bytes) -> Trim:
-    row = json.loads(stored)
-    return Trim(Position(*row["through"]), {origin: Position(*each) for origin, each in row["vector"].items()})
 
 
 def _blocks_after(
@@ -689,8 +385,3 @@ def seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
             if first + header.entries > position.entry:
                 return True
     return bool(cursor.set_range(key))
-
-
-def _topic_record(key: bytes, value: bytes) -> TopicRecord:
-    record = json.loads(value)
-    return TopicRecord(record["id"], key.decode(), record["incarnation"])

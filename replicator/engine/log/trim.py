@@ -17,7 +17,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.log.block import BlockKind, read_header
-from replicator.engine.log.store import (
+from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
     LOCAL_PREFIX,

@@ -43,7 +43,8 @@ from replicator.engine.log.requests import (
     Tail,
     TrimRequest,
 )
-from replicator.engine.log.store import Store, TopicRecord
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.deduplication import Numbered
 from snapshots.position import Position
 

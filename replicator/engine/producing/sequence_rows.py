@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.log.store import TOPIC_KEY
+from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.producing.deduplication import SequenceRow, SequenceTable, decode_row, encode_row
 
 TABLE: Final = "sequences"

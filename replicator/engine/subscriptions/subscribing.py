@@ -164,6 +164,7 @@ class Subscribing:
 
     async def bury(self, name: str, generation: int) -> None:
         """See :meth:`Topic.bury_subscription`."""
+        check_subscription_name(name)  # it is a part of a key of the store
         tombstones = self._topic.tombstones
         while True:  # it may be made, or deleted by others, while this waits for the store
             self._topic.check_there()

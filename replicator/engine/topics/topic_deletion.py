@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.log.store import TOPIC_KEY
+from replicator.engine.log.store_tables import TOPIC_KEY
 
 SWEEP_ROWS_MAX: Final = 1_000
 """Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""

@@ -21,7 +21,7 @@ from replicator.engine.errors import InvalidAck, InvalidSeek, NotAllowedError
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex, ViewIndex
 from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.engine.log.store import TOPIC_KEY
+from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor, CursorState

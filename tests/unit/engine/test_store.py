@@ -15,7 +15,8 @@ from engine_support import TOPIC, batch, entries_of, eventually, logged, make_bl
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreUnusable
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.store import BLOCK_KEY, LOCAL_PREFIX, Store
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position

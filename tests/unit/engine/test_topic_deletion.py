@@ -13,7 +13,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.engine.log.store import TABLES, TOPIC_KEY
+from replicator.engine.log.store_tables import TABLES, TOPIC_KEY
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic

@@ -1,0 +1,150 @@
+"""The tables of a store and what their keys and values are.
+
+========== ============================================== =================================================
+table      key                                            value
+========== ============================================== =================================================
+meta       name                                           JSON: format, cluster, store id, id counter
+topics     topic name                                     JSON: topic id, incarnation
+blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block
+markers    topic id | ledger | first entry                entries u32
+high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
+left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
+                                                          position (exclusive) to the value's, both of the origin;
+                                                          see :mod:`replicator.engine.log.left_out`
+link_marks topic id | link's key                          ledger u64 | entry + 1 u64: the local position up to which
+                                                          the link's destination has what the link carries
+extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
+           | first entry (origin's position)
+cursors    topic id | subscription                        see :mod:`replicator.engine.subscriptions.cursor_rows`
+cursor_rows                                               see there
+tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
+pending_acks                                              see :mod:`replicator.sync.pending_acks`
+trims      topic id                                       JSON: up to where the log was trimmed, and by origin
+                                                          the newest message that was trimmed
+policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
+sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
+numbered, numbered_blocks, numbering, copied_sequences,   see :mod:`replicator.engine.producing.sequence_index`
+twins
+epochs     topic id                                       the topic's epoch of exclusive producers u64
+compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compaction.compacted_view`
+compaction topic id                                       see there
+partitioned topic name                                    JSON, see :mod:`replicator.engine.topics.partitions`
+tenants    tenant name                                    empty
+namespaces tenant/namespace                               JSON, see :mod:`replicator.engine.topics.namespace_policies`
+deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
+========== ============================================== =================================================
+
+All integers in keys are big-endian, so LMDB's order is the order of positions.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine.log.left_out import Hole
+from snapshots.position import BEFORE_ALL, Position
+
+FORMAT: Final = 1
+TABLES: Final = (
+    "meta",
+    "topics",
+    "blocks",
+    "markers",
+    "high_water",
+    "left_out",
+    "link_marks",
+    "extents",
+    "cursors",
+    "cursor_rows",
+    "tombstones",
+    "pending_acks",
+    "trims",
+    "policies",
+    "sequences",
+    "numbered",
+    "numbered_blocks",
+    "numbering",
+    "copied_sequences",
+    "twins",
+    "epochs",
+    "compacted",
+    "compaction",
+    "partitioned",
+    "tenants",
+    "namespaces",
+    "deleted",
+)
+TOPIC_KEY: Final = struct.Struct(">I")
+BLOCK_KEY: Final = struct.Struct(">IQQ")
+LOCAL_PREFIX: Final = struct.Struct(">QQ")
+MARKER_RUN: Final = struct.Struct(">I")
+HIGH_WATER: Final = struct.Struct(">QQQ")
+EPOCH: Final = struct.Struct(">Q")
+HOLE_END: Final = struct.Struct(">QQ")
+EXTENT: Final = struct.Struct(">IQQ")
+EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin."""
+
+    through: Position = BEFORE_ALL
+    vector: Mapping[str, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HighWater:
+    """The highest origin position that a topic has of one origin, in one incarnation of the topic there."""
+
+    incarnation: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    topic_id: int
+    name: str
+    incarnation: int
+
+
+def read_holes(txn: lmdb.Transaction, database: Any, topic_id: int, origin: str) -> tuple[Hole, ...]:
+    """The rows of table ``left_out`` of one topic and origin, in order."""
+    prefix = extent_key_prefix(topic_id, origin)
+    found: list[Hole] = []
+    cursor = txn.cursor(db=database)
+    more = cursor.set_range(prefix)
+    while more and (key := bytes(cursor.key())).startswith(prefix):
+        found.append((decode_place(key[len(prefix) :]), decode_place(bytes(cursor.value()))))
+        more = cursor.next()
+    return tuple(found)
+
+
+def encode_place(position: Position) -> bytes:
+    """A position that may lie before a ledger's first entry; the bytes are in the order of positions."""
+    return HOLE_END.pack(position.ledger, position.entry + 1)
+
+
+def decode_place(stored: bytes) -> Position:
+    ledger, entry = HOLE_END.unpack(stored)
+    return Position(ledger, entry - 1)
+
+
+def extent_key_prefix(topic_id: int, origin: str) -> bytes:
+    return TOPIC_KEY.pack(topic_id) + origin.encode("ascii") + b"\0"
+
+
+def encode_trim(trim: Trim) -> bytes:
+    vector = {origin: list(position) for origin, position in trim.vector.items()}
+    return json.dumps({"through": list(trim.through), "vector": vector}).encode()
+
+
+def decode_trim(stored: bytes) -> Trim:
+    row = json.loads(stored)
+    return Trim(Position(*row["through"]), {origin: Position(*each) for origin, each in row["vector"].items()})

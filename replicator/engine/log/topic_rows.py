@@ -1,0 +1,210 @@
+"""Reading what a store has of topics besides their blocks: the catalog, and small rows by topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import lmdb
+
+from replicator.engine.log.left_out import Hole
+from replicator.engine.log.store_tables import (
+    BLOCK_KEY,
+    EPOCH,
+    EXTENT,
+    EXTENT_KEY_TAIL,
+    HIGH_WATER,
+    MARKER_RUN,
+    TOPIC_KEY,
+    HighWater,
+    TopicRecord,
+    Trim,
+    decode_place,
+    decode_trim,
+    extent_key_prefix,
+    read_holes,
+)
+from snapshots.position import Position
+
+
+class TopicRows:
+    """The part of a store that reads rows; :class:`~replicator.engine.log.store.Store` is the whole of it."""
+
+    env: lmdb.Environment
+    tables: dict[str, Any]
+
+    def meta(self, name: str) -> Any:
+        with self.env.begin(db=self.tables["meta"]) as txn:
+            stored = txn.get(name.encode())
+        return None if stored is None else json.loads(stored)
+
+    def topics(self) -> list[TopicRecord]:
+        with self.env.begin(db=self.tables["topics"]) as txn:
+            return [_topic_record(bytes(key), bytes(value)) for key, value in txn.cursor()]
+
+    def topic(self, name: str) -> TopicRecord | None:
+        with self.env.begin(db=self.tables["topics"]) as txn:
+            stored = txn.get(name.encode())
+        return None if stored is None else _topic_record(name.encode(), stored)
+
+    def deleted_topics(self) -> list[int]:
+        """The ids of topics that are deleted, but for rows that they left behind."""
+        with self.env.begin(db=self.tables["deleted"]) as txn:
+            return [int(TOPIC_KEY.unpack(key)[0]) for key in txn.cursor().iternext(keys=True, values=False)]
+
+    def tenants(self) -> list[str]:
+        """Those that were made by name, or with a topic."""
+        with self.env.begin(db=self.tables["tenants"]) as txn:
+            return [bytes(key).decode() for key in txn.cursor().iternext(keys=True, values=False)]
+
+    def namespaces(self) -> dict[str, bytes]:
+        """The stored policies of each namespace, by ``tenant/namespace``."""
+        with self.env.begin(db=self.tables["namespaces"]) as txn:
+            return {bytes(key).decode(): bytes(value) for key, value in txn.cursor()}
+
+    def marker_runs(self, topic_id: int) -> Iterator[tuple[Position, int]]:
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables["markers"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                _, ledger, first = BLOCK_KEY.unpack(cursor.key())
+                yield Position(ledger, first), MARKER_RUN.unpack(cursor.value())[0]
+                more = cursor.next()
+
+    def high_waters(self, topic_id: int) -> dict[str, HighWater]:
+        prefix = TOPIC_KEY.pack(topic_id)
+        found: dict[str, HighWater] = {}
+        with self.env.begin(db=self.tables["high_water"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                incarnation, ledger, entry = HIGH_WATER.unpack(cursor.value())
+                found[cursor.key()[4:].decode()] = HighWater(incarnation, Position(ledger, entry))
+                more = cursor.next()
+        return found
+
+    def left_out(self, topic_id: int, origin: str) -> tuple[Hole, ...]:
+        """What links may have left out of an origin, in order."""
+        with self.env.begin(db=self.tables["left_out"]) as txn:
+            return read_holes(txn, self.tables["left_out"], topic_id, origin)
+
+    def link_marks(self, link_key: str) -> dict[int, Position]:
+        """By topic id, how far that link was when it was last noted."""
+        suffix = link_key.encode()
+        with self.env.begin(db=self.tables["link_marks"]) as txn:
+            return {
+                TOPIC_KEY.unpack_from(key)[0]: decode_place(bytes(value))
+                for key, value in ((bytes(key), value) for key, value in txn.cursor())
+                if key[TOPIC_KEY.size :] == suffix
+            }
+
+    def trim(self, topic_id: int) -> Trim:
+        """What was trimmed from the topic's log."""
+        with self.env.begin(db=self.tables["trims"]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(topic_id))
+        return Trim() if stored is None else decode_trim(stored)
+
+    def cursors(self, topic_id: int) -> dict[str, bytes]:
+        return self._by_name("cursors", topic_id)
+
+    def tombstones(self, topic_id: int) -> dict[str, bytes]:
+        """The stored tombstones by subscription."""
+        return self._by_name("tombstones", topic_id)
+
+    def pending_acks(self, topic_id: int) -> dict[str, bytes]:
+        """By subscription, the acknowledgements that wait for messages that are not here yet."""
+        return self._by_name("pending_acks", topic_id)
+
+    def _by_name(self, table: str, topic_id: int) -> dict[str, bytes]:
+        prefix = TOPIC_KEY.pack(topic_id)
+        found: dict[str, bytes] = {}
+        with self.env.begin(db=self.tables[table]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                found[cursor.key()[len(prefix) :].decode()] = cursor.value()
+                more = cursor.next()
+        return found
+
+    def has_rows(self, table: str, topic_id: int) -> bool:
+        """Whether a table whose keys begin with the topic's id has rows of it."""
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables[table]) as txn:
+            cursor = txn.cursor()
+            return bool(cursor.set_range(prefix)) and bytes(cursor.key()).startswith(prefix)
+
+    def epoch(self, topic_id: int) -> int | None:
+        """The topic's epoch; None if it never had an exclusive producer."""
+        with self.env.begin(db=self.tables["epochs"]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(topic_id))
+        return None if stored is None else int(EPOCH.unpack(stored)[0])
+
+    def cursor_rows(self, topic_id: int) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of all cursors of a topic, in the order of their keys."""
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables["cursor_rows"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                yield cursor.item()
+                more = cursor.next()
+
+    def policies(self, topic_id: int) -> bytes | None:
+        """The topic's own policies as they were put; None if it has none."""
+        with self.env.begin(db=self.tables["policies"]) as txn:
+            stored = txn.get(TOPIC_KEY.pack(topic_id))
+        return None if stored is None else bytes(stored)
+
+    def extents(self, topic_id: int) -> Iterator[tuple[str, int, Position, Position, int]]:
+        """The exact mapping of a topic's copied entries, in the order of origin positions for each origin: origin,
+        incarnation, first origin position, first position here, and how many entries."""
+        prefix = TOPIC_KEY.pack(topic_id)
+        with self.env.begin(db=self.tables["extents"]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and (key := bytes(cursor.key())).startswith(prefix):
+                incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+                entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+                origin = key[len(prefix) : -EXTENT_KEY_TAIL.size - 1].decode("ascii")
+                yield origin, incarnation, Position(ledger, first), Position(local_ledger, local_first), entries
+                more = cursor.next()
+
+    def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
+        """Where an entry of another origin lies here, from the extents; None if it is not here."""
+        prefix = extent_key_prefix(topic_id, origin)
+        with self.env.begin(db=self.tables["extents"]) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
+            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
+                return None
+            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
+            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+        offset = position.entry - first
+        if (at_incarnation, ledger) != (incarnation, position.ledger) or offset >= entries:
+            return None
+        return Position(local_ledger, local_first + offset)
+
+    def floor(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
+        """Where the highest entry of another origin at or below ``position`` lies here; None if none is here.
+
+        All of that origin that lies here above it was published above ``position``: invariant 3.
+        """
+        prefix = extent_key_prefix(topic_id, origin)
+        with self.env.begin(db=self.tables["extents"]) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
+            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
+                return None
+            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
+            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+        if at_incarnation != incarnation:
+            return None
+        offset = position.entry - first if ledger == position.ledger else entries
+        return Position(local_ledger, local_first + min(offset, entries - 1))
+
+
+def _topic_record(key: bytes, value: bytes) -> TopicRecord:
+    record = json.loads(value)
+    return TopicRecord(record["id"], key.decode(), record["incarnation"])
