@@ -12,6 +12,7 @@ numpy searches a million of them at once. A run lies in one ledger on each side.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
@@ -32,6 +33,10 @@ _ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 SLICE_POSITIONS: Final = 1 << 20
 """Positions of a set that are translated at once: some ten megabytes of numbers."""
 _COLUMNS: Final = 5
+_COUNT: Final = struct.Struct("<I")
+_COLUMN: Final = struct.Struct("<QB")
+_WIDTHS: Final = (1, 2, 4, 8)
+_TYPES: Final = {width: f"<u{width}" for width in _WIDTHS}
 
 Numbers = npt.NDArray[np.uint64]
 
@@ -256,23 +261,33 @@ class ExtentTable:
     # ---- bytes ------------------------------------------------------------------------------------------
 
     def pack(self) -> bytes:
-        """The runs as compressed columns of differences: some bytes a run, for the index."""
-        columns = np.stack([*self._origin.columns(), *self._local.columns(), np.array(self._entries, np.uint64)])
-        deltas = np.diff(columns, axis=1, prepend=np.zeros((_COLUMNS, 1), np.uint64))  # wraps round, and back
-        return zlib.compress(deltas.astype("<u8").tobytes())
+        """The runs as compressed columns, for the index: a byte or a few a run.
+
+        Compressed: the number of runs u32, then for each column its first value u64, the width in bytes of a difference
+        u8, and the differences from each value to the next, little-endian; those that are negative wrap round.
+        """
+        pieces = [_COUNT.pack(len(self))]
+        for column in (*self._origin.columns(), *self._local.columns(), np.array(self._entries, np.uint64)):
+            if not len(column):
+                break
+            differences = np.diff(column)
+            largest = int(differences.max(initial=0))
+            width = next(width for width in _WIDTHS if largest < 1 << 8 * width)
+            pieces += [_COLUMN.pack(int(column[0]), width), differences.astype(f"<u{width}").tobytes()]
+        return zlib.compress(b"".join(pieces))
 
     @classmethod
     def unpack(cls, packed: bytes, *, runs_max: int = 1 << 20) -> ExtentTable:
         """What :meth:`pack` gave; raises :class:`ExtentsCorrupt` for anything else, or more runs than ``runs_max``."""
-        limit = runs_max * _COLUMNS * 8
+        limit = _COUNT.size + _COLUMNS * (_COLUMN.size + runs_max * _WIDTHS[-1])
         try:
             unpacking = zlib.decompressobj()
             raw = unpacking.decompress(packed, limit + 1)
-        except zlib.error as error:
+            if len(raw) > limit or not unpacking.eof:
+                raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes are cut short, or too many")
+            columns = _columns(raw, runs_max)
+        except (zlib.error, struct.error, ValueError, KeyError) as error:
             raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes cannot be read: {error}") from None
-        if len(raw) > limit or len(raw) % (_COLUMNS * 8) or not unpacking.eof:
-            raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes are cut short, or hold over {runs_max} runs")
-        columns = np.cumsum(np.frombuffer(raw, "<u8").reshape(_COLUMNS, -1), axis=1, dtype=np.uint64)
         origin_ledgers, origin_entries, local_ledgers, local_entries, entries = columns
         table = cls()
         try:
@@ -359,6 +374,28 @@ class ExtentTable:
             for start, stop in pairwise(cuts):
                 entries = (translated[start:stop] & np.uint64(_ENTRY_MASK)).astype(np.uint32)
                 result.add_entries(there.ledgers[int(ranks[start])], BitMap(array("I", entries.tobytes())))
+
+
+def _columns(raw: bytes, runs_max: int) -> list[Numbers]:
+    """What :meth:`ExtentTable.pack` compressed; raises struct.error, ValueError or KeyError for anything else."""
+    (runs,) = _COUNT.unpack_from(raw)
+    if runs > runs_max:
+        raise ValueError(f"{runs} runs are over the limit of {runs_max}")
+    if not runs:
+        return [np.zeros(0, np.uint64)] * _COLUMNS
+    columns: list[Numbers] = []
+    at = _COUNT.size
+    for _ in range(_COLUMNS):
+        first, width = _COLUMN.unpack_from(raw, at)
+        at += _COLUMN.size
+        column = np.empty(runs, np.uint64)
+        column[0] = first
+        column[1:] = np.frombuffer(raw, _TYPES[width], runs - 1, at)
+        columns.append(np.cumsum(column, dtype=np.uint64))
+        at += (runs - 1) * width
+    if at != len(raw):
+        raise ValueError(f"{len(raw) - at} bytes are left over")
+    return columns
 
 
 def _follows(last: Position, first: Position) -> bool:
