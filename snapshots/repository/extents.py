@@ -25,7 +25,7 @@ from snapshots.repository.rows import Rows, batches
 
 SEGMENT_RUNS: Final = 1_024
 """Some kilobytes: what is rewritten while a segment grows, and what a look-up reads."""
-SEGMENTS_AT_ONCE: Final = 128
+SEGMENTS_AT_ONCE: Final = 256
 """Read in one query of a bulk translation: a megabyte."""
 
 _SEGMENT_OF_LOCAL: Final = text(
