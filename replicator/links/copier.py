@@ -13,8 +13,10 @@ machine only starts where the destination's high-water marks are; 3, blocks of a
 4. Where messages of an origin are missing here before a block, it is sent only if they may be left out, and says so;
    else the topic has a gap and stops (:mod:`replicator.links.gaps`).
 5. Disconnected: forget all but the topics; the next connection starts at 1. The link itself needs to store nothing.
-6. A topic that is deleted at the source is forgotten. Made anew, it is another: it starts at its beginning.
-7. A refusal that will not heal by trying again (a corrupt block, a gap) halts that topic, loudly.
+6. A topic that is deleted at the source is forgotten. Made anew, it is another: it starts at its beginning, and what is
+   in flight of the old one says nothing of it.
+7. A refusal halts that topic, loudly, and no other. Where it may heal, the topic starts again once the destination was
+   asked what it has; what was in flight of it until then does not count.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class TopicCopy:
 @dataclass(frozen=True, slots=True)
 class _Frame:
     size_bytes: int
-    reached: Mapping[str, Position]
+    reached: dict[str, Position]
+    outdated: set[str] = field(default_factory=set)
+    """Topics of which what is in the frame says nothing any more: they were made anew, or started again, since."""
 
 
 class Copier:
@@ -188,6 +192,11 @@ class Copier:
         self._in_flight_bytes -= frame.size_bytes
         return self._advance(frame.reached)
 
+    def outdated(self, topic: str) -> bool:
+        """Whether what the oldest frame in flight has of ``topic`` is of no matter any more, and so no refusal of it:
+        the topic was forgotten or started again after the frame was sent."""
+        return topic in self._in_flight[0].outdated
+
     def on_idle(self) -> dict[str, Position]:
         """The same for what was read since the last frame, when nothing in it was to be copied."""
         if self._in_flight:
@@ -205,14 +214,21 @@ class Copier:
 
     def topic_gone(self, topic: str) -> TopicCopy | None:
         """The source has no such topic any more, or it is not to be copied; returns how far it was."""
+        self._outdate(topic)
         return self.topics.pop(topic, None)
 
     def on_resumed(self, topic: str, start: Start) -> None:
-        """What halted ``topic`` is over. Nothing of it is in flight any more that was sent before it was halted."""
+        """What halted ``topic`` is over. What is still in flight of it does not count: it may have been refused."""
         state = self.topics[topic]
         state.start(start)
-        self._reached.pop(topic, None)
+        self._outdate(topic)
         self._queue_if_behind(topic, state)
+
+    def _outdate(self, topic: str) -> None:
+        self._reached.pop(topic, None)
+        for frame in self._in_flight:
+            frame.reached.pop(topic, None)
+            frame.outdated.add(topic)
 
     def on_halted(self, topic: str, reason: str, gap: Gap | None = None) -> bool:
         """``topic`` cannot go on until someone acts; other topics do. Returns whether that is news."""

@@ -49,10 +49,11 @@ SETTLED_AT_ONCE: Final = 50
 SAVE_SECONDS: Final = 2.0
 """How often it is noted how far the topics are."""
 
-_RETRY_WHOLE: Final = frozenset(
-    {"CopyGap", "StoreFull", "StoreFailed", "TooBusy", "TopicNotFound", "NamespaceNotFound"}
-)
-"""Refusals that a new connection may heal: it asks again for the high-water marks. Others halt their topic."""
+_RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
+"""Refusals that are of the destination, not of a topic: nothing would be taken now. Others halt their topic."""
+_ASK_AGAIN: Final = frozenset({IncarnationMismatch.code, "CopyGap", "TopicNotFound", "NamespaceNotFound"})
+"""Refusals of a topic that may heal, as when it is being deleted there: it starts again once the destination was asked
+what it has. While that goes on, other topics are copied as ever."""
 
 log = structlog.get_logger(__name__)
 
@@ -311,7 +312,7 @@ class Link:
                 async with asyncio.timeout(SETTLE_SECONDS):
                     await self._topics.ask_again.wait()
             self._topics.ask_again.clear()
-            names = list(self._topics.unsettled)
+            names = self._topics.to_settle()
             for first in range(0, len(names), SETTLED_AT_ONCE):
                 await self._settle_topics(transport, names[first : first + SETTLED_AT_ONCE], self.spec.on_gap)
 
@@ -320,8 +321,7 @@ class Link:
         async with self._settling:
             there = await transport.high_water(self.route.origins, names)
             for name in names:
-                if await self._topics.settle(name, there.get(name, {}), policy, transport):
-                    log.info("link copies a topic again", cluster=self.engine.cluster, to=self.to, topic=name)
+                await self._topics.settle(name, there.get(name, {}), policy, transport)
             self._work.set()
 
     async def _send(self, transport: HttpTransport) -> None:
@@ -392,7 +392,9 @@ class Link:
         for topic, (code, message) in reply.refused.items():
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
-            self._topics.refused(topic, f"{code}: {message}", ask_again=code == IncarnationMismatch.code)
+            if not self._copier.outdated(topic):
+                again = code in _ASK_AGAIN
+                self._topics.refused(topic, f"{code}: {message}", ask_again=again, seconds_max=SETTLE_SECONDS)
         self._topics.reached(self._copier.on_acknowledged())
         self._work.set()
 

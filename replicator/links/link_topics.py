@@ -25,6 +25,8 @@ from replicator.links.starts import Starts
 from snapshots.position import BEFORE_ALL, Position
 
 DELETED_SHOWN_MAX: Final = 1_000
+REFUSED_SECONDS_MIN: Final = 0.05
+"""The shortest pause before a topic that was refused twice is tried again."""
 BEING_ASKED: Final = "the destination is being asked what it has of the topic"
 
 log = structlog.get_logger(__name__)
@@ -66,6 +68,9 @@ class LinkTopics:
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
+        self._refusals: dict[str, tuple[int, float]] = {}
+        """By topic of which the destination has taken nothing since it refused it: how often it did, and when it is to
+        be asked again."""
         self._news: set[str] = set()
         """Topics that stopped or went on since the index was told."""
         for topic in engine.topics():
@@ -157,6 +162,7 @@ class LinkTopics:
         self._carried.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
+        self._refusals.pop(name, None)
 
     def _note_deleted(self, name: str) -> None:
         self.deleted_here.pop(name, None)
@@ -204,14 +210,24 @@ class LinkTopics:
         if gap.allows(self._route.link.on_gap):
             self.ask_again.set()
 
-    def refused(self, name: str, reason: str, *, ask_again: bool) -> None:
-        """The destination does not take the topic; with ``ask_again`` that may change."""
+    def refused(self, name: str, reason: str, *, ask_again: bool, seconds_max: float) -> None:
+        """The destination does not take the topic. With ``ask_again`` that may change: it is asked at once, and where
+        that does not help after pauses that grow to ``seconds_max``."""
         if name not in self.copier.topics:  # it was deleted meanwhile
             return
         if ask_again:
             self.unsettled[name] = None
-            self.ask_again.set()
+            loop = asyncio.get_running_loop()
+            times, _ = self._refusals.get(name, (0, 0.0))
+            seconds = min(seconds_max, REFUSED_SECONDS_MIN * 2.0 ** min(times, 16)) if times else 0.0
+            self._refusals[name] = times + 1, loop.time() + seconds
+            loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
+
+    def to_settle(self) -> list[str]:
+        """Topics that wait and about which the destination is to be asked now."""
+        now = asyncio.get_running_loop().time()
+        return [name for name in self.unsettled if self._refusals.get(name, (0, 0.0))[1] <= now]
 
     def halt(self, name: str, reason: str, gap: Gap | None = None) -> None:
         if name not in self.copier.topics:
@@ -256,8 +272,9 @@ class LinkTopics:
             if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
                 return False
         del self.unsettled[name]
-        self._reported.pop(name, None)
         self._news.add(name)
+        if name not in self._refusals:
+            self._goes_on(name)
         self.copier.on_resumed(name, self.starts.start(topic, there))
         self._hold(name)
         return True
@@ -277,11 +294,19 @@ class LinkTopics:
             {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
         )
 
+    def _goes_on(self, name: str) -> None:
+        self._refusals.pop(name, None)
+        if self._reported.pop(name, None) is not None:
+            link = self._route.link
+            log.info("link copies a topic again", cluster=self._engine.cluster, to=link.destination, topic=name)
+
     # How far they are.
 
     def reached(self, moved: Mapping[str, Position]) -> None:
         """The destination now has what it is to have of these topics, up to there."""
         for name in moved:
+            if name in self._refusals:
+                self._goes_on(name)
             self._hold(name)
 
     def _hold(self, name: str) -> None:

@@ -341,3 +341,34 @@ def test_a_source_that_lost_a_topic_names_what_the_destination_has_of_it(tmp_pat
                 assert link.status()["deleted_here"] == [there.name]
 
     asyncio.run(main())
+
+
+def test_a_topic_that_is_refused_for_long_holds_up_nothing_else_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A namespace that is being deleted at the destination takes no topics, which may last."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west), linked(east, west) as link:
+            monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+            refused, other = await east.topic("public/closing/refused"), await east.topic("public/default/other")
+            deleting = west.catalog._closing
+            deleting.add("public/closing")
+            wanted = [message(b"wanted %d" % number) for number in range(3)]
+            await refused.publish(wanted)
+            await eventually(lambda: refused.name in link.status()["halted"])
+            assert "NamespaceNotFound" in link.status()["halted"][refused.name]
+            asked_again, entries = link.status()["entries"], [message(b"%d" % number) for number in range(20)]
+            for entry in entries:
+                await other.publish([entry])
+                await copied(other, west, entries[: entries.index(entry) + 1])
+            assert link.status()["reconnects"] == 0
+            await eventually(lambda: link.status()["entries"] > asked_again + 20, "it is tried again, now and then")
+            deleting.discard("public/closing")
+            await copied(refused, west, wanted)
+            await eventually(lambda: link.status()["halted"] == {} and link.backlog_entries() == 0)
+            assert link.status()["reconnects"] == 0
+
+    asyncio.run(main())
+    said = capsys.readouterr().out
+    assert said.count("link halted a topic") == said.count("link copies a topic again") == 1

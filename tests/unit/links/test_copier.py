@@ -169,3 +169,37 @@ def test_a_log_that_goes_back_is_a_bug() -> None:
     copier = connected("a")
     with pytest.raises(AssertionError):
         copier.topic_moved("a", at(8), OWN)
+
+
+def in_flight_past_a_refusal() -> Copier:
+    """A frame up to entry 3, and one up to entry 9 in which nothing was to be sent of the topic."""
+    copier = connected("a")
+    copier.on_read("a", at(3))
+    copier.on_sent(10)
+    copier.on_read("a", at(9))
+    copier.on_sent(10)
+    return copier
+
+
+def test_invariant_2_what_was_in_flight_when_a_topic_started_again_does_not_count_as_arrived() -> None:
+    copier = in_flight_past_a_refusal()
+    copier.on_halted("a", "refused")
+    copier.on_acknowledged()
+    copier.on_resumed("a", start(at(1)))
+    assert copier.outdated("a")
+    assert copier.on_acknowledged() == {}
+    assert copier.topics["a"].acknowledged == at(1)
+    copier.on_read("a", at(9))
+    copier.on_sent(10)
+    assert not copier.outdated("a")
+    assert copier.on_acknowledged() == {"a": at(9)}
+
+
+def test_what_was_in_flight_of_a_deleted_topic_says_nothing_of_the_one_made_anew() -> None:
+    copier = in_flight_past_a_refusal()
+    copier.topic_gone("a")
+    copier.topic_moved("a", at(2), OWN)
+    assert copier.outdated("a")
+    assert copier.on_acknowledged() == {}
+    assert copier.on_acknowledged() == {}
+    assert copier.topics["a"].acknowledged == BEFORE_ALL
