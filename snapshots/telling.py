@@ -32,6 +32,9 @@ from snapshots.position import BEFORE_ALL, Position
 
 UPDATES_PER_MARKER_MAX: Final = 1000
 """Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
+PROPERTIES_BYTES_MAX: Final = PART_BYTES_TARGET
+"""A subscription's properties that are more than this are not told; who makes it does without."""
+_PROPERTY_BYTES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Description:
 
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
+
+    def size_bytes(self) -> int:
+        """About what it takes in a marker."""
+        return sum(len(key.encode()) + len(value.encode()) + _PROPERTY_BYTES for key, value in self.properties.items())
 
 
 class AckSource(Protocol):
@@ -220,6 +227,9 @@ class UpdateTeller:
         description = Description()
         if due or whole:
             description = Description() if self._acks is None else self._acks.describe(name)
+        described_bytes = description.size_bytes()
+        if described_bytes > PROPERTIES_BYTES_MAX:
+            description, described_bytes = Description({}, description.read_compacted), 0
         for number, (part, size) in enumerate(vector.parts()):
             first = number == 0
             yield (
@@ -230,10 +240,10 @@ class UpdateTeller:
                     part,
                     whole=whole,
                     asks=asks and first,
-                    properties=description.properties,
+                    properties=description.properties if first else {},
                     read_compacted=description.read_compacted,
                 ),
-                size,
+                size + (described_bytes if first else 0),
             )
 
     def _take(self, name: str, subscription: _Subscription, now_ms: int) -> tuple[AckVector, bool]:

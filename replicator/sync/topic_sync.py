@@ -72,6 +72,8 @@ class TopicSync:
         self._trimmed = topic.log.trimmed
         """Extents up to here are of no more use."""
         self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
+        self._markers_to_come: dict[str, int] = {}
+        """By subscription, how many of the actions write a marker that tells of it."""
         self._paused: asyncio.TimerHandle | None = None
         """Set while the store refuses writes: nothing new is decided until what waits was carried out."""
         self._repeating = False
@@ -133,6 +135,7 @@ class TopicSync:
         """The topic is gone."""
         self._stopped = True
         self._actions.clear()
+        self._markers_to_come.clear()
         self._cancel_timers()
         if self._worker is not None:
             self._worker.cancel()
@@ -312,6 +315,10 @@ class TopicSync:
 
     def _act(self, actions: Sequence[Action]) -> None:
         self._actions.extend(actions)
+        for action in actions:
+            if isinstance(action, WriteUpdate):
+                for update in action.marker.updates:
+                    self._markers_to_come[update.subscription] = self._markers_to_come.get(update.subscription, 0) + 1
         if actions:
             self._start_worker()
 
@@ -354,12 +361,30 @@ class TopicSync:
         elif isinstance(action, ApplyUpdate):
             await self._apply(action)
         else:
-            await self._topic.write_marker(self._entry(action.marker), local=isinstance(action, WriteLocalSnapshot))
+            written = await self._write(action.marker, local=isinstance(action, WriteLocalSnapshot))
             if isinstance(action, WriteUpdate):
-                for update in action.marker.updates:
-                    if (subscription := self._topic.subscriptions.get(update.subscription)) is not None:
-                        subscription.told()
-                        self._told[update.subscription] = None
+                self._note_told(action, written=written)
+
+    async def _write(self, marker: Any, *, local: bool) -> bool:
+        try:
+            await self._topic.write_marker(self._entry(marker), local=local)
+        except (StoreFull, StoreFailed, TopicNotFound):
+            raise
+        except EngineError as error:  # it is refused however often it is tried; what comes after it goes on
+            log.error("marker refused", topic=self._topic.name, reason=str(error))  # noqa: TRY400
+            return False
+        return True
+
+    def _note_told(self, action: WriteUpdate, *, written: bool) -> None:
+        """A subscription is told for good when the last of the markers that tell of it stands in the log."""
+        for update in action.marker.updates:
+            name = update.subscription
+            to_come = self._markers_to_come.pop(name) - 1
+            if to_come:
+                self._markers_to_come[name] = to_come
+            elif written and (subscription := self._topic.subscriptions.get(name)) is not None:
+                subscription.told()
+                self._told[name] = None
 
     async def _apply(self, update: ApplyUpdate) -> None:
         relay = self._sync.routes.relays(self._topic.name, update.source)

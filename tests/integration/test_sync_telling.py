@@ -1,0 +1,108 @@
+"""What counts as told, and what it takes to tell it: over a real engine, whose markers may be slow to be written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import TOPIC, eventually, message
+
+from replicator.engine.engine import Engine
+from replicator.engine.log.block import BlockKind
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack
+from replicator.sync.marker_log import Counters, MarkerLog
+from replicator.sync.service import SubscriptionSync
+from snapshots.actions import ControllerSettings
+from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
+from snapshots.position import BEFORE_ALL, Position
+
+FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2)
+
+
+class NoIndex:
+    """Nobody reads it here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+@asynccontextmanager
+async def syncing(path: Path) -> AsyncIterator[Topic]:
+    """A topic whose subscriptions are told to one peer."""
+    engine = await Engine.open(path / "a", cluster="a")
+    sync = SubscriptionSync(engine, peers=["b"], settings=FAST, index=NoIndex())
+    sync.start()
+    try:
+        yield await engine.topic(TOPIC)
+    finally:
+        await sync.stop()
+        await engine.close()
+
+
+def told(topic: Topic) -> list[SubscriptionUpdate]:
+    markers = MarkerLog(topic, Counters())
+    return [
+        update
+        for blocks in markers.pages(BEFORE_ALL, topic.last_add_confirmed)
+        for stored in blocks
+        if stored.header.kind is BlockKind.MARKERS
+        for _, marker in markers.markers(stored)
+        if isinstance(marker, SubscriptionsUpdate)
+        for update in marker.updates
+    ]
+
+
+def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with syncing(tmp_path) as topic:
+            first, second, _ = await topic.publish([message()] * 3)
+            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await eventually(lambda: not subscription.cursor.state.to_tell)
+
+            writes: list[asyncio.Event] = []
+            write_marker = topic.write_marker
+
+            async def slowly(entry: bytes, *, local: bool = False) -> Position:
+                writes.append(asyncio.Event())
+                await writes[-1].wait()
+                return await write_marker(entry, local=local)
+
+            monkeypatch.setattr(topic, "write_marker", slowly)
+            await subscription.acknowledge([Ack(first)])
+            await eventually(lambda: len(writes) == 1)
+            await subscription.acknowledge([Ack(second)])
+            await eventually(lambda: not subscription.cursor.state.untold)  # it was taken for a second marker
+            writes[0].set()
+            await eventually(lambda: len(writes) == 2)
+            assert subscription.cursor.state.to_tell  # a crash now loses the second marker
+            writes[1].set()
+            await eventually(lambda: not subscription.cursor.state.to_tell)
+            monkeypatch.undo()
+
+    asyncio.run(main())
+
+
+def test_subscriptions_whose_properties_fill_more_than_a_marker_are_told_in_several(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with syncing(tmp_path) as topic:
+            names = [f"sub-{number}" for number in range(20)]
+            properties = {"key": "v" * 500_000}
+            await topic.publish([message()])
+            for name in names:
+                await topic.create_subscription(name, BEFORE_ALL, replicated=True, properties=properties)
+            huge = {str(key): "v" * 1_000_000 for key in range(6)}
+            await topic.create_subscription("huge", BEFORE_ALL, replicated=True, properties=huge)
+
+            await eventually(lambda: len(told(topic)) == len(names) + 1)
+
+            by_name = {update.subscription: update.properties for update in told(topic)}
+            assert by_name == {**dict.fromkeys(names, properties), "huge": {}}
+
+    asyncio.run(main())
