@@ -28,7 +28,7 @@ from snapshots.position_set import PositionSet
 PART_BYTES_TARGET: Final = 1024 * 1024
 """A marker is an entry, and an entry has a limit of about 5 MiB."""
 BITMAP_POSITIONS_MAX: Final = 1 << 22
-"""In one part's bitmap: at most 64 containers of 8 kB each."""
+"""From the first to the last of one bitmap on the wire: at most 64 containers of 8 kB each."""
 _RANGE_BYTES: Final = 48
 _BATCH_BYTES: Final = 24
 
@@ -161,19 +161,25 @@ def as_data(vector: AckVector) -> Mapping[str, object]:
     }
 
 
+def bitmap_pieces(bitmap: BitMap) -> Iterator[BitMap]:
+    """The bitmap in pieces that span :data:`BITMAP_POSITIONS_MAX` at most, compact."""
+    rank = 0
+    while rank < len(bitmap):
+        low = bitmap[rank]
+        piece = bitmap & BitMap(range(low, min(low + BITMAP_POSITIONS_MAX, 1 << 32)))
+        rank += len(piece)
+        piece.run_optimize()
+        yield piece
+
+
 def _pieces(acks: OriginAcks) -> Iterator[tuple[OriginAcks, int]]:
     """The acks in pieces that are small against a part, each with about its encoded bytes."""
     for each in acks.ranges:
         yield OriginAcks(acks.incarnation, ranges=[each]), _RANGE_BYTES
     for ledger, bitmap in acks.positions.by_ledger():
-        low, last = bitmap.min(), bitmap.max()
-        while low <= last:
-            entries = bitmap & BitMap(range(low, low + BITMAP_POSITIONS_MAX))
-            if entries:
-                entries.run_optimize()
-                positions = PositionSet()
-                positions.add_entries(ledger, entries)
-                yield OriginAcks(acks.incarnation, positions=positions), len(entries.serialize())
-            low += BITMAP_POSITIONS_MAX
+        for entries in bitmap_pieces(bitmap):
+            positions = PositionSet()
+            positions.add_entries(ledger, entries)
+            yield OriginAcks(acks.incarnation, positions=positions), len(entries.serialize())
     for position, indexes in acks.batches.items():
         yield OriginAcks(acks.incarnation, batches={position: indexes}), _BATCH_BYTES + len(indexes.serialize())

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from pyroaring import BitMap
 
 from snapshots import markers_pb2 as pb
-from snapshots.ack_vector import BITMAP_POSITIONS_MAX, AckVector, OriginAcks, merged_ranges
+from snapshots.ack_vector import BITMAP_POSITIONS_MAX, AckVector, OriginAcks, bitmap_pieces, merged_ranges
 from snapshots.errors import MarkerCorrupt
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
@@ -329,8 +329,9 @@ def _acks_to_wire(origin: str, acks: OriginAcks) -> pb.OriginAcks:
             for after, upto in acks.ranges
         ],
         ledgers=[
-            pb.LedgerAcks(ledger_id=ledger, entries=_bitmap_to_wire(entries))
+            pb.LedgerAcks(ledger_id=ledger, entries=piece.serialize())
             for ledger, entries in acks.positions.by_ledger()
+            for piece in bitmap_pieces(entries)
         ],
         parts=[
             pb.PartAcks(message_id=_position_to_wire(position), indexes=_bitmap_to_wire(acks.batches[position]))

@@ -73,6 +73,9 @@ HOSTILE: dict[str, Any] = {
     "batches that are nowhere": update(acks=own(batches=ODD_BATCHES)),
     "batches of a peer that are nowhere": update(origin="b", acks=OriginAcks(7, batches=ODD_BATCHES)),
     "all of a peer": update(origin="b", acks=OriginAcks(7, ranges=[(BEFORE_ALL, LAST)])),
+    "an entry of a peer that never comes": update(
+        origin="b", acks=OriginAcks(7, positions=PositionSet([Position(2**64 - 1, 2**32 - 1)]))
+    ),
     "an incarnation to come": update(origin="b", acks=OriginAcks(2**64 - 1, ranges=[(BEFORE_ALL, LAST)])),
     "an origin without a name": update(origin="", acks=OriginAcks(7, ranges=[(BEFORE_ALL, LAST)])),
     "properties of 140 kB": update("other", 2, whole=True, properties={"k" * 70_000: "v" * 70_000, "": ""}),

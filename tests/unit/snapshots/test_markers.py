@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshots import markers_pb2 as pb
+from snapshots.ack_vector import BITMAP_POSITIONS_MAX, AckVector, OriginAcks
 from snapshots.errors import MarkerCorrupt
 from snapshots.markers import (
+    GENERATION_MAX,
     FailoverEpoch,
     LocalSnapshot,
     Marker,
@@ -21,11 +23,12 @@ from snapshots.markers import (
     encode_marker,
 )
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 names = st.text(max_size=20)
 positions = st.builds(Position, st.integers(0, 2**64 - 1), st.integers(-1, 2**63 - 1))
 vectors = st.dictionaries(names, positions, max_size=4)
-updates = st.builds(SubscriptionUpdate, names, vectors, st.integers(0, 2**64 - 1))
+updates = st.builds(SubscriptionUpdate, names, vectors, st.integers(0, GENERATION_MAX))
 markers = st.one_of(
     st.builds(SnapshotRequest, names, names),
     st.builds(SnapshotResponse, names, names, positions, vectors, names),
@@ -102,6 +105,18 @@ def test_an_answer_of_a_broker_that_knows_no_vector_is_read() -> None:
     assert response == SnapshotResponse("1", "eu-west", Position(3, 4), {}, "")
 
 
+@pytest.mark.parametrize("entries", [(0, BITMAP_POSITIONS_MAX), (7, 5_000_000, 2**32 - 1)])
+def test_acknowledgements_far_apart_in_one_ledger_travel(entries: tuple[int, ...]) -> None:
+    """A reader refuses a bitmap that spans too much, so none such is written."""
+    positions = PositionSet(Position(3, entry) for entry in entries)
+    told = SubscriptionsUpdate(
+        (SubscriptionUpdate("a", {}, 1, AckVector({"us-east": OriginAcks(7, positions=positions)})),)
+    )
+    assert decode_marker(*encode_marker(told)) == told
+    (part,) = (part for part, _ in told.updates[0].acks.parts())
+    assert part == told.updates[0].acks
+
+
 def _update_in_update_in_update() -> bytes:
     inner = pb.ReplicatedSubscriptionsUpdate(subscription_name="c")
     middle = pb.ReplicatedSubscriptionsUpdate(subscription_name="b", more=[inner])
@@ -111,6 +126,10 @@ def _update_in_update_in_update() -> bytes:
 def _cluster_twice() -> bytes:
     item = pb.ClusterMessageId(cluster="x", message_id=pb.MarkersMessageIdData(ledger_id=1, entry_id=1))
     return pb.ReplicatedSubscriptionsUpdate(subscription_name="a", clusters=[item, item]).SerializeToString()
+
+
+def _generation_too_high() -> bytes:
+    return pb.ReplicatedSubscriptionsUpdate(subscription_name="a", generation=GENERATION_MAX + 1).SerializeToString()
 
 
 def _entry_too_high() -> bytes:
@@ -130,6 +149,7 @@ def _entry_too_high() -> bytes:
         (MarkerType.LOCAL_SNAPSHOT, _entry_too_high(), "9223372036854775808"),
         (MarkerType.SUBSCRIPTIONS_UPDATE, _update_in_update_in_update(), "nests"),
         (MarkerType.SUBSCRIPTIONS_UPDATE, _cluster_twice(), "twice"),
+        (MarkerType.SUBSCRIPTIONS_UPDATE, _generation_too_high(), "generation 4611686018427387905"),
     ],
 )
 def test_a_broken_marker_is_refused_with_its_reason(marker_type: int, payload: bytes, message: str) -> None:
