@@ -9,8 +9,9 @@
    entries by their position there, with the mappings that point to that cluster between them. Then
 
    - an entry is reordered if the one of its origin before it has a higher origin position;
-   - a mapping "local L, peer P, remote R" is wrong if something in P's log up to R lies after L at home, or nowhere:
+   - a mapping "local L, peer P, remote R" is wrong if some message in P's log up to R lies after L at home, or nowhere:
      if the running maximum of the positions at home, "nowhere" being higher than all, is past L where it stands.
+     Markers are never consumed, so a mapping promises nothing of them.
 
 Everything is sums, a grouping and two windows over one order, so that Spark spills where memory is short.
 """
@@ -150,9 +151,12 @@ def ordered(
     rows = _mapping_rows(spark, mappings, scope)
     for at in clusters:
         positions = [
-            F.struct(
-                F.coalesce(f"ledger_{number}", F.lit(_NOWHERE)).alias("ledger"),
-                F.coalesce(f"entry_{number}", F.lit(_NOWHERE)).alias("entry"),
+            F.when(
+                F.col("kind") == "message",
+                F.struct(
+                    F.coalesce(f"ledger_{number}", F.lit(_NOWHERE)).alias("ledger"),
+                    F.coalesce(f"entry_{number}", F.lit(_NOWHERE)).alias("entry"),
+                ),
             ).alias(f"position_{number}")
             for number in clusters
         ]

@@ -236,6 +236,13 @@ def test_local_markers_are_no_part_of_what_a_mapping_promises(spark: Any, cluste
     assert faults(clusters.verify(spark)) == {}
 
 
+def test_markers_that_others_wrote_are_no_part_of_what_a_mapping_promises(spark: Any, clusters: Clusters) -> None:
+    # It is in eu-west's log before the mapped place, and not yet in us-east's: nobody will ever consume it.
+    clusters.eu.publish(marker_entry(10), kind=BlockKind.MARKERS)
+    clusters.us.map(Position(3, 9), "eu-west", Position(3, 10))
+    assert faults(clusters.verify(spark)) == {"missing": 1}
+
+
 def test_a_message_acknowledged_on_one_side_only_is_a_mismatch(spark: Any, clusters: Clusters) -> None:
     clusters.us.subscribe("s", Position(3, 2), batch_acks={Position(3, 5): [0]})
     clusters.eu.subscribe("s", BEFORE_ALL, ranges=((Position(3, 2), Position(3, 4)),))
