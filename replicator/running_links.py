@@ -9,7 +9,7 @@ on the logs ends in the same turn of the event loop in which the new one's begin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
@@ -25,11 +25,15 @@ def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
 
 
 class RunningLinks:
-    """The links that leave ``engine``'s cluster. ``index`` is told how far their topics are."""
+    """The links that leave ``engine``'s cluster. ``index`` is told how far their topics are, and ``on_lost_copy`` of
+    topics of which a destination has less than it had."""
 
-    def __init__(self, engine: Engine, index: LinkIndex | None = None) -> None:
+    def __init__(
+        self, engine: Engine, index: LinkIndex | None = None, on_lost_copy: Callable[[str], None] | None = None
+    ) -> None:
         self._engine = engine
         self._index = index
+        self._on_lost_copy = on_lost_copy
         self._running: dict[str, Link] = {}
 
     def __iter__(self) -> Iterator[Link]:
@@ -66,6 +70,13 @@ class RunningLinks:
                 link.nudge()
 
     def _start(self, route: Route, address: str) -> Link:
-        link = Link(self._engine, route.link.destination, address, route=route, index=self._index)
+        link = Link(
+            self._engine,
+            route.link.destination,
+            address,
+            route=route,
+            index=self._index,
+            on_lost_copy=self._on_lost_copy,
+        )
         link.start()
         return link

@@ -215,7 +215,7 @@ class Worker:
         )
         self._index.start()
         self._sync.start()
-        self._links = RunningLinks(engine, self._index)
+        self._links = RunningLinks(engine, self._index, on_lost_copy=self._sync.tell_all)
         await self._links.change(topology)
         self._sources.replace(incoming(topology, name))
         self._failover = FailoverService(engine, _addresses(topology), index=self._index)

@@ -26,7 +26,12 @@ class Cluster(Node):
     """A cluster whose links are started one by one."""
 
     def link_to(self, other: Node, address: str = "") -> Link:
-        link = Link(self.engine, other.engine.cluster, address or other.server.address)
+        link = Link(
+            self.engine,
+            other.engine.cluster,
+            address or other.server.address,
+            on_lost_copy=self.sync.tell_all,
+        )
         self.links.append(link)
         link.start()
         return link

@@ -62,7 +62,8 @@ class Link:
     """Copies from ``engine`` to the worker of cluster ``to`` at ``address``, as ``route`` says; without one, the own
     messages of all topics.
 
-    ``index`` is told how far the topics are; ``on_state`` of the link's state when it changes: ``connecting``,
+    ``index`` is told how far the topics are; ``on_lost_copy`` of a topic of which the destination has less than it had,
+    whenever that is found out; ``on_state`` of the link's state when it changes: ``connecting``,
     ``copying``, ``idle``, ``paused`` or ``failed``.
     """
 
@@ -74,6 +75,7 @@ class Link:
         *,
         route: Route | None = None,
         index: LinkIndex | None = None,
+        on_lost_copy: Callable[[str], None] | None = None,
         on_state: Callable[[Link], None] | None = None,
     ) -> None:
         self.engine = engine
@@ -84,7 +86,7 @@ class Link:
         self.detail = ""
         self.figures = LinkFigures()
         self._on_state = on_state
-        self._topics = LinkTopics(engine, self.route, index)
+        self._topics = LinkTopics(engine, self.route, index, on_lost_copy)
         self._copier = self._topics.copier
         self._work = asyncio.Event()
         self._sent = asyncio.Event()

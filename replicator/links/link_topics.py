@@ -7,7 +7,7 @@ stopped is looked at again on every connection and every few seconds, and report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -49,7 +49,13 @@ class CopyDeleter(Protocol):
 class LinkTopics:
     """Of the link that ``route`` describes, out of ``engine``."""
 
-    def __init__(self, engine: Engine, route: Route, index: LinkIndex | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        route: Route,
+        index: LinkIndex | None = None,
+        on_lost_copy: Callable[[str], None] | None = None,
+    ) -> None:
         self.copier = Copier()
         self.memory = LinkMemory(engine, route.link.key)
         self.starts = Starts(engine, route)
@@ -62,6 +68,7 @@ class LinkTopics:
         self._engine = engine
         self._route = route
         self._index = index
+        self._on_lost_copy = on_lost_copy
         self._holder = f"link to {route.link.destination}" + (f" ({route.link.name})" if route.link.name else "")
         link = route.link
         self._quota = HoldQuota(link.hold_bytes, link.hold_seconds, link.on_hold_exceeded)
@@ -183,7 +190,7 @@ class LinkTopics:
                 continue
             gap = self._gap(topic, there.get(name, {}))
             if gap is None:
-                starts[name] = self.starts.start(topic, there.get(name, {}))
+                starts[name] = self._start(topic, there.get(name, {}), self.memory.mark(topic.topic_id))
             else:
                 gaps[name] = gap
                 starts[name] = Start(self.memory.mark(topic.topic_id))
@@ -256,6 +263,7 @@ class LinkTopics:
         gap = self._gap(topic, there)
         if gap is None and (before := self.gap_of(name)) is not None and before.kind == "trimmed":
             gap = self._still_missing(topic, there, before)
+        mark = self.memory.mark(topic.topic_id)
         if gap is not None:
             if policy not in (SKIP_AND_RECORD, COPY_ANEW) or not gap.allows(policy):
                 self.halt(name, gap.detail, gap)
@@ -275,9 +283,19 @@ class LinkTopics:
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
-        self.copier.on_resumed(name, self.starts.start(topic, there))
+        self.copier.on_resumed(name, self._start(topic, there, mark))
         self._hold(name)
         return True
+
+    def _start(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> Start:
+        """Where copying starts. A destination that had all up to ``mark`` and has less now lost more than the copy: what
+        its own consumers had acknowledged. Others know of it, and are to tell."""
+        start = self.starts.start(topic, there)
+        if self._on_lost_copy is not None and self.starts.carried_between(topic, start.read, mark):
+            link = self._route.link
+            log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
+            self._on_lost_copy(topic.name)
+        return start
 
     def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
         """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""

@@ -81,6 +81,16 @@ class Starts:
             },
         )
 
+    def carried_between(self, topic: Topic, after: Position, upto: Position) -> bool:
+        """Whether the link carries, or carried before it was trimmed, any entry in (``after``, ``upto``]."""
+        if after < upto and after < topic.log.trimmed:
+            return True
+        while after < upto:
+            found, after = topic.read_blocks(after, upto, bytes_max=1, origins=self._route.origins, verify=False)
+            if found:
+                return True
+        return False
+
     def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:
         """The local position above which everything of an origin is that the destination does not have."""
         if origin == self._engine.cluster:
