@@ -288,8 +288,8 @@ class LinkTopics:
         return True
 
     def _start(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> Start:
-        """Where copying starts. A destination that had all up to ``mark`` and has less now lost more than the copy: what
-        its own consumers had acknowledged. Others know of it, and are to tell."""
+        """Where copying starts. If the destination had all up to ``mark`` and has less now, it lost also what its own
+        consumers had acknowledged: others know of it, and are to tell."""
         start = self.starts.start(topic, there)
         if self._on_lost_copy is not None and self.starts.carried_between(topic, start.read, mark):
             link = self._route.link
