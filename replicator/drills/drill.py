@@ -25,10 +25,11 @@ from rich.progress import Progress as ProgressBars
 from replicator.database import DatabaseError
 from replicator.drills import canary
 from replicator.drills.compare import render_comparison, render_runs
-from replicator.drills.errors import DrillError, InputError
+from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
 from replicator.drills.input import Flights, InputMessage, InputSource, JsonLines
 from replicator.drills.judge import EXACT
 from replicator.drills.measures import measure
+from replicator.drills.own_databases import check_databases
 from replicator.drills.report import build_report, render_table, write, write_json
 from replicator.drills.run_store import StorePlace, find_place, new_run, opened_store
 from replicator.drills.scenarios import catalog
@@ -96,7 +97,7 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`.
     """
     source = _input(options)
-    jobs = _jobs(options)
+    jobs, left_out = plan_jobs(options)
     count = source.check()
     place = find_place(options.store, options.out_dir, jobs[0].setting.topology)
     for job in jobs:
@@ -113,11 +114,13 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
         result = reports[0]
         where = options.out_dir / "report.html"
     else:
-        result = {"passed": all(report["passed"] for report in reports), "runs": reports}
+        result = {"passed": all(report["passed"] for report in reports), "runs": reports, "left_out": left_out}
         where = options.out_dir / "report.json"
         write_json(result, where)
         if not options.quiet:
             console.print(render_runs(reports))
+            for reason in left_out:
+                console.print(f"left out: {reason}", style="dim", markup=False, highlight=False)
             if options.sync == BOTH and len(reports) == len(SYNC_MODES):
                 console.print(render_comparison((reports[0], reports[1]), SYNC_MODES))
     if options.json_path is not None:
@@ -135,8 +138,8 @@ def _verdict_line(report: Mapping[str, Any]) -> str:
 # What is asked for.
 
 
-def _jobs(options: DrillOptions) -> list[_Job]:
-    """Every run, all of them checked before the first one starts."""
+def plan_jobs(options: DrillOptions) -> tuple[list[_Job], list[str]]:
+    """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
     subscriptions = parse_subscriptions(options.subscriptions)
     if options.links not in ("both-ways", "one-way"):
         raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
@@ -146,7 +149,8 @@ def _jobs(options: DrillOptions) -> list[_Job]:
     modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
     topology = _topology(options)
     several = len(scenarios) * len(modes) > 1
-    jobs = []
+    jobs: list[_Job] = []
+    left_out: list[str] = []
     for scenario in scenarios:
         for mode in modes:
             name = scenario.name if mode is None or len(modes) == 1 else f"{scenario.name}-{mode}"
@@ -158,15 +162,25 @@ def _jobs(options: DrillOptions) -> list[_Job]:
                 one_way=options.links == "one-way",
                 sync_mode=mode,
             )
-            jobs.append(_job(options, setting, subscriptions))
-    return jobs
+            try:
+                jobs.append(_job(options, setting, subscriptions))
+            except ScenarioImpossible as error:
+                if options.scenario != catalog.ALL:
+                    raise
+                left_out.append(f"{scenario.name}: {error}")
+    if not jobs:
+        raise DrillError(f"no scenario can be run: {left_out[0]}")
+    return jobs, left_out
 
 
 def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> _Job:
     name = f"{setting.scenario.name}-{options.seed}-{time.time_ns() // 1_000_000}"
     namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
     topic = canary.canary_topic(namespace, name)
-    return _Job(setting, subscriptions, choose_cast(make_topology(setting), setting.scenario, topic), topic)
+    topology = make_topology(setting)
+    if Need.DATABASES in setting.scenario.needs:
+        check_databases(topology)
+    return _Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic)
 
 
 def _scenarios(options: DrillOptions) -> list[Scenario]:
@@ -176,8 +190,6 @@ def _scenarios(options: DrillOptions) -> list[Scenario]:
         found = [against_running(scenario) if is_running else scenario]
     elif is_running:
         found = [each for each in catalog.usable_against_running() if options.all_clients or not each.moves_everybody]
-    elif options.links == "one-way":
-        found = [each for each in catalog.SCENARIOS.values() if Need.LINK_BACK not in each.needs]
     else:
         found = list(catalog.SCENARIOS.values())
     if is_running and not options.all_clients and any(each.moves_everybody for each in found):

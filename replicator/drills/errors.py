@@ -11,5 +11,9 @@ class InputError(DrillError):
     """Input that cannot be replayed; names the file, and the line and field where there is one."""
 
 
-class NoPair(DrillError):
-    """The topology has no two clusters that the drill could move between."""
+class ScenarioImpossible(DrillError):
+    """The topology has not what the scenario needs; with ``--scenario all`` it is left out."""
+
+
+class NoPair(ScenarioImpossible):
+    """The topology has not the clusters and links that the scenario needs."""

@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from replicator.drills.errors import DrillError
+from replicator.drills.errors import ScenarioImpossible
 from replicator.embedded_postgres import EmbeddedPostgres
 from replicator.topology import EMBEDDED, Topology
 
 
+def check_databases(topology: Topology) -> None:
+    """Raises :class:`ScenarioImpossible` for a database that is not the drill's to stop."""
+    for cluster in topology.clusters:
+        if cluster.database != EMBEDDED:
+            raise ScenarioImpossible(
+                f"{topology.path}: clusters.{cluster.name}.database: --scenario postgres-down stops the database, and "
+                f"a server that the drill did not start is left alone; write `{EMBEDDED}`"
+            )
+
+
 class OwnDatabases:
-    """One server for each cluster of the topology, all of which must have ``database: embedded``."""
+    """One server for each cluster of a topology that :func:`check_databases` lets through."""
 
     def __init__(self, topology: Topology) -> None:
-        for cluster in topology.clusters:
-            if cluster.database != EMBEDDED:
-                raise DrillError(
-                    f"{topology.path}: clusters.{cluster.name}.database: --scenario postgres-down stops the "
-                    f"database, and a server that the drill did not start is left alone; write `{EMBEDDED}`"
-                )
         self._topology = topology
         self._servers = {cluster.name: EmbeddedPostgres(cluster.data) for cluster in topology.clusters}
         self._urls: dict[str, str] = {}

@@ -53,7 +53,8 @@ def choose_cast(topology: Topology, scenario: Scenario, topic: str | None = None
                 bystander = _bystander(topology, primary, secondary, topic)
                 if bystander is not None or Need.THREE_CLUSTERS not in scenario.needs:
                     return Cast(primary, secondary, bystander, both_ways)
-    raise NoPair(f"{topology.path}: links: {_missing(scenario)}")
+    where = f"{topology.path}: links: " if topology.path else ""
+    raise NoPair(f"{where}{_missing(scenario)}")
 
 
 def _linked(topology: Topology, source: str, destination: str, topic: str | None) -> bool:

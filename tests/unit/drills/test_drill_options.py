@@ -1,0 +1,149 @@
+"""What a drill is asked for is checked before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replicator.drills import canary
+from replicator.drills.compare import comparison
+from replicator.drills.drill import DrillOptions, plan_jobs
+from replicator.drills.errors import DrillError
+from replicator.drills.run_store import digest_of, find_place
+from replicator.drills.stage import make_topology
+from replicator.drills.subscriptions import ALL_KINDS, LeftForLater, parse_subscriptions
+from replicator.topology import EMBEDDED, Cluster, Link, Topology, dump
+
+OPTIONS = DrillOptions(messages=1000)
+
+
+def topology(*links: Link, database: str = EMBEDDED) -> Topology:
+    clusters = tuple(
+        Cluster.model_validate(
+            {"name": name, "address": f"127.0.0.1:{7000 + n}", "data": f"/data/{name}", "database": database}
+        )
+        for n, name in enumerate("ab")
+    )
+    return Topology(clusters, links)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "regions.yaml"
+    path.write_text(dump(topology(Link("a", "b"), Link("b", "a"))))
+    return path
+
+
+def test_every_kind_of_subscription_is_tested_by_default_and_each_is_left_out_of_order_but_the_cumulative_one() -> None:
+    tested = parse_subscriptions("all")
+    assert [each.kind for each in tested] == list(ALL_KINDS)
+    assert {each.kind for each in tested if each.left_for_later is LeftForLater.NOTHING} == {"exclusive"}
+    assert {each.kind for each in tested if each.batch_index_acks} == {"batch-index"}
+    assert [each.kind for each in parse_subscriptions("shared, exclusive")] == ["exclusive", "shared"]
+    with pytest.raises(DrillError, match="'durable' is not known; there are: all, exclusive"):
+        parse_subscriptions("shared,durable")
+
+
+def test_several_runs_have_directories_of_their_own() -> None:
+    (single,) = plan_jobs(OPTIONS)[0]
+    assert single.setting.out_dir == Path("drill-report")
+    assert [job.setting.out_dir.name for job in plan_jobs(replace(OPTIONS, sync="both"))[0]] == [
+        "kill-primary-exact",
+        "kill-primary-mark-delete",
+    ]
+    every = plan_jobs(replace(OPTIONS, scenario="all"))[0]
+    assert len({job.setting.out_dir for job in every}) == len(every) == 11
+    assert [len(make_topology(job.setting).clusters) for job in every if job.scenario.name == "mesh-lose-one"] == [3]
+
+
+def test_the_mode_of_sync_is_in_the_topology_of_the_run() -> None:
+    exact, mark_delete = plan_jobs(replace(OPTIONS, sync="both"))[0]
+    assert make_topology(exact.setting).sync.mode == "exact"
+    assert make_topology(mark_delete.setting).sync.mode == "mark-delete"
+
+
+def test_of_all_scenarios_those_that_the_topology_cannot_have_are_left_out_and_named(file: Path) -> None:
+    jobs, left_out = plan_jobs(replace(OPTIONS, scenario="all", links="one-way"))
+    names = {job.scenario.name for job in jobs}
+    assert {"kill-primary", "partition", "move"} <= names
+    assert {line.partition(":")[0] for line in left_out} == {"kill-each", "planned", "failback", "mesh-lose-one"}
+    _, left_out = plan_jobs(replace(OPTIONS, scenario="all", topology_file=file))
+    assert len(left_out) == 1
+    assert left_out[0].startswith(f"mesh-lose-one: {file}: links: no three clusters")
+
+
+def test_a_database_that_is_not_the_drills_is_not_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "regions.yaml"
+    path.write_text(dump(topology(Link("a", "b"), Link("b", "a"), database="postgresql://u:secret@db/x")))
+    with pytest.raises(DrillError, match=r"clusters.a.database: --scenario postgres-down stops the database"):
+        plan_jobs(replace(OPTIONS, scenario="postgres-down", topology_file=path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"links": "sideways"}, "--links is both-ways or one-way"),
+        ({"sync": "some"}, "--sync is exact, mark-delete or both"),
+        ({"scenario": "kill-each", "links": "one-way"}, "linked both ways"),
+        ({"topology_file": "FILE", "links": "one-way"}, "--links goes with the drill's own clusters"),
+        ({"topology_file": "FILE", "scenario": "mesh-lose-one"}, "no three clusters"),
+        ({"topology_file": "FILE", "against_file": "FILE"}, "give one of them"),
+        ({"against_file": "FILE", "scenario": "kill-primary"}, "starts, stops or kills workers"),
+        ({"against_file": "FILE", "scenario": "planned"}, "add --all-clients"),
+        ({"against_file": "FILE", "sync": "exact"}, "sync as they were started"),
+        ({"against_file": "FILE", "namespace": "public"}, "--namespace: namespace 'public'"),
+        ({"against_file": "FILE", "namespace": "public/../x"}, "--namespace"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(changes: dict[str, str], problem: str, file: Path) -> None:
+    given = {name: file if value == "FILE" else value for name, value in changes.items()}
+    with pytest.raises(DrillError, match=problem) as refused:
+        plan_jobs(replace(OPTIONS, **given))  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_against_a_running_topology_clients_move_by_default_and_topics_are_in_the_canary_namespace(file: Path) -> None:
+    (job,) = plan_jobs(replace(OPTIONS, against_file=file))[0]
+    assert job.scenario.name == "move"
+    assert job.setting.is_running
+    assert job.topic.startswith("persistent://public/canary/replicator-drill-move-")
+    names = [each.scenario.name for each in plan_jobs(replace(OPTIONS, against_file=file, scenario="all"))[0]]
+    assert names == ["move"]
+    everybody = replace(OPTIONS, against_file=file, scenario="all", all_clients=True)
+    assert [each.scenario.name for each in plan_jobs(everybody)[0]] == ["planned", "failback", "move"]
+
+
+def test_topics_of_others_in_the_canary_namespace_are_told_from_drills() -> None:
+    ours = canary.canary_topic("public/canary", "move-1")
+    assert canary.foreign_topics([ours, "persistent://public/canary/orders"]) == ["persistent://public/canary/orders"]
+
+
+def test_runs_are_kept_where_it_is_said_else_with_the_first_cluster_else_beside_the_report() -> None:
+    own = topology(Link("a", "b"), database="postgresql://u:secret@db/x")
+    out = Path("out")
+    assert find_place(None, out, None).data == out / "runs"
+    assert find_place("there", out, own).data == Path("there/runs")
+    assert find_place("postgresql://u:secret@db/y", out, own).setting.endswith("/y")
+    assert find_place(None, out, own).setting == "postgresql://u:secret@db/x"
+    assert "secret" not in find_place(None, out, own).shown
+
+
+def test_the_digest_of_a_topology_is_of_its_shape() -> None:
+    both = topology(Link("a", "b"), Link("b", "a"))
+    elsewhere = replace(
+        both, clusters=tuple(each.model_copy(update={"address": "127.0.0.1:9"}) for each in both.clusters)
+    )
+    assert digest_of(both) == digest_of(elsewhere)
+    assert digest_of(both) != digest_of(topology(Link("a", "b")))
+
+
+def test_two_reports_are_compared_figure_by_figure_and_subscription_by_subscription() -> None:
+    one = {"passed": True, "repeated": 1, "sync_lag_ms": {"p99": 1.5}, "subscriptions": [{"name": "s", "repeated": 1}]}
+    other = {"passed": True, "repeated": 9, "subscriptions": [{"name": "s", "repeated": 9}, {"name": "t"}]}
+    rows = {name: (first, second) for name, first, second in comparison((one, other))}
+    assert rows["repeated"] == (1, 9)
+    assert rows["sync_lag_ms.p99"] == (1.5, None)
+    assert rows["s: repeated"] == (1, 9)
+    assert not any(name.startswith("t:") for name in rows)
