@@ -54,6 +54,8 @@ class RunningLinks:
         for key, link in ending.items():  # no await from here on: see above
             link.let_go()
             del self._running[key]
+            if self._index is not None:
+                self._index.link_gone(key)
         before = self._running
         self._running = {}
         for key, (route, address) in wanted.items():
@@ -78,5 +80,6 @@ class RunningLinks:
             index=self._index,
             on_lost_copy=self._on_lost_copy,
         )
+        link.tell_index()  # an index that forgot the one before it knows nothing of topics that do not move
         link.start()
         return link

@@ -40,6 +40,7 @@ from replicator.running_links import RunningLinks, incoming
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology, TopologyError
+from replicator.topology_diff import digest
 from replicator.topology_reload import NotRunning, TopologyReloader
 from snapshots.ack_vector import AckVector
 from snapshots.actions import ControllerSettings
@@ -128,6 +129,8 @@ class Worker:
         assert self._links is not None
         assert self._runner is not None
         self._cluster = topology.cluster(self._cluster.name)
+        if self._index is not None:
+            self._index.audit("operator", "reload", "topology", {"digest": digest(topology)})
         gone = self._sources.replace(incoming(topology, self._cluster.name))
         end_streams(self._runner.app, gone)
         await self._links.change(topology)
@@ -192,7 +195,9 @@ class Worker:
     async def _open_store(self, data: Path) -> None:
         if self._engine is None:
             settings = EngineSettings(
-                store_bytes_max=self._reloader.topology.store.size_max, policies=self._cluster.policies.topic_policies()
+                store_bytes_max=self._reloader.topology.store.size_max,
+                policies=self._cluster.policies.topic_policies(),
+                maintained=False,
             )
             self._engine = await Engine.open(data, cluster=self._cluster.name, settings=settings)
 
@@ -217,6 +222,7 @@ class Worker:
         self._sync.start()
         self._links = RunningLinks(engine, self._index, on_lost_copy=self._sync.tell_all)
         await self._links.change(topology)
+        engine.maintenance.start()  # not before the links hold back what they have not copied
         self._sources.replace(incoming(topology, name))
         self._failover = FailoverService(engine, _addresses(topology), index=self._index)
         self._failover.close_gate()

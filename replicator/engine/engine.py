@@ -53,6 +53,9 @@ class EngineSettings:
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
     maintenance_seconds: float = INTERVAL_SECONDS
     """Between two passes that expire messages, check backlogs and trim logs."""
+    maintained: bool = True
+    """Whether passes begin when the engine is open. Else whoever opens it starts them, when all are there who hold
+    logs back."""
     policies: TopicPolicies = field(default_factory=TopicPolicies)
     """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
 
@@ -115,7 +118,8 @@ class Engine:
         except BaseException:
             await engine.close()
             raise
-        engine.maintenance.start()
+        if settings.maintained:
+            engine.maintenance.start()
         return engine
 
     async def _finish_what_was_begun(self) -> None:

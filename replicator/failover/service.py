@@ -58,9 +58,10 @@ log = structlog.get_logger(__name__)
 
 
 class EpochIndex(Protocol):
-    """Where epochs are indexed for people; nothing is read from it to work (invariant 9)."""
+    """Where epochs and what operators did are indexed for people; nothing is read from it to work (invariant 9)."""
 
     def failover_epoch(self, record: FailoverEpoch) -> None: ...
+    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
 class FailoverService:
@@ -302,6 +303,7 @@ class FailoverService:
         """Fence this cluster for a planned switch; returns its topics when nobody changes them any more."""
         until_ms = _now_ms() + min(lease_ms, HOLD_MS_MAX)
         self._run_gates(self._core.hold_clients(operation, target, expected, until_ms, keep_consumers=keep_consumers))
+        self._audit("failover hold", self.engine.cluster, target=target)
         self.engine.admission.dispatch_paused = not keep_consumers
         await self._gatekeeper.settled(operation)
         held = 0
@@ -316,7 +318,14 @@ class FailoverService:
         self._core.renew(operation, _now_ms() + min(lease_ms, HOLD_MS_MAX))
 
     def release(self, operation: str) -> None:
-        self._run_gates(self._core.release(operation))
+        actions = self._core.release(operation)
+        if actions:
+            self._audit("failover release", self.engine.cluster)
+        self._run_gates(actions)
+
+    def _audit(self, action: str, cluster: str, **detail: Any) -> None:
+        if self._index is not None:
+            self._index.audit("operator", action, f"cluster {cluster}", detail or None)
 
     async def propose(
         self, *, kind: str, homes: Sequence[str], expected: Precedence, keep_consumers: bool
@@ -339,6 +348,7 @@ class FailoverService:
             except SwitchImpossible as error:  # since the coordinator looked
                 raise EpochConflict(str(error)) from None
             self._core.propose(record, expected)
+            self._audit(f"failover {kind}", record.target, source=record.source, epoch=record.epoch, homes=list(homes))
             switch = {"record": as_json(record), "marks": self._gatekeeper.marks_of(record.source)}
             await self._remember(SWITCHES, record.record_id, switch)
             await self._save(record)

@@ -77,6 +77,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._changes = Changes()
+        self.gone_links: dict[str, None] = {}
+        """Whose rows in the database are to be deleted, before what waits is written."""
         self.deleted_topics: dict[str, None] = {}
         """Whose rows in the database are to be deleted, before what waits is written."""
         self._stale: set[str] = set()
@@ -96,6 +98,13 @@ class Waiting:
 
     def link(self, state: LinkState) -> None:
         self._of(state.topic).links[state.link_key, state.topic] = state
+
+    def link_gone(self, link_key: str) -> None:
+        """What is known of that link is outdated; what comes after this is of one that begins anew."""
+        rows = self._changes.links
+        for key in [key for key in rows if key[0] == link_key]:
+            del rows[key]
+        self.gone_links[link_key] = None
 
     def epoch(self, epoch: FailoverEpoch) -> None:
         self._changes.epochs[epoch.epoch] = epoch
@@ -120,6 +129,7 @@ class Waiting:
         """Drop what the worker can give again."""
         self._changes = Changes(epochs=self._changes.epochs, audit=self._changes.audit)
         self.deleted_topics.clear()
+        self.gone_links.clear()
         self._stale.clear()
 
     def take(self) -> Changes:
@@ -131,6 +141,7 @@ class Waiting:
         """What was taken could not be written; newer rows, and topics deleted since, go before it."""
         self._drop_stale()
         older, newer = taken.without(self.deleted_topics), self._changes
+        older.links = {key: row for key, row in older.links.items() if key[0] not in self.gone_links}
         self._changes = Changes(
             {**older.mappings, **newer.mappings},
             {**older.states, **newer.states},

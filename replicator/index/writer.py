@@ -201,6 +201,13 @@ class IndexWriter:
         self._waiting.link(LinkState(link_key, topic, state, acknowledged, backlog_entries, detail))
         self._note()
 
+    def link_gone(self, link_key: str) -> None:
+        """The link was taken away, or is another one from now on, which tells anew how far its topics are."""
+        if self._behind:
+            return  # everything is written anew, and what is not written then is deleted
+        self._waiting.link_gone(link_key)
+        self._note()
+
     def failover_epoch(
         self,
         record: markers.FailoverEpoch,
@@ -272,7 +279,7 @@ class IndexWriter:
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS_MAX):
                 async with self.writing:
-                    await self._delete_topics()
+                    await self._delete_gone()
                     await self.extents.write(self.repository(), topic=topic)
                 return await ask(self.repository())
         except (TimeoutError, ExtentsCorrupt) as error:
@@ -372,10 +379,10 @@ class IndexWriter:
 
     async def _write_waiting(self) -> None:
         """What comes while it writes is left to the next time, when more has been gathered."""
-        await self._delete_topics()
+        await self._delete_gone()
         batches = len(self._waiting)
         while batches > 0:
-            await self._delete_topics()
+            await self._delete_gone()
             changes = self._waiting.take()
             if not changes:
                 return
@@ -387,8 +394,13 @@ class IndexWriter:
                 self._waiting.give_back(changes)
                 raise
 
-    async def _delete_topics(self) -> None:
-        """What waits after this may be of topics that were made anew, so it must not be written before."""
+    async def _delete_gone(self) -> None:
+        """What waits after this may be of topics and links that were made anew, so it must not be written before."""
+        while self._waiting.gone_links:
+            key = next(iter(self._waiting.gone_links))
+            async with asyncio.timeout(WRITE_SECONDS_MAX):
+                await self.repository().delete_link(key)
+            self._waiting.gone_links.pop(key, None)
         while topics := self._waiting.take_deleted_topics():
             try:
                 async with asyncio.timeout(WRITE_SECONDS_MAX):

@@ -151,10 +151,12 @@ class Link:
 
     async def pause(self) -> None:
         """Copy nothing, and hold back what is not copied, until :meth:`resume`; also over a restart."""
+        self._topics.audit("pause")
         await self._topics.memory.set_paused(True)
         self._pause_changed.set()
 
     async def resume(self) -> None:
+        self._topics.audit("resume")
         await self._topics.memory.set_paused(False)
         self._pause_changed.set()
         self._nudged.set()
@@ -173,6 +175,7 @@ class Link:
             raise NotResolved(f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}: {gap.detail}")
         if self._transport is None or not self._copier.connected:
             raise NotResolved(f"link {self.key} is not connected ({self.state} {self.detail}): try again when it is")
+        self._topics.audit("resolve", topic=topic_name, policy=policy, kind=gap.kind)
         try:
             await self._settle_topics(self._transport, [topic_name], policy)
         except LinkError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -25,6 +25,8 @@ from replicator.links.starts import Starts
 from snapshots.position import BEFORE_ALL, Position
 
 DELETED_SHOWN_MAX: Final = 1_000
+OPERATOR: Final = "operator"
+"""Who did it, in the audit log: the paths that only operators use do not tell one from another."""
 REFUSED_SECONDS_MIN: Final = 0.05
 """The shortest pause before a topic that was refused twice is tried again."""
 BEING_ASKED: Final = "the destination is being asked what it has of the topic"
@@ -33,11 +35,13 @@ log = structlog.get_logger(__name__)
 
 
 class LinkIndex(Protocol):
-    """Who is told how far a link's topics are; the index in Postgres."""
+    """Who is told how far a link's topics are, and what was done to it; the index in Postgres."""
 
     def link_state(
         self, link_key: str, topic: str, *, state: str, acknowledged: Position, backlog_entries: int, detail: str
     ) -> None: ...
+    def link_gone(self, link_key: str) -> None: ...
+    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
 class CopyDeleter(Protocol):
@@ -308,6 +312,9 @@ class LinkTopics:
         link = self._route.link
         log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
         at_ms = self._engine.writer.wall_clock_ms()
+        if self._index is not None:
+            about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
+            self._index.audit(f"link {link.key}", policy, topic.name, about)
         await self.memory.note_skip(
             {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
         )
@@ -317,6 +324,11 @@ class LinkTopics:
         if self._reported.pop(name, None) is not None:
             link = self._route.link
             log.info("link copies a topic again", cluster=self._engine.cluster, to=link.destination, topic=name)
+
+    def audit(self, action: str, **detail: str) -> None:
+        """An operator did this to the link."""
+        if self._index is not None:
+            self._index.audit(OPERATOR, action, f"link {self._route.link.key}", detail or None)
 
     # How far they are.
 

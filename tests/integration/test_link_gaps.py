@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,20 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
     monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
     monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+
+
+class AuditRecorder:
+    """An index that only hears what was done."""
+
+    def __init__(self) -> None:
+        self.audited: list[tuple[str, str, str]] = []
+
+    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
+        self.audited.append((actor, action, subject))
+
+    def link_state(self, link_key: str, topic: str, **state: Any) -> None: ...
+
+    def link_gone(self, link_key: str) -> None: ...
 
 
 async def trim(made: Web, cluster: str, topic: str = TOPIC) -> None:
@@ -99,9 +113,14 @@ def test_an_operator_makes_a_link_go_over_a_gap_and_it_is_recorded_at_both_ends(
             link = made.links["a>b"]
             with pytest.raises(NotResolved, match="has no gap"):
                 await link.resolve("persistent://public/default/none", "skip-and-record")
+            index = link._topics._index = AuditRecorder()
             await link.resolve(TOPIC, "skip-and-record")
             await eventually(lambda: made.entries("b", "a") == copied + left)
             assert gaps(made) == []
+            assert index.audited == [
+                ("operator", "resolve", "link a>b"),
+                ("link a>b", "skip-and-record", TOPIC),
+            ]
             (skip,) = link.status()["skipped"]
             assert (skip["topic"], skip["kind"], skip["policy"]) == (TOPIC, "trimmed", "skip-and-record")
             assert skip["at_ms"] > 0

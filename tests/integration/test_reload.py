@@ -17,6 +17,7 @@ from engine_support import TOPIC, entries_of, eventually, message, subscribed
 from sqlalchemy import make_url
 from test_apply import topology_of, write
 
+from replicator.database import Database
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
@@ -259,6 +260,74 @@ def test_a_link_that_is_taken_away_and_added_again_goes_on_where_it_was(topology
             await eventually(lambda: us.has("eu-west", published_back), "all of eu-west, once and in order")
 
     run(main)
+
+
+def test_the_index_forgets_a_link_that_is_taken_away_and_has_what_operators_did(
+    topology: Topology, tmp_path: Path
+) -> None:
+    two = only(topology, "us-east", "eu-west")
+
+    async def main() -> None:
+        async with running(two, tmp_path) as regions:
+            us, eu = regions["us-east"], regions["eu-west"]
+            assert us.worker._index is not None
+            index = us.worker._index
+
+            async def topics_of(key: str) -> list[str]:
+                await index.flush()
+                return [state.topic for state in await index.repository().link_states(key)]
+
+            entries = [message(b"%d" % number) for number in range(3)]
+            await (await us.engine.topic(TOPIC)).publish(entries)
+            await eventually(lambda: eu.has("us-east", entries))
+            await us.links["eu-west"].pause()
+            await us.links["eu-west"].resume()
+            us.links["eu-west"].tell_index()
+            assert await topics_of("us-east>eu-west") == [TOPIC]
+            await regions.apply(replace(two, links=(Link("us-east", "eu-west", name="other"),)))
+            assert await topics_of("us-east>eu-west") == []
+            assert await topics_of("us-east>eu-west#other") == [TOPIC], "though it does not move"
+            await regions.apply(two)
+            assert await topics_of("us-east>eu-west#other") == []
+            done = [(each.actor, each.action, each.subject) for each in await index.repository().audit_log()]
+            assert sorted(done) == [
+                ("operator", "pause", "link us-east>eu-west"),
+                ("operator", "reload", "topology"),
+                ("operator", "reload", "topology"),
+                ("operator", "resume", "link us-east>eu-west"),
+            ]
+
+    run(main)
+
+
+def test_nothing_is_trimmed_while_a_worker_starts_and_its_links_do_not_hold_the_log_back_yet(
+    topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database may take longer to be reached than maintenance waits for its first pass."""
+    one = only(topology, "us-east")
+    seen: list[bool] = []
+    start = Database.start
+
+    async def main() -> None:
+        async with running(one, tmp_path) as regions:
+            await regions["us-east"].worker.stop()
+            again = Worker(load_topology(regions.file), "us-east")
+
+            async def looking(database: Database) -> None:
+                assert again._engine is not None
+                seen.append(again._engine.maintenance.running)
+                await start(database)
+
+            monkeypatch.setattr(Database, "start", looking)
+            await again.start()
+            assert again._engine is not None
+            seen.append(again._engine.maintenance.running)
+            await again.stop()
+            monkeypatch.undo()
+            await regions.start("us-east")
+
+    run(main)
+    assert seen == [False, True]
 
 
 def test_a_cluster_that_is_removed_is_cut_off_and_does_not_take_the_file(topology: Topology, tmp_path: Path) -> None:

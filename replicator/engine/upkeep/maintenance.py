@@ -75,6 +75,10 @@ class Maintenance:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
 
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
     async def stop(self) -> None:
         """Returns when nothing is read or trimmed any more."""
         if self._task is not None:
