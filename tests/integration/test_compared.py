@@ -527,3 +527,106 @@ def test_a_seek_on_one_side_gives_the_consumers_of_the_other_everything_from_the
             await in_step(us, eu, 4)
 
     asyncio.run(main())
+
+
+# Where the field's translations fail.
+
+
+def test_a_subscription_that_lags_far_is_kept_in_step_also_after_everybody_was_restarted(tmp_path: Path) -> None:
+    """No message has come since the restart, and its place is far below all that is new."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            positions = [position for _ in range(50) for position in await topic.publish(messages(0, 100))]
+            await having(eu, 5_000)
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            made = us.topic().subscriptions["sub"]
+            await made.acknowledge([Ack(position) for position in positions[10:20]])
+            await in_step(us, eu, 4_990)
+            await made.acknowledge_cumulative(positions[100], None)
+            await in_step(us, eu, 4_899)
+
+    asyncio.run(main())
+
+
+def test_of_a_topic_without_messages_no_position_is_told_and_its_first_message_is_delivered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await having(eu, 0)
+            await quiet(us, eu)
+            there = eu.subscription()
+            assert there is not None
+            assert there.backlog_messages() == 0
+            assert not us.index.mappings
+            assert not eu.index.mappings
+            _, inbox = await taking(eu, 0)
+            await topic.publish(messages(0, 1))
+            await inbox.holds(1)
+            await in_step(us, eu, 1)
+
+    asyncio.run(main())
+
+
+def test_clocks_that_are_hours_apart_and_messages_with_wrong_times_change_nothing(tmp_path: Path) -> None:
+    def dated(number: int) -> bytes:
+        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=10**12 - number * 3_600_000)
+        return encode_entry(metadata, b"%d" % number)
+
+    async def main() -> None:
+        names = ("us-east", "eu-west")
+        hours = {"us-east": 0, "eu-west": -5}
+        settings = {
+            name: EngineSettings(wall_clock_ms=lambda name=name: 10**12 + 3_600_000 * hours[name])  # type: ignore[misc]
+            for name in names
+        }
+        async with (
+            cluster(tmp_path, "us-east", names, settings=settings["us-east"]) as us,
+            cluster(tmp_path, "eu-west", names, settings=settings["eu-west"]) as eu,
+        ):
+            us.link_to(eu)
+            eu.link_to(us)
+            topic = await us.engine.topic(TOPIC)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await having(eu, 0)
+            for start in range(0, 60, 20):
+                await topic.publish([dated(number) for number in range(start, start + 10)])
+                await eu.topic().publish([dated(number) for number in range(start + 10, start + 20)])
+                for node in (us, eu):
+                    await having(node, start + 20)
+                hours["us-east"] -= 2  # set back while they run
+            consumer, inbox = await taking(us, 60)
+            seen = await acknowledged(consumer, inbox, slice(0, 60, 2))
+            await in_step(us, eu, 30)
+            consumer, inbox = await taking(eu, 30)
+            seen += await acknowledged(consumer, inbox)
+            assert sorted(seen) == sorted(numbers(0, 60))
+            await in_step(us, eu, 0)
+
+    asyncio.run(main())
+
+
+def test_a_slow_subscription_that_acknowledges_one_by_one_is_up_to_date_after_hundreds_of_snapshots(
+    tmp_path: Path,
+) -> None:
+    """Its oldest message is never acknowledged, so its mark-delete position stands below every snapshot."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            made = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            positions: list[Position] = []
+            for number in range(100):
+                known = us.sync.counters()["mappings"]
+                positions += await topic.publish(messages(0, 5))
+                await eventually(lambda: us.sync.counters()["mappings"] > known, f"mapping {number}")  # noqa: B023
+            await having(eu, 500)
+            for number in range(499, 399, -7):
+                await made.acknowledge([Ack(positions[number])])
+            await in_step(us, eu, 500 - len(range(499, 399, -7)))
+            assert made.cursor.mark_delete < positions[0]
+
+    asyncio.run(main())
