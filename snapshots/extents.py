@@ -199,6 +199,14 @@ class ExtentTable:
             return run.origin_last
         return Position(run.origin_first.ledger, run.origin_first.entry + local.entry - run.local_first.entry)
 
+    def origin_ledgers(self) -> list[Position]:
+        """Of each ledger of the origin the last position that is here, in order."""
+        if not self._entries:
+            return []
+        ledgers = np.frombuffer(self._origin.starts, np.uint64) >> np.uint64(ENTRY_BITS)
+        lasts = np.flatnonzero(np.concatenate([ledgers[1:] != ledgers[:-1], np.ones(1, np.bool_)]))
+        return [self[int(at)].origin_last for at in lasts]
+
     def floor_local(self, origin: Position) -> Position | None:
         """Where the last entry at or below an origin's position lies here; None if all that is here is above it."""
         at = bisect_right(self._origin.starts, self._origin.floor_key(origin)) - 1

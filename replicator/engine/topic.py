@@ -23,6 +23,7 @@ from replicator.engine.errors import (
     TopicNotFound,
 )
 from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.ledger_ends import HERE
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store import Store, StoredBlock
@@ -84,8 +85,10 @@ class Topic:
         """Its policies hold where the topic has none of its own."""
         self.deleted: TopicNotFound | None = None
         """Set from the moment on at which the topic is being deleted."""
-        self.log = LogIndex(store.trim(record.topic_id).through)
-        self._trimmed_in_store = self.log.trimmed
+        trimmed = store.trim(record.topic_id)
+        self.log = LogIndex(trimmed.through, trimmed.ends.get(HERE, ()))
+        self.trimmed_in_store = self.log.trimmed
+        """Up to where the log is trimmed for good; not above where it is trimmed."""
         self.held_back: dict[str, Position] = {}
         """By name, such as a link's, the position up to which somebody besides subscriptions is done with the log."""
         self.hold_quotas: dict[str, HoldQuota] = {}
@@ -168,6 +171,10 @@ class Topic:
         if holes is None:
             holes = self._left_out[origin] = self._store.left_out(self.topic_id, origin)
         return list(holes)
+
+    def trimmed_ends(self) -> Mapping[str, Sequence[Position]]:
+        """By origin, the last entry of each of its ledgers that was trimmed here, as origin positions in order."""
+        return self._store.trim(self.topic_id).ends if self.trimmed_in_store > BEFORE_ALL else {}
 
     # Writing.
 
@@ -474,10 +481,10 @@ class Topic:
         needed_after = (each.cursor.needed_after() for each in subscriptions if each.durable)
         upto = done_through(upto, needed_after, self.holding())
         await self._trim_index(upto, subscriptions)
-        if self._trimmed_in_store < self.log.trimmed:  # also what a store that failed did not delete at an earlier call
+        if self.trimmed_in_store < self.log.trimmed:  # also what a store that failed did not delete at an earlier call
             trimmed = self.log.trimmed
             await self.writer.trim(self.topic_id, trimmed)
-            self._trimmed_in_store = trimmed
+            self.trimmed_in_store = trimmed
 
     async def _trim_index(self, upto: Position, subscriptions: Sequence[Subscription]) -> None:
         following = self.log.next_after(upto)

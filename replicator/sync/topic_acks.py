@@ -6,9 +6,11 @@ Out of the cursor:
 
 1. Own entries are their own origin. So all of a ledger up to the mark-delete position is a range of our own, whatever
    lies in between from elsewhere: positions at which a copied entry lies are no identity of ours. Between two ledgers
-   nothing is claimed: a log that was restored from an old copy has lost the end of one, and others may have it.
-2. Of another origin, the range ends at the last entry of it that lies at or below the mark-delete position. Ranges that
-   a link left out are taken away: nobody here has seen those messages.
+   nothing is claimed, trimmed or not: a log that was restored from an old copy has lost the end of one, and others
+   may have it.
+2. Of another origin so as well, as it may be that one which was restored: ledger by ledger up to the last entry that is
+   or was here. The last range ends at the last entry that lies at or below the mark-delete position. Ranges that a
+   link left out are taken away: nobody here has seen those messages.
 3. Positions beyond, and parts of batches, are translated by the extents.
 
 Into the cursor:
@@ -23,7 +25,7 @@ Extents are forgotten one checkpoint after the log was trimmed: what was consume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -50,7 +52,8 @@ class Placed:
 class TopicAcks:
     """The extents of one topic in ``cluster``, and what can be said by them.
 
-    ``high_water`` gives how far each other origin is here; ``left_out`` the ranges of an origin that its link left out.
+    ``high_water`` gives how far each other origin is here; ``left_out`` the ranges of an origin that its link left out;
+    ``trimmed_ends`` by origin the last entry of each of its ledgers that was trimmed here.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class TopicAcks:
         log: LogIndex,
         high_water: Callable[[str], HighWater | None],
         left_out: Callable[[str], list[Range]],
+        trimmed_ends: Callable[[], Mapping[str, Sequence[Position]]],
     ) -> None:
         self._cluster = cluster
         self._incarnation = incarnation
         self._log = log
         self._high_water = high_water
         self._left_out = left_out
+        self._trimmed_ends = trimmed_ends
         self._tables: dict[str, ExtentTable] = {}
         self._incarnations: dict[str, int] = {}
 
@@ -94,7 +99,7 @@ class TopicAcks:
 
     def vector_of(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
         """The whole state, as far as this cluster can vouch for it; ``origins`` are all of which something was here."""
-        upto = state.mark_delete
+        upto, trimmed_ends = state.mark_delete, self._trimmed_ends()
         vector = AckVector({self._cluster: OriginAcks(self._incarnation, self._own_ranges(upto))})
         for origin, high_water in origins.items():
             if origin == self._cluster:
@@ -102,7 +107,8 @@ class TopicAcks:
             acks = vector.origins[origin] = OriginAcks(high_water.incarnation)
             reached = self._reached(origin, high_water, upto)
             if reached > BEFORE_ALL:
-                acks.ranges = without([(BEFORE_ALL, reached)], self._left_out(origin))
+                ends = [*trimmed_ends.get(origin, ()), *self._ledgers(origin, high_water.incarnation)]
+                acks.ranges = without(_through(ends, reached), self._left_out(origin))
         self._add(vector, state.individually_deleted, state.batch_acks)
         return vector
 
@@ -120,7 +126,7 @@ class TopicAcks:
         runs = self._log.runs_between(trimmed, upto)
         return merged_ranges(
             [
-                (BEFORE_ALL, trimmed),
+                *_through(self._log.trimmed_ends, trimmed),
                 *((Position(ledger, first - 1), Position(ledger, last)) for ledger, first, last in runs),
             ]
         )
@@ -175,6 +181,10 @@ class TopicAcks:
                 return origin, at
         return self._cluster, position
 
+    def _ledgers(self, origin: str, incarnation: int) -> list[Position]:
+        table = self._table(origin, incarnation)
+        return [] if table is None else table.origin_ledgers()
+
     # ---- into the cursor --------------------------------------------------------------------------------
 
     def place(self, vector: AckVector, above: Position) -> Placed:
@@ -223,3 +233,8 @@ class TopicAcks:
 
     def _table(self, origin: str, incarnation: int) -> ExtentTable | None:
         return self._tables.get(origin) if self._incarnations.get(origin) == incarnation else None
+
+
+def _through(ends: Iterable[Position], reached: Position) -> list[Range]:
+    """The ledgers that end at ``ends``, each from its first entry on, up to ``reached``."""
+    return [(Position(end.ledger, -1), min(end, reached)) for end in ends if Position(end.ledger, -1) < reached]

@@ -227,7 +227,9 @@ class TopicSync:
         """Loaded when it is needed first: a topic without replicated subscriptions never needs it."""
         if self._loaded_exact is None:
             topic, engine = self._topic, self._sync.engine
-            acks = TopicAcks(engine.cluster, topic.incarnation, topic.log, topic.high_water, topic.left_out)
+            acks = TopicAcks(
+                engine.cluster, topic.incarnation, topic.log, topic.high_water, topic.left_out, topic.trimmed_ends
+            )
             for extent in engine.store.extents(topic.topic_id):
                 acks.copied(*extent)
             try:
@@ -488,8 +490,8 @@ class TopicSync:
         """What was trimmed before the last checkpoint is told by now, and nobody will ask for it again."""
         if self._loaded_exact is not None:
             self._loaded_exact.acks.trim(self._trimmed)
-        if self._topic.log.trimmed > self._trimmed:
-            self._trimmed = self._topic.log.trimmed
+        if self._topic.trimmed_in_store > self._trimmed:
+            self._trimmed = self._topic.trimmed_in_store
             self._sync.index.extents_trimmed(self._topic.name, self._trimmed)
         floors = [each.cursor.mark_delete for each in self._topic.subscriptions.values() if each.replicated]
         if floors:

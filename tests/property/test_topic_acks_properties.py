@@ -46,6 +46,7 @@ class Log:
             self.shape,
             self.high_water.get,
             lambda origin: self.holes.get(origin, []),
+            dict,
         )
 
     def append(self, origin: str, at: Position | None, *, marker: bool) -> Position:

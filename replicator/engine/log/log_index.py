@@ -17,9 +17,10 @@ them without acknowledging anything. They never become individually deleted rang
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from replicator.engine.log.ledger_ends import note_end
 from replicator.engine.log.twins import TwinLinks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -44,11 +45,13 @@ class ViewIndex:
 class LogIndex:
     """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
 
-    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "twins", "view")
+    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "trimmed_ends", "twins", "view")
 
-    def __init__(self, trimmed: Position = BEFORE_ALL) -> None:
+    def __init__(self, trimmed: Position = BEFORE_ALL, trimmed_ends: Iterable[Position] = ()) -> None:
         self.trimmed = trimmed
         """All up to here is gone."""
+        self.trimmed_ends = list(trimmed_ends)
+        """The last entry of each ledger that is gone, as far as known."""
         self._ledgers: list[int] = []
         self._first: list[int] = []
         self._last: list[int] = []
@@ -101,6 +104,9 @@ class LogIndex:
         whole = self._last[at] == upto[1]
         if not whole:
             self._first[at] = upto[1] + 1
+        for gone in range(at):
+            note_end(self.trimmed_ends, Position(self._ledgers[gone], self._last[gone]))
+        note_end(self.trimmed_ends, upto)
         for column in (self._ledgers, self._first, self._last):
             del column[: at + whole]
         self.markers.discard_through(upto)

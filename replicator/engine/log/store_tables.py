@@ -20,7 +20,8 @@ cursor_rows                                               see there
 tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
 pending_acks                                              see :mod:`replicator.sync.pending_acks`
 trims      topic id                                       JSON: up to where the log was trimmed, and by origin
-                                                          the newest message that was trimmed
+                                                          the newest message that was trimmed, and where ledgers
+                                                          ended; see :mod:`replicator.engine.log.ledger_ends`
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
 sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
 numbered, numbered_blocks, numbering, copied_sequences,   see :mod:`replicator.engine.producing.sequence_index`
@@ -41,7 +42,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -93,10 +94,15 @@ EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin."""
+    """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin.
+
+    ``ends`` has by origin the last entry of it of each of its ledgers, as origin positions; under ``HERE`` of each
+    ledger of this log; see :mod:`replicator.engine.log.ledger_ends`.
+    """
 
     through: Position = BEFORE_ALL
     vector: Mapping[str, Position] = field(default_factory=dict)
+    ends: Mapping[str, Sequence[Position]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +148,14 @@ def extent_key_prefix(topic_id: int, origin: str) -> bytes:
 
 def encode_trim(trim: Trim) -> bytes:
     vector = {origin: list(position) for origin, position in trim.vector.items()}
-    return json.dumps({"through": list(trim.through), "vector": vector}).encode()
+    ends = {origin: [list(position) for position in each] for origin, each in trim.ends.items()}
+    return json.dumps({"through": list(trim.through), "vector": vector, "ends": ends}).encode()
 
 
 def decode_trim(stored: bytes) -> Trim:
     row = json.loads(stored)
-    return Trim(Position(*row["through"]), {origin: Position(*each) for origin, each in row["vector"].items()})
+    return Trim(
+        Position(*row["through"]),
+        {origin: Position(*each) for origin, each in row["vector"].items()},
+        {origin: [Position(*position) for position in each] for origin, each in row.get("ends", {}).items()},
+    )

@@ -6,6 +6,7 @@ with it what was ever counted and which positions were used; 11, one transaction
 1. Take the oldest block. Stop if it reaches above the limit, or if it is the topic's last one.
 2. Delete it, its row of markers, and what deduplication keeps of its entries. Note the newest message of its origin:
    nobody can look it up any more.
+   Note where its ledgers end, and the log's: of what came after in the same ledger nobody here knows anything.
 3. Delete the extents (the exact mapping of copied entries) that lie wholly in what was deleted.
 4. Note up to where the log is trimmed.
 """
@@ -17,6 +18,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.log.block import BlockKind, read_header
+from replicator.engine.log.ledger_ends import HERE, note_end
 from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
@@ -41,6 +43,7 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
     stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["trims"])
     trimmed = Trim() if stored is None else decode_trim(bytes(stored))
     through, vector, origins = trimmed.through, dict(trimmed.vector), set[str]()
+    ends = {origin: list(each) for origin, each in trimmed.ends.items()}
     last_first = _first_of_last_block(txn, tables, topic_id)
     cursor = txn.cursor(db=tables["blocks"])
     count = rows = 0
@@ -61,13 +64,15 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
             rows += trim_block(txn, tables, topic_id, Position(ledger, first), last)
         through, count = last, count + 1
         origins.add(header.origin)
+        note_end(ends.setdefault(HERE, []), last)
+        note_end(ends.setdefault(header.origin, []), header.origin_last)
         if header.kind is BlockKind.MESSAGES:
             vector[header.origin] = header.origin_last
     if not count:
         return False
     for origin in origins:
         _trim_extents(txn, tables, topic_id, origin, through)
-    txn.put(TOPIC_KEY.pack(topic_id), encode_trim(Trim(through, vector)), db=tables["trims"])
+    txn.put(TOPIC_KEY.pack(topic_id), encode_trim(Trim(through, vector, ends)), db=tables["trims"])
     return more
 
 

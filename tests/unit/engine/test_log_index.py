@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.engine.log.ledger_ends import LEDGER_ENDS_MAX
 from replicator.engine.log.log_index import LogIndex
 from snapshots.position import BEFORE_ALL, Position
 
@@ -71,3 +72,22 @@ def test_invariant_10_a_position_that_does_not_follow_is_refused() -> None:
         with pytest.raises(AssertionError):
             log.append(wrong, 1, marker=False)
     assert log.last == Position(5, 2)
+
+
+def test_where_the_ledgers_ended_is_known_when_they_are_gone() -> None:
+    log = LogIndex()
+    for ledger, entries in ((3, 5), (4, 2), (9, 7)):
+        log.append(Position(ledger, 0), entries, marker=False)
+    log.trim(Position(3, 2))
+    assert log.trimmed_ends == [Position(3, 2)]
+    log.trim(Position(9, 1))
+    assert log.trimmed_ends == [Position(3, 4), Position(4, 1), Position(9, 1)]
+
+
+def test_invariant_11_where_the_oldest_ledgers_ended_is_forgotten() -> None:
+    log = LogIndex()
+    for ledger in range(1, LEDGER_ENDS_MAX + 10):
+        log.append(Position(ledger, 0), 1, marker=False)
+    log.trim(Position(LEDGER_ENDS_MAX + 8, 0))
+    assert len(log.trimmed_ends) == LEDGER_ENDS_MAX
+    assert log.trimmed_ends[-1] == log.trimmed

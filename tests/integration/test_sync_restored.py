@@ -1,0 +1,185 @@
+"""Invariant 5 where a cluster was restored from an old copy: what only another one has left is consumed by nobody.
+
+The link from the restored cluster to the one that has more stands still (it lost data,
+see :mod:`replicator.links.gaps`). Others go on, and over them come claims of clusters that never had what was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import TOPIC, eventually, message
+
+from replicator.engine.engine import Engine
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack
+from replicator.sync.service import SubscriptionSync
+from snapshots.actions import ControllerSettings
+from snapshots.position import BEFORE_ALL, Position
+
+FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, whole_interval_ms=0)
+"""Every update tells the whole state."""
+
+
+class NoIndex:
+    """Nobody reads it here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class Cluster:
+    """One of three, with links of its own to the others."""
+
+    def __init__(self, name: str, path: Path, *, exact: bool = True) -> None:
+        self.name = name
+        self.path = path / name
+        self._exact = exact
+        self.engine: Engine
+        self.sync: SubscriptionSync
+
+    async def start(self) -> Topic:
+        self.engine = await Engine.open(self.path, cluster=self.name)
+        others = {"a", "b", "c"} - {self.name}
+        self.sync = SubscriptionSync(
+            self.engine, peers=others, reachable_origins=others, settings=FAST, index=NoIndex(), exact=self._exact
+        )
+        self.sync.start()
+        return await self.engine.topic(TOPIC)
+
+    async def stop(self) -> None:
+        await self.sync.stop()
+        await self.engine.close()
+
+    @property
+    def topic(self) -> Topic:
+        topic = self.engine.find(TOPIC)
+        assert topic is not None
+        return topic
+
+    @property
+    def subscription(self) -> Subscription:
+        return self.topic.subscriptions["sub"]
+
+
+async def carry(source: Cluster, destination: Cluster) -> None:
+    """What a link does that is up to date afterwards."""
+    topic = await destination.engine.topic(TOPIC, by_link=True)
+    before = topic.vector().get(source.name, BEFORE_ALL)
+    blocks, _ = source.topic.read_blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})
+    copied = []
+    for stored in blocks:
+        if stored.header.origin_last > before:
+            copied.append(CopiedBlock(before, stored.block))
+            before = stored.header.origin_last
+    await topic.append_blocks(copied)
+
+
+async def carry_until(condition: Callable[[], bool], *links: tuple[Cluster, Cluster]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            for source, destination in links:
+                await carry(source, destination)
+            await asyncio.sleep(0.005)
+
+
+async def lost_by_a(a: Cluster, b: Cluster, c: Cluster) -> list[Position]:
+    """Cluster a is restored to where c has everything; b has more, which is returned."""
+    for each in (a, b, c):
+        topic = await each.start()
+        if each is a:
+            await topic.publish([message()] * 5)
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+    links = list(permutations((a, b, c), 2))
+    await carry_until(lambda: "sub" in b.topic.subscriptions and "sub" in c.topic.subscriptions, *links)
+    await a.stop()
+    shutil.copytree(a.path, a.path.with_name("old"))
+    topic = await a.start()
+    lost = await topic.publish([message(b"lost")] * 5)
+    await carry(a, b)
+    await a.stop()
+    shutil.rmtree(a.path)
+    a.path.with_name("old").rename(a.path)
+    await (await a.start()).publish([message(b"new")] * 5)
+    return lost
+
+
+def consumed_at(b: Cluster, origin_position: Position) -> bool:
+    for entry in b.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30):
+        if entry.origin == "a" and entry.origin_position == origin_position:
+            return b.subscription.cursor.is_consumed(entry.position)
+    raise AssertionError(f"{origin_position} is not there")
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_invariant_5_all_of_a_restored_origin_is_not_claimed_by_who_never_had_what_it_lost(
+    tmp_path: Path, trimmed: bool
+) -> None:
+    async def main() -> None:
+        a, b, c = (Cluster(name, tmp_path) for name in "abc")
+        lost = await lost_by_a(a, b, c)
+        await carry(a, c)
+        await consume_all(c)
+        if trimmed:
+            await trim(c)
+            await c.stop()
+            await c.start()
+            await c.topic.publish([message(b"of c")])
+            await carry(c, b)
+            await consume_all(c)
+        old = [Position(each.ledger, each.entry) for each in (await a_messages(b)) if each.ledger < lost[0].ledger]
+        assert len(old) == 5
+        await carry_until(lambda: all(consumed_at(b, each) for each in old), (c, b))
+        assert [each for each in lost if consumed_at(b, each)] == []
+        for each in (a, b, c):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+def test_invariant_5_a_restored_cluster_does_not_claim_what_it_lost_when_its_log_is_trimmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b, c = (Cluster(name, tmp_path) for name in "abc")
+        lost = await lost_by_a(a, b, c)
+        await consume_all(a)
+        await trim(a)
+        assert a.topic.log.trimmed > lost[-1]
+        for _ in range(2):
+            claimed = a.sync.vector(a.topic, a.subscription).origins["a"]
+            assert [each for each in lost if claimed.covers(each)] == []
+            old = [each for each in await a_messages(b) if each.ledger < lost[0].ledger]
+            assert [each for each in old if not claimed.covers(each)] == []
+            await a.stop()
+            await a.start()
+        for each in (a, b, c):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+async def a_messages(b: Cluster) -> list[Position]:
+    entries = b.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
+    return [each.origin_position for each in entries if each.origin == "a" and not each.marker]
+
+
+async def consume_all(cluster: Cluster) -> None:
+    entries = cluster.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
+    await cluster.subscription.acknowledge([Ack(entry.position) for entry in entries if not entry.marker])
+
+
+async def trim(cluster: Cluster) -> None:
+    """All but the last block goes."""
+    topic = cluster.topic
+    await eventually(lambda: not cluster.subscription.cursor.state.to_tell)
+    await topic.publish([message(b"last")])
+    await cluster.subscription.acknowledge([Ack(topic.last_add_confirmed)])
+    await topic.trim(topic.last_add_confirmed)
+    assert topic.log.trimmed > BEFORE_ALL
