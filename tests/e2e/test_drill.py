@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +21,26 @@ import pytest
 MESSAGES = 6000
 RATE = 2000
 VERIFY_COUNTS = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
+KINDS = ("exclusive", "shared", "key-shared", "failover", "batch-index")
+UP_SECONDS_MAX = 60
+
+
+def environment() -> dict[str, str]:
+    """A PATH that has no Java and no Postgres."""
+    found = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/sbin", "/bin"])
+    return found
+
+
+def drill(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "replicator.cli", "drill", "--quiet", "--out", str(out)]
+    command += ["--rate", str(RATE), "--json", str(out / "copy.json"), *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
 
 
 def run_drill(out: Path, *arguments: str) -> dict[str, Any]:
-    """Run ``replicator drill`` as a user would, with a PATH that has no Java and no Postgres."""
-    command = [sys.executable, "-m", "replicator.cli", "drill", "--quiet", "--out", str(out)]
-    command += ["--rate", str(RATE), "--json", str(out / "copy.json"), *arguments]
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/sbin", "/bin"])
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    """Run ``replicator drill`` as a user would; it must pass."""
+    done = drill(out, *arguments)
     report = json.loads((out / "report.json").read_text()) if (out / "report.json").exists() else {}
     assert done.returncode == 0, f"{done.stderr[-2000:]}\n{done.stdout[-2000:]}\n{report.get('failures')}"
     assert json.loads((out / "copy.json").read_text()) == report
@@ -34,21 +52,39 @@ def check(report: dict[str, Any], messages: int) -> None:
     assert report["lost"] == 0
     assert report["out_of_order"] == 0
     assert report["repeated_acked_over_1s_before_kill"] == 0
+    assert report["repeated_acked_before_planned"] == 0
     assert report["late"] <= report["rpo_messages"]
     assert {name: report["verify"][name] for name in VERIFY_COUNTS} == dict.fromkeys(VERIFY_COUNTS, 0)
-    assert report["snapshot_mappings"] > 0
     assert report["subscription_updates"] > 0
 
 
-def test_nothing_is_lost_when_the_primary_is_killed(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_settled_is_repeated_when_the_primary_is_killed(tmp_path: Path) -> None:
     report = run_drill(tmp_path / "out", "--messages", str(MESSAGES), "--seed", "3")
     check(report, MESSAGES)
     assert report["scenario"] == "kill-primary"
     assert report["seed"] == 3
+    assert report["sync"] == "exact"
     assert report["rto_seconds"] > 0
+    assert report["snapshot_mappings"] > 0
+    assert [each["name"] for each in report["subscriptions"]] == [f"drill-{kind}" for kind in KINDS]
+    assert all(each["sync_lag_ms"]["samples"] > 0 for each in report["subscriptions"])
     html = (tmp_path / "out" / "report.html").read_text()
     assert "<svg" in html
     assert "http://" not in html.replace("http://www.w3.org", "")  # self-contained
+    command = [sys.executable, "-m", "replicator.cli", "drills", "show", "latest", "--store", str(tmp_path / "out")]
+    kept = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(kept.stdout)["lost"] == 0
+
+
+def test_mark_delete_positions_alone_repeat_what_exact_sync_does_not(tmp_path: Path) -> None:
+    report = run_drill(
+        tmp_path / "out", "--messages", str(MESSAGES), "--sync", "both", "--subscriptions", "shared,batch-index"
+    )
+    exact, mark_delete = report["runs"]
+    check(exact, MESSAGES)
+    assert (exact["sync"], mark_delete["sync"]) == ("exact", "mark-delete")
+    for each in mark_delete["subscriptions"]:
+        assert each["repeated_acked_over_1s_before_kill"] > 100, each
 
 
 def test_nothing_is_lost_when_each_cluster_is_killed_once_and_the_input_is_ones_own(tmp_path: Path) -> None:
@@ -59,14 +95,128 @@ def test_nothing_is_lost_when_each_cluster_is_killed_once_and_the_input_is_ones_
     assert len(report["kills"]) == 2
 
 
+def test_over_a_one_way_link_nothing_settled_is_repeated_either(tmp_path: Path) -> None:
+    report = run_drill(tmp_path / "out", "--messages", str(MESSAGES), "--links", "one-way")
+    check(report, MESSAGES)
+    assert report["links"] == "one-way"
+    assert "there is no link from eu-west to us-east" in report["not_checked"][0]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    ["partition", "one-way-partition", "flap", "planned", "failback", "mesh-lose-one", "slow-link", "postgres-down"],
+)
+def test_each_scenario_passes(scenario: str, tmp_path: Path) -> None:
+    report = run_drill(tmp_path / "out", "--messages", str(MESSAGES), "--scenario", scenario)
+    check(report, MESSAGES)
+    assert report["scenario"] == scenario
+    kinds = [each["kind"] for each in report["failovers"]]
+    assert (
+        kinds
+        == {
+            "partition": ["partition"],
+            "one-way-partition": ["partition"],
+            "flap": ["move"],
+            "planned": ["planned"],
+            "failback": ["kill", "planned"],
+            "mesh-lose-one": [],
+            "slow-link": ["move"],
+            "postgres-down": ["move"],
+        }[scenario]
+    )
+    if scenario == "planned":
+        assert report["rpo_messages"] == 0
+    if scenario == "mesh-lose-one":
+        assert report["clusters"] == ["us-east", "eu-west", "ap-south"]
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@contextmanager
+def running_topology(directory: Path) -> Iterator[tuple[Path, list[str]]]:
+    """``replicator up`` with two clusters; the file and the workers' URLs."""
+    ports = free_ports(2)
+    file = directory / "regions.yaml"
+    clusters = "".join(
+        f"  {name}: {{address: '127.0.0.1:{port}', data: '{directory / name}'}}\n"
+        for name, port in zip(("a", "b"), ports, strict=True)
+    )
+    file.write_text(f"clusters:\n{clusters}links:\n  - {{between: [a, b]}}\n")
+    up = subprocess.Popen([sys.executable, "-m", "replicator.cli", "up", "-f", str(file)], env=environment())
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    try:
+        deadline = time.monotonic() + UP_SECONDS_MAX
+        while not all(is_ready(url) for url in urls):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield file, urls
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(60)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def status(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/replication/v1/status", timeout=5) as response:
+        found: dict[str, Any] = json.loads(response.read())
+        return found
+
+
+def make_topic(url: str, path: str) -> None:
+    request = urllib.request.Request(f"{url}/admin/v2/persistent/{path}", method="PUT")
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+def test_a_running_topology_is_drilled_in_a_namespace_of_its_own_and_left_as_it_was(tmp_path: Path) -> None:
+    with running_topology(tmp_path) as (file, urls):
+        pids = [status(url)["pid"] for url in urls]
+        make_topic(urls[0], "public/default/orders")
+        report = run_drill(tmp_path / "out", "--messages", str(MESSAGES), "--against", str(file))
+        check(report, MESSAGES)
+        assert report["topic"].startswith("persistent://public/canary/")
+        assert [each["kind"] for each in report["failovers"]] == ["move"]
+        assert [status(url)["pid"] for url in urls] == pids
+        names = {topic["name"] for topic in status(urls[0])["topics"]}
+        assert report["topic"] not in names
+        assert "persistent://public/default/orders" in names
+
+        make_topic(urls[1], "public/canary/orders")
+        refused = drill(tmp_path / "refused", "--messages", "100", "--against", str(file))
+        assert refused.returncode == 2
+        assert "b has topics there that are not a drill's, such as persistent://public/canary/orders" in refused.stderr
+        killing = drill(tmp_path / "killing", "--against", str(file), "--scenario", "kill-each")
+        assert killing.returncode == 2
+        assert "starts, stops or kills workers" in killing.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["--scenario", "earthquake"], "kill-primary"),
+        (["--subscriptions", "durable"], "batch-index"),
+        (["--sync", "sometimes"], "mark-delete"),
+        (["--links", "sideways"], "one-way"),
         (["--input", "missing.jsonl", "--key", "k"], "missing.jsonl"),
         (["--input", "x.jsonl"], "--key"),
         (["--key", "k"], "--input"),
         (["--topology", "missing.yaml"], "missing.yaml"),
+        (["--against", "missing.yaml"], "missing.yaml"),
         (["--messages", "0"], "--messages"),
     ],
 )
