@@ -147,10 +147,9 @@ def verify(
 
     topology = load_topology(file)
     urls = {cluster.name: f"http://{cluster.address}" for cluster in topology.clusters}
-    links = [(link.source, link.destination) for link in topology.links]
     spark = spark_session(master=master or topology.pipeline.master)
     try:
-        report = run_verify(spark, urls, links, topics or None)
+        report = run_verify(spark, urls, topology.links, topics or None)
     finally:
         spark.stop()
     _print(output, report.as_json(), format_report(report))

@@ -70,6 +70,8 @@ class ScriptedTopic:
     subscriptions: list[dict[str, Any]] = field(default_factory=list)
     mappings: list[dict[str, Any]] = field(default_factory=list)
     next: Position = field(default=Position(3, 0))
+    clusters: list[str] | None = None
+    """To which its namespace is copied."""
 
     def publish(self, *entries: bytes, sizes: list[int] | None = None, kind: BlockKind = BlockKind.MESSAGES) -> bytes:
         """Store entries of this cluster's own as one block; returns the block."""
@@ -139,6 +141,8 @@ class WireWorker:
         self.topics: dict[str, ScriptedTopic] = {}
         self.refuse: dict[str, int] = {}
         self.requests: list[str] = []
+        self.links: list[dict[str, Any]] = []
+        """What it says of the links that leave it."""
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -159,7 +163,7 @@ class WireWorker:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         application = web.Application()
-        for what in ("topics", "blocks", "subscriptions", "mappings"):
+        for what in ("links", "topics", "blocks", "subscriptions", "mappings"):
             application.router.add_get(f"/replication/v1/{what}", self._answer)
         runner = web.AppRunner(application)
 
@@ -182,6 +186,8 @@ class WireWorker:
             return web.json_response({"error": "Scripted", "message": "as scripted"}, status=self.refuse[what])
         if what == "topics":
             return web.json_response({"cluster": self.cluster, "topics": [self._state(name) for name in self.topics]})
+        if what == "links":
+            return web.json_response({"links": self.links})
         name = request.query["topic"]
         if name not in self.topics:
             return web.json_response({"error": "TopicNotFound", "message": f"no topic {name}"}, status=404)
@@ -199,6 +205,7 @@ class WireWorker:
             "lac": str(topic.last),
             "entries": sum(entries for _, entries, _ in topic.blocks),
             "messages": sum(read_header(block).messages for _, _, block in topic.blocks),
+            "clusters": topic.clusters,
         }
 
     @staticmethod

@@ -98,6 +98,7 @@ async def list_topics(request: web.Request) -> web.Response:
             "lac": str(topic.last_add_confirmed),
             "entries": topic.log.entries,
             "messages": topic.messages,
+            "clusters": topic.namespace.policies.replication_clusters,
         }
         for topic in engine.topics()
         if topic.name != EPOCHS_TOPIC

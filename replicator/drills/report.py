@@ -28,7 +28,7 @@ from replicator.drills.series import Series
 
 VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
 """What verify must have counted, each of them zero in a drill that passes."""
-_VERIFY_FAULTS_MORE: Final = ("corrupted",)
+_VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
 Report = dict[str, Any]

@@ -43,6 +43,8 @@ class TopicState:
     last: Position
     entries: int
     messages: int
+    clusters: tuple[str, ...] | None = None
+    """To which clusters its namespace is copied from here; None for all that links lead to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class DataPlane:
                     last=Position.parse(topic["lac"]),
                     entries=int(topic["entries"]),
                     messages=int(topic["messages"]),
+                    clusters=None if topic.get("clusters") is None else tuple(map(str, topic["clusters"])),
                 )
                 for topic in answer["topics"]
             ]
@@ -126,6 +129,18 @@ class DataPlane:
                 )
                 for state in answer["subscriptions"]
             ]
+
+    def stopped_topics(self) -> dict[str, dict[str, str]]:
+        """By link that leaves this cluster, the topics that it does not copy any more, each with why."""
+        answer = self._json("links")
+        with _promised(self.url, "links"):
+            return {
+                str(link["key"]): {
+                    **{str(topic): str(reason) for topic, reason in link["halted"].items()},
+                    **{str(gap["topic"]): f"{gap['kind']}: {gap['detail']}" for gap in link["gaps"]},
+                }
+                for link in answer["links"]
+            }
 
     def mappings(self, topic: str) -> list[SnapshotMapping]:
         """The snapshot mappings of a topic."""

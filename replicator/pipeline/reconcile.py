@@ -18,7 +18,7 @@ Everything is sums, a grouping and two windows over one order, so that Spark spi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
@@ -29,6 +29,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from replicator.pipeline.acks import AckedSets
+from replicator.pipeline.ways import Pair, Ways
 from snapshots.mapping import SnapshotMapping
 
 IDENTITY: Final = (
@@ -68,14 +69,31 @@ class Scope:
     """What is compared. A cluster's number, in column names and below, is its index in ``clusters``."""
 
     clusters: tuple[str, ...]
-    links: tuple[tuple[int, int], ...]
-    """Directed, source and destination."""
+    ways: tuple[Ways, ...]
+    """Different ones: of as many topics as there may be, a few."""
+    ways_of: Mapping[str, int]
+    """By topic, the index of its ways."""
     acked: Mapping[str, AckedSets]
     """The acknowledgements of each cluster."""
 
     @property
     def words(self) -> int:
         return max((sets.words for sets in self.acked.values()), default=0)
+
+    def messages(self) -> Iterable[tuple[int, int, Column]]:
+        """Origin and another cluster, and the condition that the origin's messages of a row's topic get there."""
+        return self._pairs([ways.messages for ways in self.ways])
+
+    def acks(self) -> Iterable[tuple[int, int, Column]]:
+        """Source and destination of links, and the condition that one carries a row's topic."""
+        return self._pairs([ways.acks for ways in self.ways])
+
+    def _pairs(self, ways: Sequence[Collection[Pair]]) -> Iterable[tuple[int, int, Column]]:
+        for pair in sorted(frozenset[Pair]().union(*ways)):
+            having = [number for number, pairs in enumerate(ways) if pair in pairs]
+            everywhere = len(having) == len(ways)
+            condition = F.lit(True) if everywhere else F.col("ways").isin(having)
+            yield self.clusters.index(pair[0]), self.clusters.index(pair[1]), condition
 
 
 def identities(messages: DataFrame, scope: Scope) -> DataFrame:
@@ -102,7 +120,7 @@ def identities(messages: DataFrame, scope: Scope) -> DataFrame:
         aggregates.append(F.min(F.when(here, F.struct("ledger", "entry"))).alias(f"first_{number}"))
         for word in range(scope.words):
             aggregates.append(F.bit_or(F.when(here, F.col(f"acked_{word}"))).alias(f"acked_{number}_{word}"))
-    grouped = rows.groupBy(*IDENTITY).agg(*aggregates)
+    grouped = rows.groupBy(*IDENTITY).agg(*aggregates).withColumn("ways", _ways_column(scope))
     for number in range(len(scope.clusters)):
         grouped = (
             grouped.withColumn(f"ledger_{number}", F.col(f"first_{number}.ledger"))
@@ -114,17 +132,23 @@ def identities(messages: DataFrame, scope: Scope) -> DataFrame:
 
 def row_faults(scope: Scope) -> dict[str, Column]:
     """For each fault that one identity row shows, how many it shows."""
-    copied = F.col("kind") != "local_marker"
+
+    def copied(origin: int) -> Column:
+        return (F.col("kind") != "local_marker") & (F.col("origin") == scope.clusters[origin])
+
     return {
         "missing": _sum(
-            F.when(copied & (F.col("origin") == scope.clusters[source]) & (_is_at(source) != _is_at(destination)), 1)
-            for source, destination in scope.links
+            F.when(carried & copied(origin) & (_is_at(origin) != _is_at(other)), 1)
+            for origin, other, carried in scope.messages()
         ),
         "duplicated": _sum(F.when(F.col(f"count_{number}") > 1, 1) for number in range(len(scope.clusters))),
         "corrupted": _sum([F.when(F.col("hash_min") != F.col("hash_max"), 1)]),
         "ack_mismatch": _sum(
-            F.when(_is_at(source) & _is_at(destination), F.bit_count(_only_acked_at(source, destination, word)))
-            for source, destination in scope.links
+            F.when(
+                carried & _is_at(source) & _is_at(destination),
+                F.bit_count(_only_acked_at(source, destination, word)),
+            )
+            for source, destination, carried in scope.acks()
             for word in range(scope.words)
         ),
     }
@@ -224,6 +248,18 @@ def _acked_word(scope: Scope, word: int) -> Callable[..., Column]:
 
     function: Callable[..., Column] = F.arrow_udf(evaluate, "bigint")
     return function
+
+
+def _ways_column(scope: Scope) -> Column:
+    """The index of the ways of a row's topic."""
+    if len(scope.ways) == 1:
+        return F.lit(0)
+    ways_of = dict(scope.ways_of)
+
+    def look_up(topics: pa.Array) -> pa.Array:
+        return pa.array([ways_of[topic] for topic in topics.to_pylist()], pa.int32())
+
+    return F.arrow_udf(look_up, "int")("topic")
 
 
 def _is_at(number: int) -> Column:

@@ -19,6 +19,7 @@ FAULTS: Final = {
     "corrupted": "the same message with other content",
     "mismapped": "snapshot mapping that promises what is not there",
     "ack_mismatch": "acknowledged here, and not where the link leads",
+    "gaps": "topics at which a link has stopped: replicator links list",
 }
 """Every kind of fault, with its explanation, in the order of reports."""
 
@@ -58,6 +59,7 @@ class VerifyReport:
     corrupted: int
     mismapped: int
     ack_mismatch: int
+    gaps: int
     messages: int
     clusters: Mapping[str, ClusterCounts]
     topics: tuple[str, ...]

@@ -10,7 +10,7 @@ The clusters must be at rest, or what is on its way counts as missing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ from replicator.pipeline.report import (
     marker_name,
 )
 from replicator.pipeline.source import FORMAT_NAME
+from replicator.pipeline.ways import Ways, ways_of
+from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 
 if TYPE_CHECKING:
@@ -44,10 +46,12 @@ __all__ = ["VerifyReport", "format_report", "verify"]
 def verify(
     spark: SparkSession,
     clusters: Mapping[str, str],
-    links: Collection[tuple[str, str]],
+    links: Sequence[Link],
     topics: Collection[str] | None = None,
 ) -> VerifyReport:
-    """Compare ``clusters`` (name to worker URL) over the directed ``links``, in ``topics`` or in all.
+    """Compare ``clusters`` (name to worker URL) over ``links``, in ``topics`` or in all.
+
+    What no link carries, by its patterns or a namespace's clusters, is not compared; what is forwarded is.
 
     Blocks for the length of the jobs. Raises :class:`~replicator.pipeline.errors.PeerUnavailable` for a worker that
     does not answer, :class:`UnexpectedAnswer` for one that is of another cluster or whose answers are wrong,
@@ -56,9 +60,9 @@ def verify(
     started = time.monotonic()
     numbers = {name: number for number, name in enumerate(clusters)}
     for link in links:
-        for name in link:
+        for name in (link.source, link.destination):
             if name not in numbers:
-                raise BadOption("links", f"{link[0]} → {link[1]}: cluster {name} has no url")
+                raise BadOption("links", f"{link}: cluster {name} has no url")
     wanted = None if topics is None else {str(parse_topic(topic)) for topic in topics}
     with ThreadPoolExecutor(max_workers=max(len(clusters), 1)) as pool:
         read = pool.map(lambda name: _read_state(name, clusters[name], wanted), clusters)
@@ -75,12 +79,15 @@ def verify(
         if mapping.peer in numbers
     ]
     acked = acked_sets({cluster: state.subscriptions for cluster, state in states.items()})
-    scope = Scope(
-        clusters=tuple(clusters),
-        links=tuple((numbers[source], numbers[destination]) for source, destination in links),
-        acked=acked,
-    )
-    findings: list[Finding] = []
+    ways: dict[Ways, int] = {}
+    ways_by_topic = {
+        topic: ways.setdefault(
+            ways_of(topic, links, {name: state.copied_to.get(topic) for name, state in states.items()}), len(ways)
+        )
+        for topic in found
+    }
+    scope = Scope(tuple(clusters), tuple(ways), ways_by_topic, acked)
+    findings = [each for state in states.values() for each in state.stopped]
     totals: list[Row] = []
     if found:
         options = {"url": ",".join(clusters.values()), "topic": ",".join(found)}
@@ -99,7 +106,7 @@ def verify(
         **{fault: sum(finding.count for finding in findings if finding.fault == fault) for fault in FAULTS},
         messages=sum(row["identities"] for row in totals if row["kind"] == "message"),
         clusters={name: _cluster_counts(totals, numbers[name]) for name in clusters},
-        topics=tuple(found),
+        topics=tuple(sorted({*found, *(finding.topic for finding in findings)})),
         findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
         mappings=len(mappings),
         subscriptions=sum(len(names) for sets in list(acked.values())[:1] for names in sets.names.values()),
@@ -113,6 +120,10 @@ class _ClusterState:
 
     subscriptions: dict[str, list[SubscriptionState]]
     mappings: dict[str, list[SnapshotMapping]]
+    copied_to: dict[str, tuple[str, ...] | None]
+    """To which clusters the topic's namespace is copied from here; None for all that links lead to."""
+    stopped: list[Finding]
+    """Topics that a link from here does not copy any more."""
 
 
 def _read_state(cluster: str, url: str, wanted: Collection[str] | None) -> _ClusterState:
@@ -124,6 +135,13 @@ def _read_state(cluster: str, url: str, wanted: Collection[str] | None) -> _Clus
         return _ClusterState(
             subscriptions={name: worker.subscriptions(name) for name in names},
             mappings={name: worker.mappings(name) for name in names},
+            copied_to={topic.name: topic.clusters for topic in listing},
+            stopped=[
+                Finding("gaps", topic, 1, (f"link {link}: {reason}",))
+                for link, stopped in worker.stopped_topics().items()
+                for topic, reason in stopped.items()
+                if wanted is None or topic in wanted
+            ],
         )
 
 
@@ -186,12 +204,17 @@ def _identity_text(scope: Scope) -> Callable[[str, Row], str]:
             return f"{identity} ({places})"
         differences = [
             f"{', '.join(names)}: acknowledged in {scope.clusters[source]}, not in {scope.clusters[destination]}"
-            for source, destination in scope.links
+            for source, destination in _acks_of(scope, row["topic"])
             if (names := _only_acked_at(scope, row, source, destination))
         ]
         return f"{identity} ({places}) {'; '.join(differences)}"
 
     return text
+
+
+def _acks_of(scope: Scope, topic: str) -> list[tuple[int, int]]:
+    pairs = sorted(scope.ways[scope.ways_of[topic]].acks)
+    return [(scope.clusters.index(source), scope.clusters.index(destination)) for source, destination in pairs]
 
 
 def _only_acked_at(scope: Scope, row: Row, source: int, destination: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, Subs
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
 from replicator.pipeline.verify import VerifyReport, verify
+from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
 FLIGHTS = "persistent://public/default/flights"
-BOTH_WAYS = [("us-east", "eu-west"), ("eu-west", "us-east")]
+BOTH_WAYS = [Link("us-east", "eu-west"), Link("eu-west", "us-east")]
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Clusters:
     def eu(self) -> ScriptedTopic:
         return self.b.topics[FLIGHTS]
 
-    def verify(self, spark: Any, links: list[tuple[str, str]] = BOTH_WAYS) -> VerifyReport:
+    def verify(self, spark: Any, links: Sequence[Link] = BOTH_WAYS) -> VerifyReport:
         return verify(spark, {"us-east": self.a.url, "eu-west": self.b.url}, links, [FLIGHTS])
 
 
@@ -142,8 +143,8 @@ def test_a_topic_that_one_cluster_lacks_is_missing_as_a_whole(spark: Any, cluste
 
 def test_what_no_link_carries_is_not_missing(spark: Any, clusters: Clusters) -> None:
     clusters.us.publish(single_entry(b"stays"))
-    assert faults(clusters.verify(spark, links=[("eu-west", "us-east")])) == {}
-    assert faults(clusters.verify(spark, links=[("us-east", "eu-west")])) == {"missing": 1}
+    assert faults(clusters.verify(spark, links=[Link("eu-west", "us-east")])) == {}
+    assert faults(clusters.verify(spark, links=[Link("us-east", "eu-west")])) == {"missing": 1}
 
 
 def test_a_block_that_was_stored_twice_is_duplicated(spark: Any, clusters: Clusters) -> None:
@@ -263,8 +264,8 @@ def test_a_replicated_subscription_that_one_side_lacks_counts_all_that_it_has_ac
 
 def test_acknowledgements_are_compared_in_the_direction_of_the_links(spark: Any, clusters: Clusters) -> None:
     clusters.eu.subscribe("s", Position(3, 9))
-    assert faults(clusters.verify(spark, links=[("us-east", "eu-west")])) == {}
-    assert faults(clusters.verify(spark, links=[("eu-west", "us-east")])) == {"ack_mismatch": 16}
+    assert faults(clusters.verify(spark, links=[Link("us-east", "eu-west")])) == {}
+    assert faults(clusters.verify(spark, links=[Link("eu-west", "us-east")])) == {"ack_mismatch": 16}
 
 
 def test_acknowledgements_of_messages_that_are_not_in_both_clusters_are_not_compared(
@@ -285,10 +286,44 @@ def test_three_clusters_are_compared_link_by_link(spark: Any, clusters: Clusters
         clusters.us.subscribe("s", Position(3, 9))
         clusters.eu.subscribe("s", Position(3, 9))
         urls = {"us-east": clusters.a.url, "eu-west": clusters.b.url, "ap-south": c.url}
-        links = [*BOTH_WAYS, ("us-east", "ap-south"), ("eu-west", "ap-south")]
+        links = [*BOTH_WAYS, Link("us-east", "ap-south"), Link("eu-west", "ap-south")]
         report = verify(spark, urls, links)
     assert faults(report) == {"missing": 2}
     assert examples(report)[0] == "message of eu-west 3:5 index 0 (us-east 3:8, eu-west 3:5, not in ap-south)"
+
+
+OTHER = "persistent://shop/eu/orders"
+
+
+def test_what_links_do_not_let_through_is_not_missing_and_what_they_forward_is(spark: Any, clusters: Clusters) -> None:
+    """A ring that lets one topic through: what eu-west published comes to us-east by way of ap-south."""
+    clusters.a.topic(OTHER).publish(single_entry(b"stays"))
+    clusters.a.topic(OTHER).subscribe("s", Position(3, 0))
+    clusters.b.topic(OTHER).subscribe("s")
+    with WireWorker("ap-south") as c:
+        south = c.topic(FLIGHTS)
+        for _, _, block in clusters.us.blocks:
+            south.store(block)
+        urls = {"us-east": clusters.a.url, "eu-west": clusters.b.url, "ap-south": c.url}
+        names = ("us-east", "eu-west", "ap-south")
+        pairs = zip(names, (*names[1:], names[0]), strict=True)
+        ring = [Link(*pair, forward=True, exclude=("shop/.*",)) for pair in pairs]
+        south.store(clusters.eu.publish(single_entry(b"on its way")))
+        report = verify(spark, urls, ring)
+    assert faults(report) == {"missing": 1}
+    assert "not in us-east" in examples(report)[0]
+
+
+def test_a_topic_at_which_a_link_has_stopped_is_a_fault_of_its_own(spark: Any, clusters: Clusters) -> None:
+    gap = {"topic": FLIGHTS, "kind": "trimmed", "origin": "us-east", "detail": "messages are gone"}
+    clusters.a.links = [
+        {"key": "us-east>eu-west", "halted": {FLIGHTS: "messages are gone", OTHER: "refused"}, "gaps": [gap]},
+        {"key": "us-east>ap-south", "halted": {}, "gaps": []},
+    ]
+    report = clusters.verify(spark)
+    assert faults(report) == {"gaps": 1}, "the other topic was not asked for"
+    assert examples(report) == ("link us-east>eu-west: trimmed: messages are gone",)
+    assert not report.clean
 
 
 def test_examples_are_few_and_the_count_is_whole(spark: Any, clusters: Clusters) -> None:
@@ -333,6 +368,9 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
 
         def ready(self) -> None:
             return None
+
+        def links(self) -> tuple[()]:
+            return ()
 
         async def mappings(self, topic: str) -> tuple[SnapshotMapping, ...]:
             return self.rows
