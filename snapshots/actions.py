@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from snapshots.ack_vector import AckVector
@@ -22,18 +22,24 @@ class ControllerSettings:
     whole_interval_ms: int = 60_000
 
 
+def _holds_all(origin: str, position: Position) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class LogState:
     """The local log at one moment.
 
     ``vector``: for each origin, the local cluster included, the highest origin position in the log. ``messages``: the
     same of message entries only; without it the vector stands in, which is true but may make a peer wait for markers
-    that never come.
+    that never come. ``holds``: whether an origin's entry, at or below where the vector is, is or was in the log; not
+    so if the origin was restored from an old copy and others have more of it than it has left.
     """
 
     lac: Position
     vector: Mapping[str, Position]
     messages: Mapping[str, Position] | None = None
+    holds: Callable[[str, Position], bool] = _holds_all
 
 
 @dataclass(frozen=True, slots=True)

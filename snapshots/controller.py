@@ -314,6 +314,9 @@ class SnapshotController:
                 waiting.pop()
             waiting.append(response)
             return []
+        if self._has_what_was_lost(response, log):
+            self.stats.skipped += 1
+            return []
         # With third origins the log reached the vector at some place up to its LAC, which need not be `position`.
         only_us_two = response.vector.keys() <= {self._local, response.cluster}
         return self._record(position if only_us_two else log.lac, response, now_ms)
@@ -326,6 +329,12 @@ class SnapshotController:
             if origin not in (self._local, response.cluster) and log.vector.get(origin, BEFORE_ALL) < reached
         }
 
+    def _has_what_was_lost(self, response: SnapshotResponse, log: LogState) -> bool:
+        """Whether the answering cluster has messages of another origin that our log is past, and never had."""
+        return any(
+            not log.holds(origin, reached) for origin, reached in response.vector.items() if origin != response.cluster
+        )
+
     def _end_waiting(self, log: LogState, now_ms: int) -> list[Action]:
         """Record, for each peer, the newest answer that our log has come to dominate."""
         self._waiting_may_end = False
@@ -334,7 +343,11 @@ class SnapshotController:
             # A peer's log only grows, so its answers are fulfilled in their order, and the newest is the best.
             fulfilled: SnapshotResponse | None = None
             while waiting and not self._missing(waiting[0], log):
-                fulfilled = waiting.pop(0)
+                answer = waiting.pop(0)
+                if self._has_what_was_lost(answer, log):
+                    self.stats.skipped += 1
+                else:
+                    fulfilled = answer
             if fulfilled is not None:
                 actions += self._record(log.lac, fulfilled, now_ms)
         return actions

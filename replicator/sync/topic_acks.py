@@ -91,6 +91,14 @@ class TopicAcks:
         for table in self._tables.values():
             table.trim(through)
 
+    def holds(self, origin: str, position: Position) -> bool:
+        """Whether that entry of an origin, which the log is past, is or was here."""
+        if origin == self._cluster:
+            return position in self._log or _ended_at(self._log.trimmed_ends, position)
+        table = self._tables.get(origin)
+        is_here = table is not None and table.to_local(position) is not None
+        return is_here or _ended_at(self._trimmed_ends().get(origin, ()), position)
+
     def origins(self) -> list[str]:
         """The other clusters of which something is here."""
         return [origin for origin in self._tables if self._high_water(origin) is not None]
@@ -238,3 +246,7 @@ class TopicAcks:
 def _through(ends: Iterable[Position], reached: Position) -> list[Range]:
     """The ledgers that end at ``ends``, each from its first entry on, up to ``reached``."""
     return [(Position(end.ledger, -1), min(end, reached)) for end in ends if Position(end.ledger, -1) < reached]
+
+
+def _ended_at(ends: Iterable[Position], position: Position) -> bool:
+    return any(end.ledger == position.ledger and position <= end for end in ends)

@@ -305,13 +305,16 @@ class TopicSync:
         """Whether the peer has messages that are not in our log and never will be, so that consuming all of ours says
         nothing of them (invariant 5): ours, as we were restored from an old copy; or others', which a link left out.
         """
-        ours, first = answer.vector.get(self._sync.engine.cluster), self._topic.log.first
-        lost = ours is not None and ours not in self._topic.log and (first is None or ours >= first)
+        cluster = self._sync.engine.cluster
+        lost = cluster in answer.vector and not self._holds(cluster, answer.vector[cluster])
         return lost or any(self._topic.left_out(origin) for origin in answer.vector)
 
     def _log_state(self) -> LogState:
         topic = self._topic
-        return LogState(topic.last_add_confirmed, topic.vector(), topic.message_vector())
+        return LogState(topic.last_add_confirmed, topic.vector(), topic.message_vector(), self._holds)
+
+    def _holds(self, origin: str, position: Position) -> bool:
+        return self._exact.acks.holds(origin, position)
 
     # Actions.
 

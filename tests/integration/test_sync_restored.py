@@ -183,3 +183,29 @@ async def trim(cluster: Cluster) -> None:
     await cluster.subscription.acknowledge([Ack(topic.last_add_confirmed)])
     await topic.trim(topic.last_add_confirmed)
     assert topic.log.trimmed > BEFORE_ALL
+
+
+def test_invariant_5_an_answer_of_who_has_what_a_third_cluster_lost_makes_no_mapping(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b, c = (Cluster(name, tmp_path, exact=False) for name in "abc")
+        lost = await lost_by_a(a, b, c)
+        await c.topic.publish([message(b"of c")])
+        await answered(c, b)  # and what it is to prove waits: what a has more may still come
+        await carry(a, c)
+        await c.topic.publish([message(b"of c, too")])
+        await answered(c, b)
+        skipped = c.sync.counters()["skipped"]
+        await consume_all(c)
+        await c.topic.publish([message(b"the last of c")])
+        await answered(c, b)
+        await consume_all(c)
+        await carry_until(lambda: c.sync.counters()["skipped"] > skipped, (c, b), (b, c))
+        assert [each for each in lost if consumed_at(b, each)] == []
+        for each in (a, b, c):
+            await each.stop()
+
+    async def answered(c: Cluster, b: Cluster) -> None:
+        before = c.sync.counters()["responses"]
+        await carry_until(lambda: c.sync.counters()["responses"] > before, (c, b), (b, c))
+
+    asyncio.run(main())
