@@ -366,7 +366,7 @@ def test_a_subscription_without_consumers_has_the_messages_as_its_backlog_and_no
             await quiet(us, eu)
             for node in (us, eu):
                 assert len(node.topic().log.markers) >= 5
-                assert node.topic().subscriptions["idle"].backlog_messages() == 50
+                assert node.topic().subscriptions["idle"].backlog_messages() == 50 == backlog(node, "idle")
 
     asyncio.run(main())
 
@@ -397,10 +397,13 @@ def test_an_update_is_sent_once_and_not_again_while_nothing_changes(tmp_path: Pa
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            await topic.publish(messages(0, 10))
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.publish(messages(0, 5))
+            await eventually(lambda: us.index.mappings, "a mapping below its place, which is told too")
+            await topic.publish(messages(5, 10))
             consumer, inbox = await taking(us, 10)
-            await consumer.acknowledge([Ack(position) for position in inbox.positions[:5]])
-            await in_step(us, eu, 5)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions[:7]])
+            await in_step(us, eu, 3)
             consumer.close()
             await quiet(us, eu)  # mappings that were asked for before have come
             told = us.sync.counters()["updates_sent"]
