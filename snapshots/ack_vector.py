@@ -16,6 +16,7 @@ The order in which a vector says things has no meaning, so it can be split into 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -69,7 +70,8 @@ class OriginAcks:
 
     def covers(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
-        return position in self.positions or any(after < position <= upto for after, upto in self.ranges)
+        at = bisect_left(self.ranges, position, key=lambda each: each[1])  # the first that ends at or above it
+        return position in self.positions or (at < len(self.ranges) and self.ranges[at][0] < position)
 
     def copy(self) -> OriginAcks:
         return OriginAcks(self.incarnation, list(self.ranges), self.positions.copy(), dict(self.batches))

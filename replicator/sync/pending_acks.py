@@ -2,7 +2,9 @@
 Pure; the rows are for the shell to write.
 
 They are stored before the marker that brought them counts as handled, so that a crash does not lose them. They are few:
-what a cluster acknowledged that a third one's link has not brought here yet.
+what a cluster acknowledged that a third one's link has not brought here yet. Where that link is missing they stay for
+good, so what is kept is bounded (invariant 11): whole entries are compressed, and of batches of which only a part is
+acknowledged the first :data:`BATCHES_MAX` are kept. What is dropped is delivered again at worst.
 
 ============ ======================= ================================================================
 table        key                     value
@@ -13,14 +15,19 @@ pending_acks topic id | subscription an update (:mod:`snapshots.markers`) with t
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from replicator.engine.log.store_tables import TOPIC_KEY
-from snapshots.ack_vector import AckVector
+from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.markers import MarkerType, SubscriptionsUpdate, SubscriptionUpdate, decode_marker, encode_marker
 
 TABLE: Final = "pending_acks"
+
+BATCHES_MAX: Final = 10_000
+"""Of one subscription and origin, in the order in which they will come; up to some hundred bytes each. As a row is
+written whole, more would make each update slow."""
 
 RowWrite = tuple[str, bytes, bytes | None]
 
@@ -51,7 +58,10 @@ class PendingAcks:
 
     def put(self, name: str, generation: int, vector: AckVector) -> None:
         """From now on this waits, and nothing else."""
+        vector = AckVector({origin: _bounded(acks) for origin, acks in vector.origins.items() if acks})
         if vector:
+            if vector == self.of(name, generation):
+                return
             self._kept[name] = SubscriptionUpdate(name, {}, generation, vector)
         elif self._kept.pop(name, None) is None:
             return
@@ -70,3 +80,13 @@ class PendingAcks:
     def _encoded(self, name: str) -> bytes | None:
         update = self._kept.get(name)
         return None if update is None else encode_marker(SubscriptionsUpdate((update,)))[1]
+
+
+def _bounded(acks: OriginAcks) -> OriginAcks:
+    """Without batches that are acknowledged whole by now, and without those over the limit."""
+    if not acks.batches:
+        return acks
+    open_batches = heapq.nsmallest(BATCHES_MAX, (at for at in acks.batches if not acks.covers(at)))
+    if len(open_batches) == len(acks.batches):
+        return acks
+    return OriginAcks(acks.incarnation, acks.ranges, acks.positions, {at: acks.batches[at] for at in open_batches})
