@@ -12,9 +12,7 @@ from replicator.pipeline.report import FAULTS, ClusterCounts, Finding, VerifyRep
 
 
 def report(**fields: Any) -> VerifyReport:
-    counters = dict.fromkeys(
-        ("missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch", "gaps"), 0
-    )
+    counters = dict.fromkeys(FAULTS, 0)
     rest = {
         "messages": 5,
         "clusters": {"us": ClusterCounts(5, {"snapshot_request": 1}), "eu": ClusterCounts(4, {})},
@@ -38,7 +36,7 @@ def test_json_has_the_counters_and_the_findings_of_each_topic() -> None:
 
 def test_a_report_is_clean_only_if_every_counter_is_zero() -> None:
     assert report().clean
-    for fault in ("missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch", "gaps"):
+    for fault in FAULTS:
         assert not report(**{fault: 1}).clean
 
 
