@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,11 @@ from replicator.topology import Topology, load_topology
 from snapshots.errors import SnapshotsError
 
 VERIFY_SECONDS_MAX: Final = 600.0
+PREPARED_MESSAGES_MAX: Final = 250_000
+"""Some 100 MB of flights; of a larger input the rest is made on the way."""
+COLLECTOR_THRESHOLDS: Final = (100_000, 50, 100)
+"""Of the garbage collector, while a drill runs: it holds hundreds of thousands of messages, none of them garbage, and
+to go through them again and again would take a quarter of its time."""
 UPDATE_MARKER: Final = "subscription_update"
 SYNC_MODES: Final = ("exact", "mark-delete")
 BOTH: Final = "both"
@@ -220,10 +226,11 @@ def _input(options: DrillOptions) -> InputSource:
     return JsonLines(options.input_file, options.key, options.messages)
 
 
-def _started(source: InputSource) -> Iterator[InputMessage]:
-    """The messages, with the first one taken: finding it may mean sorting the input, which is no part of the drill."""
+def _prepared(source: InputSource) -> Iterator[InputMessage]:
+    """The messages, with the first ones made: finding and forming them is no part of the drill, which has to keep the
+    pace of its clients with one core."""
     messages = iter(source)
-    return chain([next(messages)], messages)
+    return chain(list(islice(messages, PREPARED_MESSAGES_MAX)), messages)
 
 
 # One run.
@@ -233,12 +240,15 @@ def _run_job(
     options: DrillOptions, job: _Job, source: InputSource, count: int, place: StorePlace, console: Console
 ) -> dict[str, Any]:
     started, started_at = time.monotonic(), datetime.now(UTC)
+    usual = gc.get_threshold()
     try:
+        gc.set_threshold(*COLLECTOR_THRESHOLDS)
         with _progress_bars(options.quiet, console, count, job) as on_progress:
             outcome, verified, mappings, topology = uvloop.run(_run(options, job, source, count, on_progress))
     except asyncio.CancelledError:
         raise DrillError("the drill was stopped by SIGTERM; what it had started is stopped too") from None
     finally:
+        gc.set_threshold(*usual)
         if not options.keep_data:
             remove_data(job.setting)
     measures = measure(outcome.observations)
@@ -303,6 +313,7 @@ async def _run(
     options: DrillOptions, job: _Job, source: InputSource, count: int, on_progress: _OnProgress
 ) -> tuple[Outcome, dict[str, Any], int, Topology]:
     _stop_in_order_on_sigterm()
+    preparing = asyncio.create_task(asyncio.to_thread(_prepared, source))  # while the workers start
     async with set_stage(job.setting) as stage:
         if job.setting.is_running:
             await canary.check_namespace(stage.topology, options.namespace)
@@ -313,7 +324,7 @@ async def _run(
                 job.subscriptions,
                 job.cast,
                 topic=job.topic,
-                messages=_started(source),
+                messages=await preparing,
                 count=count,
                 rate=options.rate,
                 seed=options.seed,

@@ -11,7 +11,7 @@ Every message has an id, 0, 1, 2, … in the order in which it is published; it 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -107,6 +107,15 @@ class Table:
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
 
+    def extend(self, count: int, *columns: Sequence[float] | float) -> None:
+        """Append ``count`` rows: for each column its values, or the one value of all of them."""
+        for column, values in zip(self._columns, columns, strict=True):
+            if isinstance(values, Sequence):
+                assert len(values) == count
+                column.extend(values)
+            else:
+                column.extend(array(column.typecode, [values]) * count)
+
     def column(self, name: str) -> Column:
         """A copy of a column, so that recording can go on."""
         column = self._columns[self._names.index(name)]
@@ -129,6 +138,16 @@ class Names:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._codes)
+
+
+class Receipt(NamedTuple):
+    """What a consumer sees of one message; ``position`` is the origin's."""
+
+    message_id: int
+    origin: str
+    position: Position
+    batch_index: int
+    redelivery_count: int
 
 
 _POSITION: Final = {"ledger": "Q", "entry": "q"}
@@ -210,25 +229,43 @@ class Observations:
         time_s: float,
     ) -> None:
         """A consumer of ``subscription``, connected to ``cluster``, was handed the message."""
-        self._check(message_id)
+        row = Receipt(message_id, origin, origin_position, batch_index, redelivery_count)
+        self.received_many(subscription, consumer, cluster, [row], time_s)
+
+    def received_many(
+        self, subscription: str, consumer: str, cluster: str, receipts: Sequence[Receipt], time_s: float
+    ) -> None:
+        """The same for messages that were handed over together, in order: there are millions of them in a drill."""
+        if not receipts:
+            return
+        ids, origins, positions, batch_indexes, redelivery_counts = zip(*receipts, strict=True)
+        ledgers, entries = zip(*positions, strict=True)
+        self._check_all(ids)
         code = self.clusters.code
-        self.receipts.append(
+        self.receipts.extend(
+            len(ids),
             self._subscription_codes[subscription],
             self.consumers.code(consumer),
             code(cluster),
-            message_id,
-            code(origin),
-            *origin_position,
-            batch_index,
-            redelivery_count,
+            ids,
+            [code(origin) for origin in origins],
+            ledgers,
+            entries,
+            batch_indexes,
+            redelivery_counts,
             time_s,
         )
 
     def acked(self, subscription: str, cluster: str, message_id: int, time_s: float) -> None:
         """A consumer acknowledged the message and the worker took it. A cumulative one is recorded for each
         message that it covers and that was not acknowledged before."""
-        self._check(message_id)
-        self.acks.append(self._subscription_codes[subscription], self.clusters.code(cluster), message_id, time_s)
+        self.acked_many(subscription, cluster, [message_id], time_s)
+
+    def acked_many(self, subscription: str, cluster: str, message_ids: Sequence[int], time_s: float) -> None:
+        """The same for messages that were acknowledged together."""
+        self._check_all(message_ids)
+        codes = self._subscription_codes[subscription], self.clusters.code(cluster)
+        self.acks.extend(len(message_ids), *codes, message_ids, time_s)
 
     def observed(self, cluster: str, message_id: int, position: Position, batch_index: int, time_s: float) -> None:
         """A reader at the tail of the topic saw the message at ``position`` of ``cluster``."""
@@ -280,6 +317,11 @@ class Observations:
 
     def kind_of(self, failover: int) -> FailoverKind:
         return _KINDS[int(self.failovers.column("kind")[failover])]
+
+    def _check_all(self, message_ids: Sequence[int]) -> None:
+        if message_ids:
+            self._check(max(message_ids))
+            self._check(min(message_ids))
 
     def _check(self, message_id: int) -> None:
         if not 0 <= message_id < len(self._confirmed):

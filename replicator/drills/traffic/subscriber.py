@@ -11,8 +11,8 @@ from typing import Any, Final
 from replicator.client import Client, ConsumerType, InitialPosition
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
-from replicator.client.message import Message
-from replicator.drills.observations import drill_id_of
+from replicator.client.message import Message, MessageId
+from replicator.drills.observations import Receipt, drill_id_of
 from replicator.drills.subscriptions import LeftForLater, TestedSubscription
 from replicator.drills.traffic.active import LOST, RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS, Drill
 from snapshots.position import BEFORE_ALL, Position
@@ -24,6 +24,8 @@ ACK_GROUP_MILLIS: Final = 20
 RECEIVER_QUEUE_MESSAGES: Final = 5000
 
 _AnyConsumer = Consumer | MultiTopicsConsumer
+_Received = tuple[int, MessageId]
+"""The drill's id of a message and the id to acknowledge it by; its payload is not kept."""
 
 
 class Subscriber:
@@ -66,17 +68,16 @@ class Subscriber:
 
     async def _consume(self, consumer: _AnyConsumer, cluster: str) -> None:
         """Until the drill is finished, or clients are to go elsewhere: then what is left for later is left."""
-        later: list[tuple[float, list[Message]]] = []
+        later: list[tuple[float, list[_Received]]] = []
         while self._drill.active.name == cluster and (later or not self._drill.finished.is_set()):
             messages = await consumer.receive_many(RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS)
             now = time.monotonic()
-            for message in messages:
-                self._record(message, cluster, now)
+            received = self._record(messages, cluster, now)
             if self._tested.observed.cumulative:
-                if messages:
-                    self._start(self._acknowledge_cumulative(consumer, cluster, messages))
+                if received:
+                    self._start(self._acknowledge_cumulative(consumer, cluster, received))
                 continue
-            at_once, left = self._divide(messages)
+            at_once, left = self._divide(received)
             if left:
                 later.append((now + LATER_SECONDS, left))
             while later and later[0][0] <= now:
@@ -86,15 +87,15 @@ class Subscriber:
                 self._start(self._acknowledge_each(consumer, cluster, at_once))
             await asyncio.sleep(0)
 
-    def _divide(self, messages: list[Message]) -> tuple[list[Message], list[Message]]:
+    def _divide(self, received: list[_Received]) -> tuple[list[_Received], list[_Received]]:
         """What is acknowledged at once, and what is left for later."""
         if self._tested.left_for_later is LeftForLater.MESSAGES:
             draw = self._random.random
-            chosen = [draw() < LEFT_FOR_LATER for _ in messages]
+            chosen = [draw() < LEFT_FOR_LATER for _ in received]
         else:
-            chosen = [self._leaves_entry(message.message_id().position()) for message in messages]
-        at_once = [message for message, left in zip(messages, chosen, strict=True) if not left]
-        return at_once, [message for message, left in zip(messages, chosen, strict=True) if left]
+            chosen = [self._leaves_entry(place.position()) for _message_id, place in received]
+        at_once = [each for each, left in zip(received, chosen, strict=True) if not left]
+        return at_once, [each for each, left in zip(received, chosen, strict=True) if left]
 
     def _leaves_entry(self, position: Position) -> bool:
         """One draw for each entry, also where its messages come in two receptions: the cluster knows an entry as
@@ -103,43 +104,38 @@ class Subscriber:
             self._drawn = position, self._random.random() < LEFT_FOR_LATER
         return self._drawn[1]
 
-    def _record(self, message: Message, cluster: str, now: float) -> None:
-        message_id = drill_id_of(message.properties())
-        self._on_seen(message_id)
-        place, origin = message.message_id(), message.origin_message_id()
-        self._drill.observations.received(
-            self._tested.name,
-            self._name,
-            cluster,
-            message_id,
-            message.origin(),
-            origin.position(),
-            place.batch_index(),
-            message.redelivery_count(),
-            now,
-        )
+    def _record(self, messages: list[Message], cluster: str, now: float) -> list[_Received]:
+        received: list[_Received] = []
+        receipts: list[Receipt] = []
+        for message in messages:
+            message_id, place, origin = drill_id_of(message.properties()), message.message_id(), message.origin()
+            self._on_seen(message_id)
+            received.append((message_id, place))
+            position = message.origin_message_id().position()
+            receipts.append(Receipt(message_id, origin, position, place.batch_index(), message.redelivery_count()))
+        self._drill.observations.received_many(self._tested.name, self._name, cluster, receipts, now)
+        return received
 
     def _start(self, acknowledging: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(acknowledging)
         self._acking.add(task)
         task.add_done_callback(self._acking.discard)
 
-    async def _acknowledge_cumulative(self, consumer: _AnyConsumer, cluster: str, messages: list[Message]) -> None:
+    async def _acknowledge_cumulative(self, consumer: _AnyConsumer, cluster: str, received: list[_Received]) -> None:
         try:
-            await consumer.acknowledge_cumulative(messages[-1])
+            await consumer.acknowledge_cumulative(received[-1][1])
         except LOST:
             return
-        self._record_acks(cluster, messages)
+        self._record_acks(cluster, received)
 
-    async def _acknowledge_each(self, consumer: _AnyConsumer, cluster: str, messages: list[Message]) -> None:
+    async def _acknowledge_each(self, consumer: _AnyConsumer, cluster: str, received: list[_Received]) -> None:
         try:
-            consumer.acknowledge_many(messages)
+            consumer.acknowledge_many([place for _message_id, place in received])
             await consumer.flush_acknowledgements()
         except LOST:
             return
-        self._record_acks(cluster, messages)
+        self._record_acks(cluster, received)
 
-    def _record_acks(self, cluster: str, messages: list[Message]) -> None:
-        now = time.monotonic()
-        for message in messages:
-            self._drill.observations.acked(self._tested.name, cluster, drill_id_of(message.properties()), now)
+    def _record_acks(self, cluster: str, received: list[_Received]) -> None:
+        ids = [message_id for message_id, _place in received]
+        self._drill.observations.acked_many(self._tested.name, cluster, ids, time.monotonic())
