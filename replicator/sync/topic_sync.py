@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -338,8 +338,7 @@ class TopicSync:
             while more:
                 handled = self._handled
                 while self._actions:
-                    await self._carry_out(self._actions[0])
-                    self._actions.pop(0)
+                    del self._actions[: await self._carry_out_some()]
                     self._repeating = False
                 await self._save_pending()
                 await self._save_checkpoint(handled)
@@ -360,12 +359,25 @@ class TopicSync:
         self._start_worker()
         self._settle()
 
+    async def _carry_out_some(self) -> int:
+        """Carry out the first action, or all updates that come first: they are merged one after another, and saved
+        together, so that the last subscription of a marker does not wait for the others' commits. Returns how many."""
+        updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), self._actions))
+        if not updates:
+            await self._carry_out(self._actions[0])
+            return 1
+        saving = [await self._apply(update) for update in updates if isinstance(update, ApplyUpdate)]
+        for outcome in await asyncio.gather(*(each for each in saving if each is not None), return_exceptions=True):
+            if isinstance(outcome, SubscriptionNotFound):  # it is being deleted; other subscriptions' updates go on
+                self._sync.counted.updates_ignored += 1
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return len(updates)
+
     async def _carry_out(self, action: Action) -> None:
         if isinstance(action, RecordMapping):
             self._sync.index.mapping_recorded(self._topic.name, action.mapping)
-        elif isinstance(action, ApplyUpdate):
-            await self._apply(action)
-        else:
+        elif not isinstance(action, ApplyUpdate):
             written = await self._write(action.marker, local=isinstance(action, WriteLocalSnapshot))
             if isinstance(action, WriteUpdate):
                 self._note_told(action, written=written)
@@ -391,23 +403,24 @@ class TopicSync:
                 subscription.told()
                 self._told[name] = None
 
-    async def _apply(self, update: ApplyUpdate) -> None:
+    async def _apply(self, update: ApplyUpdate) -> asyncio.Future[None] | None:
+        """Merge an update; returns what is done when that is durable, None if there is nothing to be saved."""
         relay = self._sync.routes.relays(self._topic.name, update.source)
         try:
             if update.deleted:
                 await self._bury(update, relay=relay)
-                return
+                return None
             subscription = self._topic.subscriptions.get(update.subscription)
             if subscription is None:
                 subscription = await self._create(update, relay=relay)
             if not subscription.replicated:
                 self._sync.counted.updates_ignored += 1
-                return
+                return None
             newer = update.generation > subscription.cursor.generation
             if self._exact.merge_update(subscription, update, relay=relay) or self._repeating:
                 if newer and relay:
                     self.controller.updates.owe_whole(subscription.name, _now_ms())
-                await subscription.saved()
+                return subscription.saved()
         except (StoreFull, StoreFailed, TopicNotFound):
             raise
         except SubscriptionNotFound:  # it is being deleted; other subscriptions' updates go on
@@ -415,6 +428,7 @@ class TopicSync:
         except EngineError as error:
             log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
             self._sync.counted.updates_ignored += 1
+        return None
 
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
         self._from_peers[update.subscription] = relay
