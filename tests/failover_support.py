@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import forked_commands
 
 from replicator.client import Client, Consumer, ConsumerType, InitialPosition, PulsarException
 
@@ -44,7 +44,7 @@ class Deployment:
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.file = path / "topology.yaml"
         self._databases = databases
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, forked_commands.Forked] = {}
         self.write(links)
 
     def write(self, links: str, file: str = "topology.yaml") -> Path:
@@ -62,14 +62,9 @@ class Deployment:
 
     def start(self, *names: str, file: str = "topology.yaml") -> None:
         for name in names:
-            log = (self.path / f"{name}.log").open("ab")
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "replicator.cli", "worker", "--cluster", name, "-f", str(self.path / file)],
-                cwd=self.path,
-                stderr=log,
-                stdout=log,
-            )
-            log.close()
+            log = self.path / f"{name}.log"
+            arguments = ("worker", "--cluster", name, "-f", str(self.path / file))
+            self._processes[name] = forked_commands.start(arguments, cwd=self.path, stdout=log, stderr=log)
         for name in names:
             self.wait_ready(name)
 
@@ -120,15 +115,7 @@ class Deployment:
     def command(self, *arguments: str, file: str = "topology.yaml") -> subprocess.CompletedProcess[str]:
         """``replicator COMMAND -f FILE …``, as a user runs it."""
         command, *rest = arguments
-        return subprocess.run(
-            [sys.executable, "-m", "replicator.cli", command, "-f", file, *rest],
-            cwd=self.path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+        return forked_commands.run(command, "-f", file, *rest, cwd=self.path)
 
     def report(self, *arguments: str, status: int = 0, file: str = "topology.yaml") -> Any:
         """The JSON report of a command that ends with ``status``."""

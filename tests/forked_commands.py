@@ -1,0 +1,135 @@
+"""Commands of the service as processes of their own, forked from one that has imported it: they start in milliseconds.
+
+``python tests/forked_commands.py`` is that one. It reads a JSON line for each command (arguments, directory, where
+stdout, stderr and the exit status go), and answers with the process's id. What runs is the entry point that users run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SETTLE_SECONDS = 0.01
+_asking = threading.Lock()
+
+
+class Forked:
+    """One of these processes, as :class:`subprocess.Popen` has them."""
+
+    def __init__(self, pid: int, status: Path) -> None:
+        self.pid = pid
+        self._status = status
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status; minus a signal's number if it was killed; None while it runs."""
+        if self.returncode is None:
+            try:
+                os.kill(self.pid, 0)
+            except ProcessLookupError:
+                self.returncode = int(self._status.read_text()) if self._status.exists() else -signal.SIGKILL
+        return self.returncode
+
+    def wait(self, timeout: float = 60) -> int:
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(SETTLE_SECONDS)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(arguments: Sequence[str], *, cwd: Path, stdout: Path, stderr: Path) -> Forked:
+    """``replicator ARGUMENTS`` in ``cwd``; what it writes is added to the files."""
+    server, status = _server(), Path(tempfile.mkdtemp(dir=cwd, prefix="command-")) / "status"
+    asked: dict[str, Any] = {"arguments": list(arguments), "cwd": str(cwd), "status": str(status)}
+    asked |= {"stdout": str(stdout), "stderr": str(stderr)}
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with _asking:
+        server.stdin.write(json.dumps(asked) + "\n")
+        server.stdin.flush()
+        return Forked(int(server.stdout.readline()), status)
+
+
+def run(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    directory = Path(tempfile.mkdtemp(dir=cwd, prefix="output-"))
+    stdout, stderr = directory / "stdout", directory / "stderr"
+    status = start(arguments, cwd=cwd, stdout=stdout, stderr=stderr).wait(timeout)
+    return subprocess.CompletedProcess(list(arguments), status, stdout.read_text(), stderr.read_text())
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    server = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    atexit.register(server.kill)
+    return server
+
+
+def _serve() -> None:
+    import replicator.cli  # before any fork, with all that commands and workers import when they are called
+    import replicator.failover.switch
+    import replicator.worker  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _become(asked)
+        print(pid, flush=True)
+
+
+def _become(asked: dict[str, Any]) -> None:
+    """The forked process; does not return."""
+    from replicator.cli import main
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    status = 1
+    try:
+        for number, path, flags in (
+            (0, os.devnull, os.O_RDONLY),
+            (1, asked["stdout"], os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+            (2, asked["stderr"], os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+        ):
+            os.dup2(os.open(path, flags, 0o644), number)
+        os.chdir(asked["cwd"])
+        sys.argv = ["replicator", *asked["arguments"]]
+        main()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        Path(asked["status"]).write_text(str(status))
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()
