@@ -235,6 +235,33 @@ def test_a_cluster_that_was_alone_tells_the_first_that_is_linked_what_was_consum
     run(main)
 
 
+def test_a_worker_tells_a_cluster_that_lost_a_topic_what_its_own_consumers_had_acknowledged(
+    topology: Topology, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with running(only(topology, "us-east", "eu-west"), tmp_path) as regions:
+            us, eu = regions["us-east"], regions["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message(b"%d" % n) for n in range(30)])
+            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+
+            def backlog(region: Region) -> int | None:
+                here = region.engine.find(TOPIC)
+                subscription = None if here is None or here.messages < 30 else here.subscriptions.get("sub")
+                return None if subscription is None else subscription.cursor.backlog_entries()
+
+            await eventually(lambda: backlog(eu) == 30, "the subscription in eu-west")
+            consumer, inbox = await subscribed(eu.topic(), "sub")
+            await inbox.holds(30)
+            await consumer.acknowledge([Ack(delivery.position) for delivery in inbox.deliveries[::3]])
+            await eventually(lambda: backlog(us) == 20, "what eu-west acknowledged, in us-east")
+            await eu.engine.delete_topic(TOPIC, force=True)
+            await topic.publish([message(b"new")])
+            await eventually(lambda: backlog(eu) == 21, "the same in eu-west again, and the new one")
+
+    run(main)
+
+
 def test_a_link_that_is_taken_away_and_added_again_goes_on_where_it_was(topology: Topology, tmp_path: Path) -> None:
     two = only(topology, "us-east", "eu-west")
     one_way = replace(two, links=(Link("eu-west", "us-east"),))
