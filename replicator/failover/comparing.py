@@ -2,12 +2,15 @@
 
 Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors``, and says what is
 missing. Two states are equal by identity if the digests of what they have left to consume are, origin by origin: then
-no message that was acknowledged at the source is delivered by the target. Only origins of which both have as much can
-be compared so; the source's always can, once the target has drained it. Without digests, backlogs are compared.
+no message that was acknowledged at the source is delivered by the target. As good is a target that has less left: its
+own consumers acknowledged more, of which a source hears only if a link leads back. Only origins of which both have as
+much can be compared so; the source's always can, once the target has drained it. Without digests, backlogs are
+compared.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,9 +63,32 @@ def _compare_digests(
     same = {origin for origin in marks if marks[origin] == their_marks.get(origin)} | {source}
     compared = sorted(origin for origin in same if origin in ours or origin in theirs)
     different = [origin for origin in compared if ours.get(origin) != theirs.get(origin)]
-    if different:
-        return False, f"acknowledgements of {', '.join(different)} differ"
-    return True, ", ".join(f"{origin} {str(ours[origin])[:8]}" for origin in compared)
+    left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))
+    lacking = [origin for origin in different if not _has_more(left.get(origin), left_there.get(origin))]
+    if lacking:
+        return False, f"acknowledgements of {', '.join(lacking)} differ"
+    more = ("more of " + ", ".join(different) + " is acknowledged there",) if different else ()
+    return True, ", ".join([*(f"{each} {str(ours[each])[:8]}" for each in compared if each not in different), *more])
+
+
+def _has_more(left: Any, left_there: Any) -> bool:
+    """Whether all that is acknowledged of an origin at the source is so at the target, which has less left of it."""
+    if not isinstance(left, Mapping) or not isinstance(left_there, Mapping):
+        return False
+    if left["incarnation"] != left_there["incarnation"]:
+        return False
+    runs, runs_there = (sorted((position(a), position(b)) for a, b in each["beyond"]) for each in (left, left_there))
+    for first, last in runs_there:
+        at = bisect_right(runs, first, key=lambda run: run[0]) - 1
+        if at < 0 or last > runs[at][1]:
+            return False
+    parts_there = left_there["batches"]
+    for entry, acknowledged in left["batches"].items():
+        at = bisect_right(runs_there, position(entry), key=lambda run: run[0]) - 1
+        is_left = at >= 0 and position(entry) <= runs_there[at][1]
+        if is_left and not set(acknowledged) <= set(parts_there.get(entry, ())):
+            return False
+    return True
 
 
 def compare_subscription(

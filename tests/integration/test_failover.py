@@ -20,7 +20,7 @@ import pytest
 from failover_support import TOPIC, Deployment, Traffic, deployment
 from sqlalchemy import make_url
 
-from replicator.client import Client, ClusterFenced, InitialPosition, PulsarException
+from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, PulsarException
 
 _serial = count()
 
@@ -214,6 +214,34 @@ def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(tmp_path: Pa
             assert deployed.state(name)["epoch"] == 0
             assert deployed.state(name)["producers"] == "open"
         asyncio.run(publish(deployed.url("A"), b"two"))
+
+
+def test_over_a_one_way_link_a_planned_failover_works_also_where_the_target_consumed_more(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    async def consume(url: str, *numbers: int) -> None:
+        async with Client(url) as client:
+            consumer = await client.subscribe(
+                TOPIC,
+                "sub",
+                consumer_type=ConsumerType.Shared,
+                initial_position=InitialPosition.Earliest,
+                replicate_subscription_state_enabled=True,
+            )
+            for _ in range(6):
+                message = await consumer.receive(timeout_millis=5000)
+                if int(message.data()) in numbers:
+                    await consumer.acknowledge(message)
+            await consumer.flush_acknowledgements()
+
+    with deployment(tmp_path, "A", "B", links=A_TO_B, databases=databases) as deployed:
+        asyncio.run(publish(deployed.url("A"), *(b"%d" % number for number in range(6))))
+        deployed.until(lambda: deployed.post("B", "/failover/v1/topics", {})["topics"], "B has the topic")
+        asyncio.run(consume(deployed.url("B"), 4))  # of which A never hears
+        asyncio.run(consume(deployed.url("A"), 0, 2))
+        report = deployed.report("failover", "--from", "A", "--to", "B", "--timeout", "10")
+        assert (report["outcome"], report["not_received"], report["may_be_repeated"]) == ("done", 0, 0)
+        assert sorted(asyncio.run(drained(deployed.url("B"), subscription="sub"))) == [b"1", b"3", b"5"]
 
 
 def test_a_dry_run_reports_and_changes_nothing(tmp_path: Path, databases: dict[str, str]) -> None:

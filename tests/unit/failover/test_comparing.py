@@ -62,6 +62,45 @@ def test_a_different_digest_of_the_source_is_never_equal_even_with_the_same_back
     assert report.subscriptions[0].equal is False
 
 
+def left(*runs: tuple[str, str], incarnation: int = 7, **batches: list[int]) -> dict[str, Any]:
+    """What is not consumed; ``e4=[0]``: of the batch at 1:4 message 0 is acknowledged."""
+    parts = {f"1:{name[1:]}": indexes for name, indexes in batches.items()}
+    return {"incarnation": incarnation, "ranges": [], "beyond": [list(run) for run in runs], "batches": parts}
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "as_good"),
+    [
+        (left(("1:3", "1:9")), left(("1:5", "1:6"), ("1:8", "1:9")), True),
+        (left(("1:3", "1:9")), left(), True),
+        (left(("1:3", "1:4"), ("1:6", "1:9")), left(("1:3", "1:9")), False),
+        (left(("1:3", "1:9")), left(("1:2", "1:3")), False),
+        (left(("1:3", "1:9"), e4=[0]), left(("1:3", "1:9"), e4=[0, 2]), True),
+        (left(("1:3", "1:9"), e4=[0, 1]), left(("1:3", "1:9"), e4=[0, 2]), False),
+        (left(("1:3", "1:9"), e4=[0, 1]), left(("1:5", "1:9")), True),
+        (left(("1:3", "1:9")), left(incarnation=8), False),
+    ],
+    ids=[
+        "less left",
+        "nothing left",
+        "a hole is left",
+        "another is left",
+        "more of a batch",
+        "other parts of a batch",
+        "the whole batch",
+        "another incarnation",
+    ],
+)
+def test_a_target_with_more_acknowledged_is_as_good_as_an_equal_one(here: Any, there: Any, as_good: bool) -> None:
+    """Its own consumers did that, and no link leads back to the source."""
+    ours, theirs = digests("abc"), digests("xyz")
+    ours[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": here}
+    theirs[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": there}
+    (subscription,) = compared(topic(backlog=7), topic(backlog=5), digests=(ours, theirs)).subscriptions
+    assert subscription.equal is as_good
+    assert ("more of A" in subscription.evidence) is as_good
+
+
 def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None:
     there = digests("abc", other="y", other_position="5:8")
     assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True
