@@ -171,11 +171,11 @@ def random_history(seed: int, messages: int, events: int, failovers: int) -> His
         ),
         acks=some(lambda: Ack(name(), cluster(), message(), moment())),
         copies=some(lambda: Copy(cluster(), message(), place(), moment())),
-        covers=some(lambda: Cover(name(), cluster(), *sorted((place(), place())), moment())),
+        covers=some(lambda: Cover(name(), cluster(), *sorted((place(), place())), moment()), 2),
         failovers=sorted((failover() for _ in range(failovers)), key=lambda each: each.time_s),
-        returns=some(lambda: (cluster(), moment() + 1), 0.1),
-        breaks=some(lambda: Break(cluster(), cluster(), moment()), 0.05),
-        repairs=some(lambda: Break(cluster(), cluster(), moment()), 0.1),
+        returns=some(lambda: (cluster(), moment() + 1), 0.3),
+        breaks=some(lambda: Break(cluster(), cluster(), moment()), 0.15),
+        repairs=some(lambda: Break(cluster(), cluster(), moment()), 0.4),
     )
 
 

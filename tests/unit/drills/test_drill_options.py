@@ -147,3 +147,7 @@ def test_two_reports_are_compared_figure_by_figure_and_subscription_by_subscript
     assert rows["sync_lag_ms.p99"] == (1.5, None)
     assert rows["s: repeated"] == (1, 9)
     assert not any(name.startswith("t:") for name in rows)
+
+
+def test_order_is_judged_for_every_kind_but_shared() -> None:
+    assert [each.kind for each in parse_subscriptions("all") if not each.observed.ordered] == ["shared", "batch-index"]
