@@ -295,7 +295,7 @@ class LinkTopics:
         """Where copying starts. If the destination had all up to ``mark`` and has less now, it lost also what its own
         consumers had acknowledged: others know of it, and are to tell."""
         start = self.starts.start(topic, there)
-        if self._on_lost_copy is not None and self.starts.carried_between(topic, start.read, mark):
+        if self._on_lost_copy is not None and self.starts.lost(topic, there, mark):
             link = self._route.link
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
             self._on_lost_copy(topic.name)

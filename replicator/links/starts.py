@@ -81,14 +81,19 @@ class Starts:
             },
         )
 
-    def carried_between(self, topic: Topic, after: Position, upto: Position) -> bool:
-        """Whether the link carries, or carried before it was trimmed, any entry in (``after``, ``upto``]."""
-        if after < upto and after < topic.log.trimmed:
-            return True
-        while after < upto:
-            found, after = topic.read_blocks(after, upto, bytes_max=1, origins=self._route.origins, verify=False)
-            if found:
+    def lost(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> bool:
+        """Whether the destination, which had all up to ``mark``, lacks any of it that the link carried."""
+        for origin, ours in self.marks(topic).items():
+            theirs = there.get(origin)
+            if theirs is not None and theirs.position >= ours.position:
+                continue
+            after = BEFORE_ALL if theirs is None else self._place(topic, origin, theirs)
+            if after < mark and after < topic.log.trimmed:  # and who knows what was there
                 return True
+            while after < mark:
+                found, after = topic.read_blocks(after, mark, bytes_max=1, origins={origin}, verify=False)
+                if found:
+                    return True
         return False
 
     def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:

@@ -14,6 +14,8 @@ from link_support import link_of, web
 from replicator.api.linked_sources import IncomingLink
 from replicator.links import copier
 from replicator.links import link as links
+from replicator.links.link import Link
+from replicator.links.route import Route
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
@@ -191,5 +193,42 @@ def test_several_links_of_one_pair_share_the_topics_by_their_patterns(tmp_path: 
             assert made.engines["b"].find("secret") is None
             assert "secret" not in str(made.links["a>b#rest"]._copier.topics)
             assert made.engines["a"].find("secret").held_back == {}  # type: ignore[union-attr]
+
+    asyncio.run(main())
+
+
+def test_who_lost_what_it_had_is_told_from_who_is_only_behind(tmp_path: Path) -> None:
+    """c is behind in what a published, which lies below entries of b that it has; later it lost the topic."""
+
+    async def main() -> None:
+        specs = [LinkSpec("a", "b"), LinkSpec("b", "c", forward=True)]
+        async with web(tmp_path, specs) as made:
+            lost: list[str] = []
+
+            async def again() -> None:
+                before = made.links["b>c"]
+                await before.stop()
+                before.let_go()
+                route, address = Route.of(made.topology, specs[1]), made.servers["c"].address
+                made.links["b>c"] = Link(made.engines["b"], "c", address, route=route, on_lost_copy=lost.append)
+
+            await again()
+            made.links["b>c"].start()
+            of_a = await made.publish("a", 0, 2)
+            await eventually(lambda: made.entries("c", "a") == of_a)
+            of_b = await made.publish("b", 0, 9)
+            await eventually(lambda: made.entries("c", "b") == of_b)
+            await again()
+            of_a += await made.publish("a", 2, 2)
+            await eventually(lambda: made.entries("b", "a") == of_a)
+            made.links["b>c"].start()
+            await eventually(lambda: made.entries("c", "a") == of_a)
+            assert lost == []
+            await again()
+            await made.engines["c"].delete_topic(TOPIC)
+            made.links["b>c"].start()
+            await eventually(lambda: made.entries("c", "a") == of_a and made.entries("c", "b") == of_b)
+            assert lost == [TOPIC]
+            await made.links["b>c"].stop()
 
     asyncio.run(main())
