@@ -155,10 +155,18 @@ class SnapshotController:
             self.updates.note_all(now_ms)
 
     def on_subscription(
-        self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool = False
+        self,
+        name: str,
+        mark_delete: Position,
+        generation: int,
+        now_ms: int,
+        *,
+        announced: bool = False,
+        claims: bool = True,
     ) -> None:
-        """A replicated subscription exists. Peers are told once, unless they know of it (``announced``)."""
-        self.updates.on_subscription(name, mark_delete, generation, now_ms, announced=announced)
+        """A replicated subscription exists. Peers are told once, unless they know of it (``announced``); nothing of its
+        mark-delete position unless it ``claims`` that all up to there was consumed."""
+        self.updates.on_subscription(name, mark_delete, generation, now_ms, announced=announced, claims=claims)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
         """The mark-delete position moved; ``local`` unless only an applied update moved it.

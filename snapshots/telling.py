@@ -115,9 +115,9 @@ class UpdateTeller:
     # ---- events -----------------------------------------------------------------------------------------
 
     def on_subscription(
-        self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool
+        self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool, claims: bool = True
     ) -> None:
-        """A replicated subscription exists. Peers are told of it once, unless they know (``announced``)."""
+        """See :meth:`SnapshotController.on_subscription`."""
         known = self._subscriptions.get(name)
         if known is None or known.generation < generation:
             unknown = name in self._unknown
@@ -128,7 +128,7 @@ class UpdateTeller:
                 asks=self._acks is not None and (not announced or unknown),
             )
         self._buried.pop(name, None)
-        self.on_mark_delete(name, mark_delete, generation, now_ms, local=True)
+        self.on_mark_delete(name, mark_delete, generation, now_ms, local=claims)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
         """See :meth:`SnapshotController.on_mark_delete`."""

@@ -516,6 +516,7 @@ class Topic:
         properties: dict[str, str] | None = None,
         read_compacted: bool = False,
         generation: int | None = None,
+        unclaimed: Mapping[str, Position] | None = None,
     ) -> Subscription:
         """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none. With None its
         topic's policies say whether it is replicated. One that another cluster made has its ``generation`` there.
@@ -529,6 +530,7 @@ class Topic:
             properties=properties,
             read_compacted=read_compacted,
             generation=generation,
+            unclaimed=unclaimed,
         )
 
     def position_before(self, target: Position) -> Position:

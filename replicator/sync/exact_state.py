@@ -23,7 +23,7 @@ from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.topic_acks import TopicAcks
 from snapshots.ack_vector import AckVector, union
 from snapshots.actions import ApplyUpdate
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 
@@ -36,7 +36,7 @@ class Replicated(Protocol):
     def cursor(self) -> Cursor: ...
     def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool: ...
     def merge_mark_delete(self, position: Position, generation: int) -> bool: ...
-    def adopt_generation(self, generation: int) -> None: ...
+    def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
 
 
 class ExactState:
@@ -86,14 +86,16 @@ class ExactState:
             changed = True
             if update.whole:
                 vector = union([vector, self._of_others(subscription, vector)])
-                subscription.adopt_generation(update.generation)
-            else:
-                subscription.merge_mark_delete(update.position or BEFORE_ALL, update.generation)
+            subscription.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
         if self._exact:
             changed |= self._merge(subscription, vector, relay=relay)
         if update.position is not None:
             changed |= subscription.merge_mark_delete(update.position, update.generation)
         return changed
+
+    def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
+        """What a subscription does not claim that begins here because another cluster says so: what is trimmed."""
+        return {} if read_compacted else self.acks.trimmed_through(self._origins())
 
     def messages_came(self, subscription: Replicated, *, relay: bool) -> bool:
         """Messages have come that may have been acknowledged elsewhere. Returns whether anything changed."""

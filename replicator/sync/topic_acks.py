@@ -10,7 +10,8 @@ Out of the cursor:
    may have it.
 2. Of another origin so as well, as it may be that one which was restored: ledger by ledger up to the last entry that is
    or was here. The last range ends at the last entry that lies at or below the mark-delete position. Ranges that a
-   link left out are taken away: nobody here has seen those messages.
+   link left out are taken away: nobody here has seen those messages. So is, of any origin, what was trimmed when the
+   generation began here: it counts as consumed in this cluster only, which cannot deliver it.
 3. Positions beyond, and parts of batches, are translated by the extents.
 
 Into the cursor:
@@ -107,7 +108,8 @@ class TopicAcks:
 
     def vector_of(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
         """The whole state, as far as this cluster can vouch for it; ``origins`` are all of which something was here."""
-        upto, trimmed_ends = state.mark_delete, self._trimmed_ends()
+        trimmed_ends = self._trimmed_ends()
+        upto = state.mark_delete
         vector = AckVector({self._cluster: OriginAcks(self._incarnation, self._own_ranges(upto))})
         for origin, high_water in origins.items():
             if origin == self._cluster:
@@ -117,8 +119,19 @@ class TopicAcks:
             if reached > BEFORE_ALL:
                 ends = [*trimmed_ends.get(origin, ()), *self._ledgers(origin, high_water.incarnation)]
                 acks.ranges = without(_through(ends, reached), self._left_out(origin))
+        for origin, upto in (state.unclaimed or {}).items():
+            if (unclaimed := vector.origins.get(origin)) is not None:
+                unclaimed.ranges = without(unclaimed.ranges, [(BEFORE_ALL, upto)])
         self._add(vector, state.individually_deleted, state.batch_acks)
         return vector
+
+    def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
+        """By origin, the position up to which all of it that was here is trimmed; see :attr:`CursorState.unclaimed`."""
+        trimmed = self._log.trimmed
+        if trimmed == BEFORE_ALL:
+            return {}
+        others = ((origin, each) for origin, each in origins.items() if origin != self._cluster)
+        return {self._cluster: trimmed, **{origin: self._reached(origin, each, trimmed) for origin, each in others}}
 
     def delta_of(self, untold: Untold, state: CursorState) -> AckVector:
         """What is untold, with the indexes that the cursor has of its batches."""

@@ -186,7 +186,14 @@ class TopicSync:
             return
         relayed = self._from_peers.get(name)
         announced = relayed is False or (relayed is None and self._sync.exact and not cursor.state.to_tell)
-        self.controller.on_subscription(name, cursor.mark_delete, cursor.generation, _now_ms(), announced=announced)
+        self.controller.on_subscription(
+            name,
+            cursor.mark_delete,
+            cursor.generation,
+            _now_ms(),
+            announced=announced,
+            claims=self._may_claim(subscription),
+        )
         if cursor.state.untold:
             self.on_acknowledged(subscription)
         self._settle()
@@ -202,10 +209,15 @@ class TopicSync:
     def on_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
         if subscription.replicated:
             cursor = subscription.cursor
+            local = local and self._may_claim(subscription)
             self.controller.on_mark_delete(
                 subscription.name, cursor.mark_delete, cursor.generation, _now_ms(), local=local
             )
             self._settle()
+
+    def _may_claim(self, subscription: Subscription) -> bool:
+        """Whether all up to its mark-delete position was consumed. With positions alone there is no saying less."""
+        return not self._sync.exact or subscription.cursor.state.unclaimed is None
 
     def on_acknowledged(self, subscription: Subscription) -> None:
         if self._sync.exact:
@@ -440,6 +452,7 @@ class TopicSync:
                 properties=dict(update.properties),
                 read_compacted=update.read_compacted,
                 generation=update.generation,
+                unclaimed=self._exact.unclaimed(update.read_compacted),
             )
         finally:
             self._from_peers.pop(update.subscription, None)

@@ -82,6 +82,10 @@ class CursorState:
     to_tell: bool = field(default=False, compare=False)
     """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
 
+    unclaimed: Mapping[str, Position] | None = None
+    """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
+    in it, and others may have them. None if there are none."""
+
     def __post_init__(self) -> None:
         if self.replicated and self.untold is None:
             self.untold = Untold(whole=self.to_tell)
@@ -259,9 +263,12 @@ class Cursor:
         self.advance()
         return True
 
-    def adopt_generation(self, generation: int, *, through: Position = BEFORE_ALL) -> None:
+    def adopt_generation(
+        self, generation: int, *, through: Position = BEFORE_ALL, unclaimed: Mapping[str, Position] | None = None
+    ) -> None:
         """Start over in the higher ``generation`` of another cluster, with all up to ``through`` consumed."""
         self.restart(through, generation)
+        self._state.unclaimed = unclaimed or None
 
     def set_replicated(self, replicated: bool) -> None:
         """Tell others from now on, beginning with the whole state; or not any more."""
@@ -294,6 +301,7 @@ class Cursor:
         state = self._state
         assert generation is None or generation > state.generation
         state.generation = state.generation + 1 if generation is None else generation
+        state.unclaimed = None
         state.mark_delete = self.clamp(position)
         state.individually_deleted = PositionSet()
         state.batch_acks = BatchAcks()

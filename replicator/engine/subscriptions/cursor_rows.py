@@ -8,7 +8,8 @@ table       key                                         value
 =========== =========================================== ==================================================
 cursors     topic id | subscription                     JSON: format, mark-delete, generation, replicated,
                                                         properties; read_compacted and untold (others may not
-                                                        know all of it) where they are true
+                                                        know all of it) where they are true; unclaimed (by
+                                                        origin a position) where there is any
 cursor_rows topic id | subscription NUL | "d" | ledger  roaring bitmap of the entry ids that are individually
             | chunk of 65,536 entry ids                 deleted
 cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 | roaring bitmap of
@@ -218,6 +219,11 @@ def _encode_head(state: CursorState) -> bytes:
             "properties": dict(state.properties),
             **({"read_compacted": True} if state.read_compacted else {}),
             **({"untold": True} if state.to_tell else {}),
+            **(
+                {"unclaimed": {origin: list(upto) for origin, upto in state.unclaimed.items()}}
+                if state.unclaimed
+                else {}
+            ),
         },
         separators=(",", ":"),
     ).encode()
@@ -233,6 +239,7 @@ def _decode_head(stored: bytes) -> CursorState:
         head["properties"],
         read_compacted=head.get("read_compacted", False),
         to_tell=head.get("untold", False),
+        unclaimed={origin: Position(*upto) for origin, upto in head.get("unclaimed", {}).items()} or None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from replicator.engine.errors import EngineError, InvalidSeek, NotAllowedError, SubscriptionNotFound
@@ -118,6 +119,7 @@ class Subscribing:
         properties: dict[str, str] | None = None,
         read_compacted: bool = False,
         generation: int | None = None,
+        unclaimed: Mapping[str, Position] | None = None,
     ) -> Subscription:
         """See :meth:`Topic.create_subscription`."""
         self._topic.check_there()
@@ -142,6 +144,7 @@ class Subscribing:
             properties=properties or {},
             read_compacted=read_compacted,
             to_tell=replicated and generation is None,
+            unclaimed=unclaimed or None,
         )
         created = self._topic.subscriptions[name] = Subscription(
             self._topic, name, state, with_first_save=tombstones.removal(name) if replicated else ()

@@ -328,14 +328,15 @@ class Subscription:
         self._pump.schedule()
         return True
 
-    def adopt_generation(self, generation: int) -> None:
+    def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None:
         """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.
 
-        What is consumed in it is then merged. A generation that is not higher is old news. Not yet saved.
+        What is consumed in it is then merged; see :class:`CursorState` for ``unclaimed``. A generation that is not
+        higher is old news. Not yet saved.
         """
         if generation <= self.cursor.generation:
             return
-        self.cursor.adopt_generation(generation)
+        self.cursor.adopt_generation(generation, unclaimed=unclaimed)
         self._backlog.moved()
         self.locally_active = False
         self._restarted()
