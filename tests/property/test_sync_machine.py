@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict, deque
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,6 +80,8 @@ class Cluster:
         self._settings = replace(FAST, whole_interval_ms=0) if whole else FAST
         self._path = path
         self._topology = topology
+        self.trimmed: set[Identity] = set()
+        """Messages that were here. A subscription that is made or put elsewhere here passes over them."""
         self.engine: Engine
         self.sync: SubscriptionSync
 
@@ -269,11 +272,10 @@ class SyncMachine(RuleBasedStateMachine):
             if name in topic.subscriptions:
                 return
             start = topic.last_add_confirmed if latest else BEFORE_ALL
-            before = [identity for identity, _ in cluster.messages()]
+            before = [identity for identity, _ in cluster.messages()] if latest else []
             made = await topic.create_subscription(name, start, replicated=True)
             self.made.add(name)
-            if latest:
-                self.said[name, made.cursor.generation][cluster.name].update(before)
+            self.said[name, made.cursor.generation][cluster.name].update(before, cluster.trimmed)
 
         self.do(subscribe())
 
@@ -294,7 +296,10 @@ class SyncMachine(RuleBasedStateMachine):
                 said = {identity} if alone else set(whole)
                 self.said[name, subscription.cursor.generation][cluster.name].update(said)
                 indexes = (identity.index,) if alone and len(whole) > 1 else None
-                await subscription.acknowledge([Ack(position, indexes)])
+                try:
+                    await subscription.acknowledge([Ack(position, indexes)])
+                except SubscriptionNotFound:  # another cluster deleted it just now
+                    return
 
         self.do(acknowledge())
 
@@ -325,7 +330,8 @@ class SyncMachine(RuleBasedStateMachine):
         upto = [each for each, place in messages if (place, each.index) <= (position, identity.index)]
         self.said[name, subscription.cursor.generation][cluster.name].update(upto)
         size = sum(place == position for _, place in messages)
-        self.do(subscription.acknowledge_cumulative(position, identity.index if size > 1 else None))
+        with suppress(SubscriptionNotFound):
+            self.do(subscription.acknowledge_cumulative(position, identity.index if size > 1 else None))
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
     def seek(self, at: int, name: str, pick: int) -> None:
@@ -336,10 +342,11 @@ class SyncMachine(RuleBasedStateMachine):
         assert subscription is not None
         generation = subscription.cursor.generation
         _, position = messages[pick % len(messages)]
-        passed = [each for each, place in messages if place < position]
+        passed = {each for each, place in messages if place < position} | cluster.trimmed
         assert cluster.topic is not None
         known = frozenset(cluster.topic.high_waters())
-        self.do(subscription.seek(position))
+        with suppress(SubscriptionNotFound):
+            self.do(subscription.seek(position))
         said = self.said[name, generation + 1]
         said[cluster.name].update(passed)
         self.sets[name, generation + 1].append((cluster.name, known))
@@ -349,6 +356,7 @@ class SyncMachine(RuleBasedStateMachine):
         cluster = self.one_that_has(name, at)
         if cluster is None:
             return
+        self.replicate(at, name, True)  # else nobody hears of it, and those who tell bring it back
 
         async def unsubscribe() -> None:
             assert cluster.topic is not None
@@ -358,6 +366,27 @@ class SyncMachine(RuleBasedStateMachine):
                 return
 
         self.do(unsubscribe())
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), replicated=st.booleans())
+    def replicate(self, at: int, name: str, replicated: bool) -> None:
+        """Where it is off, the subscription neither tells nor listens."""
+        cluster = self.one_that_has(name, at)
+        if cluster is not None and (subscription := cluster.subscription(name)) is not None:
+            with suppress(SubscriptionNotFound):
+                self.do(subscription.set_replicated(replicated))
+
+    @rule(at=st.integers(0, 3), pick=st.integers(0, 40))
+    def trim(self, at: int, pick: int) -> None:
+        """As retention does: nothing goes that a link still needs, or a subscription here."""
+        cluster = self.a_cluster(at)
+        if cluster.topic is None or not (messages := cluster.messages()):
+            return
+        for link in self.links:
+            if link.source is cluster:
+                link.connect()
+                self.do(link.run())
+        self.do(cluster.topic.trim(messages[pick % len(messages)][1]))
+        cluster.trimmed |= {identity for identity, _ in messages} - {identity for identity, _ in cluster.messages()}
 
     # What the network, the machines and time do.
 
@@ -407,6 +436,11 @@ class SyncMachine(RuleBasedStateMachine):
 
     async def rest(self) -> None:
         """Let everybody carry on until nothing happens any more; then nothing may happen by itself (invariant 7)."""
+        for cluster in self.clusters.values():
+            for name in NAMES:
+                if (subscription := cluster.subscription(name)) is not None:
+                    with suppress(SubscriptionNotFound):
+                        await subscription.set_replicated(True)
         deadline = self.loop.time() + REST_SECONDS_MAX
         quiet_since = self.loop.time()
         for link in self.links:
@@ -457,6 +491,7 @@ class SyncMachine(RuleBasedStateMachine):
                 before, had = self.seen.get((cluster.name, name), (generation, set()))
                 assert before <= generation
                 if before == generation:
+                    had -= cluster.trimmed
                     assert had <= consumed, f"{cluster.name} takes back {sorted(had - consumed)} of {name}"
                 self.seen[cluster.name, name] = generation, consumed
 
