@@ -27,9 +27,21 @@ from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.patterns import measure_patterns
 from bench.subscriptions import measure_subscriptions
+from bench.sync import measure_sync
 from bench.topics import measure_topics
 
-GROUPS: Final = ("publish", "copy", "consume", "engine", "subscriptions", "topics", "patterns", "mapping", "lag")
+GROUPS: Final = (
+    "publish",
+    "copy",
+    "consume",
+    "engine",
+    "subscriptions",
+    "topics",
+    "patterns",
+    "mapping",
+    "lag",
+    "sync",
+)
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -81,6 +93,9 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "lag" in groups:
         with _directory("copy lag at half load") as directory:
             measured += await measure_lag(directory)
+    if "sync" in groups:
+        with _directory("acknowledgements seen in the other cluster") as directory:
+            measured += await measure_sync(directory)
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
 
 
