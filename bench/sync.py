@@ -1,8 +1,8 @@
 """Group ``sync``: from an acknowledgement at the source to its being seen at the destination, and its cost in markers.
 
 A Shared subscription is replicated. Its consumer at the source acknowledges single messages, out of order, at an even
-rate. The destination is asked for the subscription's backlog again and again: the k-th acknowledgement is seen there when
-k messages count as consumed, as changes travel in the order of their time.
+rate. The destination is asked for the subscription's backlog again and again: the k-th acknowledgement is seen there
+when k messages count as consumed, as changes travel in the order of their time.
 """
 
 from __future__ import annotations
