@@ -16,7 +16,7 @@ machine only starts where the destination's high-water marks are; 3, blocks of a
 6. A topic that is deleted at the source is forgotten. Made anew, it is another: it starts at its beginning, and what is
    in flight of the old one says nothing of it.
 7. A refusal halts that topic, loudly, and no other. Where it may heal, the topic starts again once the destination was
-   asked what it has; what was in flight of it until then does not count.
+   asked what it has, with one block; what was in flight of it until then does not count.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class TopicCopy:
     sent: dict[str, Position] = field(default_factory=dict)
     """By origin, the origin position of the last entry that was sent."""
     passable: dict[str, Position] = field(default_factory=dict)
+    probing: bool = False
+    """Whether it is tried with one piece, since what was sent before was refused."""
     halted: str | None = None
     gap: Gap | None = None
     """Why it is halted, if that is a gap."""
@@ -86,6 +88,7 @@ class TopicCopy:
     def start(self, start: Start) -> None:
         self.read = self.acknowledged = min(start.read, self.last)
         self.sent, self.passable = dict(start.sent), dict(start.passable)
+        self.probing = False
         self.halted = self.gap = None
 
 
@@ -151,7 +154,8 @@ class Copier:
             self._queued.discard(topic)
             state = self.topics.get(topic)
             if state is not None and state.halted is None and state.read < state.last:
-                return Read(topic, state.read, FRAME_BYTES_TARGET - frame_bytes, state.origins)
+                bytes_max = 1 if state.probing else FRAME_BYTES_TARGET - frame_bytes
+                return Read(topic, state.read, bytes_max, state.origins)
         return None
 
     def on_block(self, topic: str, origin: str, last: Position, missing: Position = BEFORE_ALL) -> Send | Gap | None:
@@ -210,6 +214,9 @@ class Copier:
             state = self.topics.get(topic)
             if state is not None and state.halted is None and position > state.acknowledged:
                 state.acknowledged = moved[topic] = position
+                if state.probing:
+                    state.probing = False
+                    self._queue_if_behind(topic, state)
         return moved
 
     def topic_gone(self, topic: str) -> TopicCopy | None:
@@ -217,10 +224,12 @@ class Copier:
         self._outdate(topic)
         return self.topics.pop(topic, None)
 
-    def on_resumed(self, topic: str, start: Start) -> None:
-        """What halted ``topic`` is over. What is still in flight of it does not count: it may have been refused."""
+    def on_resumed(self, topic: str, start: Start, *, probing: bool = False) -> None:
+        """What halted ``topic`` is over. What is still in flight of it does not count: it may have been refused. With
+        ``probing`` that is to be seen: no more than a block of it is sent before the destination has taken that."""
         state = self.topics[topic]
         state.start(start)
+        state.probing = probing
         self._outdate(topic)
         self._queue_if_behind(topic, state)
 
@@ -238,6 +247,8 @@ class Copier:
         return news
 
     def _queue_if_behind(self, topic: str, state: TopicCopy) -> None:
+        if state.probing and state.read > state.acknowledged:
+            return
         if self.connected and state.halted is None and state.read < state.last and topic not in self._queued:
             self._queued.add(topic)
             self._behind.append(topic)

@@ -48,10 +48,7 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
 def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str, str]) -> dict[str, Any]:
     """As ``GET /replication/v1/status`` gives it (docs/http.md)."""
     copies = topics.copier.topics
-    halted = {
-        **partitions_refused,
-        **{name: copy.halted for name, copy in copies.items() if copy.halted is not None},
-    }
+    halted = {**partitions_refused, **topics.stopped()}
     held = topics.held_too_far()
     gaps = [(name, copy.gap) for name, copy in copies.items() if copy.gap is not None]
     spec, figures = link.spec, link.figures

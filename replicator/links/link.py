@@ -18,7 +18,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError, IncarnationMismatch
+from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
@@ -51,9 +51,9 @@ SAVE_SECONDS: Final = 2.0
 
 _RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
 """Refusals that are of the destination, not of a topic: nothing would be taken now. Others halt their topic."""
-_ASK_AGAIN: Final = frozenset({IncarnationMismatch.code, "CopyGap", "TopicNotFound", "NamespaceNotFound"})
-"""Refusals of a topic that may heal, as when it is being deleted there: it starts again once the destination was asked
-what it has. While that goes on, other topics are copied as ever."""
+_FOR_GOOD: Final = frozenset({BlockCorrupt.code})
+"""Refusals of a topic that do not heal. Others may, as when it is being deleted there, or when the destination has not
+read its new topology yet: it starts again once the destination was asked what it has."""
 
 log = structlog.get_logger(__name__)
 
@@ -398,7 +398,7 @@ class Link:
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
             if not self._copier.outdated(topic):
-                again = code in _ASK_AGAIN
+                again = code not in _FOR_GOOD
                 self._topics.refused(topic, f"{code}: {message}", ask_again=again, seconds_max=SETTLE_SECONDS)
         self._topics.reached(self._copier.on_acknowledged())
         self._work.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
@@ -50,6 +51,15 @@ class CopyDeleter(Protocol):
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """``due`` is when the destination is to be asked again, on the event loop's clock."""
+
+    times: int
+    due: float
+    reason: str
+
+
 class LinkTopics:
     """Of the link that ``route`` describes, out of ``engine``."""
 
@@ -79,9 +89,8 @@ class LinkTopics:
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
-        self._refusals: dict[str, tuple[int, float]] = {}
-        """By topic of which the destination has taken nothing since it refused it: how often it did, and when it is to
-        be asked again."""
+        self._refusals: dict[str, _Refusal] = {}
+        """By topic of which the destination has taken nothing since it refused it."""
         self._news: set[str] = set()
         """Topics that stopped or went on since the index was told."""
         for topic in engine.topics():
@@ -229,16 +238,22 @@ class LinkTopics:
         if ask_again:
             self.unsettled[name] = None
             loop = asyncio.get_running_loop()
-            times, _ = self._refusals.get(name, (0, 0.0))
+            times = self._refusals[name].times if name in self._refusals else 0
             seconds = min(seconds_max, REFUSED_SECONDS_MIN * 2.0 ** min(times, 16)) if times else 0.0
-            self._refusals[name] = times + 1, loop.time() + seconds
+            self._refusals[name] = _Refusal(times + 1, loop.time() + seconds, reason)
             loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
 
     def to_settle(self) -> list[str]:
         """Topics that wait and about which the destination is to be asked now."""
         now = asyncio.get_running_loop().time()
-        return [name for name in self.unsettled if self._refusals.get(name, (0, 0.0))[1] <= now]
+        return [name for name in self.unsettled if name not in self._refusals or self._refusals[name].due <= now]
+
+    def stopped(self) -> dict[str, str]:
+        """Topics that are not copied, with why; also those that are just being tried again."""
+        refused = {name: refusal.reason for name, refusal in self._refusals.items()}
+        copies = self.copier.topics.items()
+        return {**refused, **{name: copy.halted for name, copy in copies if copy.halted is not None}}
 
     def halt(self, name: str, reason: str, gap: Gap | None = None) -> None:
         if name not in self.copier.topics:
@@ -287,7 +302,7 @@ class LinkTopics:
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
-        self.copier.on_resumed(name, self._start(topic, there, mark))
+        self.copier.on_resumed(name, self._start(topic, there, mark), probing=name in self._refusals)
         self._hold(name)
         return True
 
@@ -375,12 +390,13 @@ class LinkTopics:
             copy = self.copier.topics.get(name)
             if copy is None:
                 continue
-            state = "copying" if copy.halted is None else "halted" if copy.gap is None else "gap"
+            stopped = copy.halted is not None or name in self._refusals
+            state = "gap" if copy.gap is not None else "halted" if stopped else "copying"
             index.link_state(
                 self._route.link.key,
                 name,
                 state=state,
                 acknowledged=copy.acknowledged,
                 backlog_entries=self.backlog_of(name),
-                detail=copy.halted or "",
+                detail=copy.halted or (self._refusals[name].reason if stopped else ""),
             )

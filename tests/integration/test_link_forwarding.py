@@ -169,6 +169,11 @@ def test_what_a_link_brings_is_what_the_path_check_allows(tmp_path: Path) -> Non
             await eventually(lambda: TOPIC in link.status()["halted"])
             assert "not what 'a' did" in link.status()["halted"][TOPIC]
             assert made.engines["c"].find(TOPIC) is None or entries_of(made.engines["c"].find(TOPIC), "a") == []  # type: ignore[arg-type]
+            made.servers["c"]._linked_sources.replace([IncomingLink("b", origins=frozenset({"a", "b"}))])
+            more = await made.publish("b", 0, 3)
+            await eventually(lambda: link.status()["halted"] == {}, "it goes on when the destination has read the same")
+            await eventually(lambda: made.entries("c", "a") and made.entries("c", "b") == more)
+            assert link.status()["reconnects"] == 0
 
     asyncio.run(main())
 

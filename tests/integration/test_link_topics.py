@@ -244,8 +244,11 @@ def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the
     asyncio.run(main())
 
 
-def test_a_partitioned_topic_made_anew_is_partitioned_again_where_the_old_one_is_deleted(tmp_path: Path) -> None:
+def test_a_partitioned_topic_made_anew_is_partitioned_again_where_the_old_one_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The destination forgot the partitions with the old topic: it is told again, before it gets blocks of the new."""
+    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
     async def main() -> None:
         async with pair(tmp_path) as (east, west), linked(east, west) as link:

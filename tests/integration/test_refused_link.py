@@ -29,7 +29,7 @@ def test_a_refusal_is_told_from_a_cancellation_however_it_arrives(apart: bool) -
     async def main() -> None:
         application = web.Application()
         application.router.add_post("/replication/v1/append", refuse)
-        runner = web.AppRunner(application)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -195,6 +195,19 @@ def test_invariant_2_what_was_in_flight_when_a_topic_started_again_does_not_coun
     assert copier.on_acknowledged() == {"a": at(9)}
 
 
+def test_a_topic_that_was_refused_is_tried_with_one_piece_before_more_of_it_is_sent() -> None:
+    copier = connected("a")
+    copier.on_halted("a", "refused")
+    copier.on_resumed("a", start(at(1)), probing=True)
+    assert copier.next_read() == Read("a", at(1), 1, OWN)
+    copier.on_read("a", at(2))
+    copier.on_sent(10)
+    copier.topic_moved("a", at(20), OWN)
+    assert copier.next_read() is None
+    copier.on_acknowledged()
+    assert copier.next_read() == Read("a", at(2), FRAME_BYTES_TARGET, OWN)
+
+
 def test_what_was_in_flight_of_a_deleted_topic_says_nothing_of_the_one_made_anew() -> None:
     copier = in_flight_past_a_refusal()
     copier.topic_gone("a")
