@@ -236,6 +236,15 @@ def _prepared(source: InputSource) -> Iterator[InputMessage]:
 # One run.
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What can only be asked while the workers run."""
+
+    mappings: int
+    verified: dict[str, Any]
+    tracebacks: dict[str, int]
+
+
 def _run_job(
     options: DrillOptions, job: _Job, source: InputSource, count: int, place: StorePlace, console: Console
 ) -> dict[str, Any]:
@@ -244,7 +253,7 @@ def _run_job(
     try:
         gc.set_threshold(*COLLECTOR_THRESHOLDS)
         with _progress_bars(options.quiet, console, count, job) as on_progress:
-            outcome, verified, mappings, topology = uvloop.run(_run(options, job, source, count, on_progress))
+            outcome, seen, topology = uvloop.run(_run(options, job, source, count, on_progress))
     except asyncio.CancelledError:
         raise DrillError("the drill was stopped by SIGTERM; what it had started is stopped too") from None
     finally:
@@ -257,7 +266,7 @@ def _run_job(
         engine=topology.pipeline.engine,
         seed=options.seed,
         measures=measures,
-        verify=verified,
+        verify=seen.verified,
         extras={
             "input": source.description,
             "topic": outcome.topic,
@@ -270,8 +279,9 @@ def _run_job(
             "not_checked": _not_checked(job.cast),
             "failover_reports": outcome.failovers,
             "databases": {name: status["database"]["state"] for name, status in outcome.statuses.items()},
-            "snapshot_mappings": mappings,
-            "subscription_updates": _updates(verified),
+            "snapshot_mappings": seen.mappings,
+            "worker_tracebacks": seen.tracebacks,
+            "subscription_updates": _updates(seen.verified),
             "unsettled": outcome.unsettled,
             "started_at": started_at.isoformat(timespec="seconds"),
             "traffic_seconds": round(outcome.ended_s - outcome.started_s, 3),
@@ -311,7 +321,7 @@ def _keep(
 
 async def _run(
     options: DrillOptions, job: _Job, source: InputSource, count: int, on_progress: _OnProgress
-) -> tuple[Outcome, dict[str, Any], int, Topology]:
+) -> tuple[Outcome, _Seen, Topology]:
     _stop_in_order_on_sigterm()
     preparing = asyncio.create_task(asyncio.to_thread(_prepared, source))  # while the workers start
     async with set_stage(job.setting) as stage:
@@ -335,7 +345,9 @@ async def _run(
                 outcome = await run.run()
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
-            return await _looked_at(job, stage, outcome, count, on_progress)
+            everything = {each.name: count for each in job.subscriptions}
+            on_progress(Progress("verifying with Spark", count, count, everything))
+            return outcome, await _look(job, stage), stage.topology
         finally:
             if job.setting.is_running:
                 for left in await canary.remove_topic(stage.topology, job.topic):
@@ -349,15 +361,12 @@ def _stop_in_order_on_sigterm() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
-async def _looked_at(
-    job: _Job, stage: Stage, outcome: Outcome, count: int, on_progress: _OnProgress
-) -> tuple[Outcome, dict[str, Any], int, Topology]:
-    """What can only be asked while the workers run."""
-    everything = {each.name: count for each in job.subscriptions}
-    on_progress(Progress("verifying with Spark", count, count, everything))
-    mappings = await _count_mappings(stage.topology, outcome.topic)
-    verified = await asyncio.to_thread(_verify, stage.topology_file, outcome.topic, job.setting.out_dir)
-    return outcome, verified, mappings, stage.topology
+async def _look(job: _Job, stage: Stage) -> _Seen:
+    return _Seen(
+        mappings=await _count_mappings(stage.topology, job.topic),
+        verified=await asyncio.to_thread(_verify, stage.topology_file, job.topic, job.setting.out_dir),
+        tracebacks=stage.workers.tracebacks(),
+    )
 
 
 def _failover(topology: Topology) -> Failover:

@@ -28,6 +28,9 @@ def failures(report: Report) -> Iterator[str]:
     yield from _of_verify(report)
     if report.get("unsettled"):
         yield f"the clusters had not settled in time: {report['unsettled']}"
+    for cluster, count in report.get("worker_tracebacks", {}).items():
+        if count:
+            yield f"the worker of {cluster} logged {count:,} unexpected errors; see its log"
     for name in report.get("judged", ()):
         match Judged[name]:
             case Judged.TRAFFIC_GOES_ON:

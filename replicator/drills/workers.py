@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 
 from replicator.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.status import fetch
 from replicator.topology import Topology
+
+TRACEBACK: Final = "Traceback (most recent call last)"
+"""How Python begins to report an error that nobody expected."""
 
 
 class RunningWorkers:
@@ -40,6 +44,10 @@ class RunningWorkers:
         """Returns never; raises :class:`WorkerFailed` when the worker ends and was not to."""
         await asyncio.Event().wait()
 
+    def tracebacks(self) -> dict[str, int]:
+        """How many unexpected errors each worker has logged; only of our own can that be known."""
+        return {}
+
     async def stop(self) -> None:
         """Leave them alone."""
 
@@ -49,9 +57,12 @@ class OwnWorkers(RunningWorkers):
 
     def __init__(self, topology: Topology, files: Mapping[str, Path], logs: Path) -> None:
         super().__init__(topology)
+        self._logs = {name: logs / f"worker-{name}.log" for name in topology.names}
+        for log in self._logs.values():
+            log.unlink(missing_ok=True)  # of an earlier drill
         self._processes = {
             cluster.name: WorkerProcess(
-                cluster.name, cluster.address, files[cluster.name], log_file=logs / f"worker-{cluster.name}.log"
+                cluster.name, cluster.address, files[cluster.name], log_file=self._logs[cluster.name]
             )
             for cluster in topology.clusters
         }
@@ -77,6 +88,13 @@ class OwnWorkers(RunningWorkers):
             status = await self._processes[name].wait()
             if self.running[name].is_set():
                 raise WorkerFailed(f"the worker of {name} ended with status {status} and was not to")
+
+    def tracebacks(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, log in self._logs.items():
+            with log.open(errors="replace") as lines:
+                found[name] = sum(line.startswith(TRACEBACK) for line in lines)
+        return found
 
     async def stop(self) -> None:
         """Stop every worker, and what a killed one left running."""

@@ -77,6 +77,7 @@ def test_with_mark_delete_sync_only_cumulative_subscriptions_are_judged_so() -> 
         ({"late": 2, "rpo_messages": 1}, "came late"),
         ({"verify": {"missing": None}}, "did not report"),
         ({"verify": {"missing": 4}}, "verify found 4 missing"),
+        ({"worker_tracebacks": {"a": 0, "b": 2}}, "the worker of b logged 2 unexpected errors"),
         ({"unsettled": "a backlog"}, "not settled in time: a backlog"),
         ({"failovers": [{"kind": "planned", "cluster": "a", "rpo_messages": 2}]}, "by a planned failover"),
         ({"judged": ["DATABASES_BACK"], "databases": {"a": "down"}}, "the database of a is down"),
