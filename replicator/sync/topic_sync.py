@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -25,6 +25,7 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
+from replicator.sync.applying import Applying
 from replicator.sync.exact_state import ExactState
 from replicator.sync.marker_log import MarkerLog
 from replicator.sync.pending_acks import PendingAcks
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from replicator.sync.service import SubscriptionSync
 
 CHECKPOINT_SECONDS: Final = 1.0
+UNTOLD_INTERVALS: Final = 3
+"""After so many intervals of updates, what was acknowledged before is told."""
+UPDATES_AT_ONCE: Final = 100
+"""Merged before others have their turn: some milliseconds."""
 REFUSED_PAUSE_SECONDS: Final = 1.0
 """A store that refuses writes is asked again this often."""
 PRODUCER_NAME: Final = "replicator"
@@ -65,12 +70,12 @@ class TopicSync:
             acks=self if sync.exact else None,
         )
         self._loaded_exact: ExactState | None = None
-        self._from_peers: dict[str, bool] = {}
-        """Subscriptions that are being made or deleted because another cluster says so, and whether to tell that on."""
+        self._applying = Applying(sync, topic, self.controller, lambda: self._exact, self._settle)
         self._told: dict[str, None] = {}
         """Subscriptions of which a cleared note that they are to be told is not stored yet."""
         self._trimmed = topic.log.trimmed
-        """Extents up to here are of no more use."""
+        """Extents up to here are of no more use, from a time on."""
+        self._forget_at = 0.0
         self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
         self._markers_to_come: dict[str, int] = {}
         """By subscription, how many of the actions write a marker that tells of it."""
@@ -184,7 +189,7 @@ class TopicSync:
         if not subscription.replicated:
             self.controller.on_subscription_deleted(name)
             return
-        relayed = self._from_peers.get(name)
+        relayed = self._applying.from_peers.get(name)
         announced = relayed is False or (relayed is None and self._sync.exact and not cursor.state.to_tell)
         self.controller.on_subscription(
             name,
@@ -199,7 +204,7 @@ class TopicSync:
         self._settle()
 
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
-        announced = self._from_peers.get(name) is False
+        announced = self._applying.from_peers.get(name) is False
         self.controller.on_subscription_deleted(name, generation, _now_ms(), announced=announced)
         self._told.pop(name, None)
         if generation is not None:
@@ -374,11 +379,16 @@ class TopicSync:
     async def _carry_out_some(self) -> int:
         """Carry out the first action, or all updates that come first: they are merged one after another, and saved
         together, so that the last subscription of a marker does not wait for the others' commits. Returns how many."""
-        updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), self._actions))
+        first = islice(self._actions, UPDATES_AT_ONCE)
+        updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
         if not updates:
             await self._carry_out(self._actions[0])
             return 1
-        saving = [await self._apply(update) for update in updates if isinstance(update, ApplyUpdate)]
+        saving = [
+            await self._applying.apply(update, repeating=self._repeating)
+            for update in updates
+            if isinstance(update, ApplyUpdate)
+        ]
         for outcome in await asyncio.gather(*(each for each in saving if each is not None), return_exceptions=True):
             if isinstance(outcome, SubscriptionNotFound):  # it is being deleted; other subscriptions' updates go on
                 self._sync.counted.updates_ignored += 1
@@ -414,63 +424,6 @@ class TopicSync:
             elif written and (subscription := self._topic.subscriptions.get(name)) is not None:
                 subscription.told()
                 self._told[name] = None
-
-    async def _apply(self, update: ApplyUpdate) -> asyncio.Future[None] | None:
-        """Merge an update; returns what is done when that is durable, None if there is nothing to be saved."""
-        relay = self._sync.routes.relays(self._topic.name, update.source)
-        try:
-            if update.deleted:
-                await self._bury(update, relay=relay)
-                return None
-            subscription = self._topic.subscriptions.get(update.subscription)
-            if subscription is None:
-                subscription = await self._create(update, relay=relay)
-            if not subscription.replicated:
-                self._sync.counted.updates_ignored += 1
-                return None
-            newer = update.generation > subscription.cursor.generation
-            if self._exact.merge_update(subscription, update, relay=relay) or self._repeating:
-                if newer and relay:
-                    self.controller.updates.owe_whole(subscription.name, _now_ms())
-                return subscription.saved()
-        except (StoreFull, StoreFailed, TopicNotFound):
-            raise
-        except SubscriptionNotFound:  # it is being deleted; other subscriptions' updates go on
-            self._sync.counted.updates_ignored += 1
-        except EngineError as error:
-            log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
-            self._sync.counted.updates_ignored += 1
-        return None
-
-    async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
-        self._from_peers[update.subscription] = relay
-        try:
-            return await self._topic.create_subscription(
-                update.subscription,
-                BEFORE_ALL,
-                replicated=True,
-                properties=dict(update.properties),
-                read_compacted=update.read_compacted,
-                generation=update.generation,
-                unclaimed=self._exact.unclaimed(update.read_compacted),
-            )
-        finally:
-            self._from_peers.pop(update.subscription, None)
-
-    async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
-        name = update.subscription
-        living = self._topic.subscriptions.get(name)
-        if living is not None and not living.replicated:
-            self._sync.counted.updates_ignored += 1
-            return
-        self._from_peers[name] = relay
-        try:
-            await self._topic.bury_subscription(name, update.generation)
-        finally:
-            self._from_peers.pop(name, None)
-        if living is None:
-            self.controller.on_subscription_deleted(name, update.generation, _now_ms(), announced=not relay)
-            self._settle()
 
     def _entry(self, marker: Any) -> bytes:
         marker_type, payload = encode_marker(marker)
@@ -517,11 +470,14 @@ class TopicSync:
         self._start_worker()
 
     def _forget_trimmed(self) -> None:
-        """What was trimmed before the last checkpoint is told by now, and nobody will ask for it again."""
+        """What was trimmed some time ago is told by now, and nobody will ask for it again."""
+        if self._loop.time() < self._forget_at:
+            return
         if self._loaded_exact is not None:
             self._loaded_exact.acks.trim(self._trimmed)
         if self._topic.trimmed_in_store > self._trimmed:
             self._trimmed = self._topic.trimmed_in_store
+            self._forget_at = self._loop.time() + UNTOLD_INTERVALS * self._sync.settings.update_interval_ms / 1000
             self._sync.index.extents_trimmed(self._topic.name, self._trimmed)
         floors = [each.cursor.mark_delete for each in self._topic.subscriptions.values() if each.replicated]
         if floors:
