@@ -75,7 +75,7 @@ def render_runs(reports: Sequence[Report]) -> Table:
                 "copy lag p99 ms", "sync lag p99 ms", "seconds")  # fmt: skip
     table = Table(title="Drills", title_justify="left")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < 3 else "right", overflow="fold")
+        table.add_column(heading, justify="left" if number < 3 else "right", overflow="fold", no_wrap=number == 0)
     figures = ("lost", "repeated", "repeated_acked_over_1s_before_kill", "rpo_messages", "rto_seconds",
                "copy_lag_ms.p99", "sync_lag_ms.p99", "wall_seconds")  # fmt: skip
     for report in reports:
