@@ -15,7 +15,7 @@ from replicator.engine.log.store import StoredBlock
 from replicator.engine.topic import Topic
 from snapshots.errors import MarkerCorrupt
 from snapshots.mapping import SnapshotMapping
-from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, decode_marker
+from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, SubscriptionUpdate, decode_marker
 from snapshots.position import Position
 
 RESTORE_MARKERS_MAX: Final = 100_000
@@ -111,6 +111,18 @@ class MarkerLog:
                             settled.add(peer)
             if settled and settled >= set(peers):
                 break
+        return found[::-1]
+
+    def updates_of(self, name: str) -> list[tuple[str, SubscriptionUpdate]]:
+        """What other clusters told of one subscription, each with who told it, the oldest first."""
+        found: list[tuple[str, SubscriptionUpdate]] = []
+        for stored in self.newest_first():
+            origin = stored.header.origin
+            if stored.header.kind is not BlockKind.MARKERS or origin == self._topic.cluster:
+                continue
+            for _, marker in reversed(list(self.markers(stored))):
+                if isinstance(marker, SubscriptionsUpdate):
+                    found += [(origin, update) for update in reversed(marker.updates) if update.subscription == name]
         return found[::-1]
 
     def untold_deletions(self, relays: Callable[[str], bool]) -> set[str]:

@@ -34,7 +34,7 @@ from snapshots.ack_vector import AckVector
 from snapshots.actions import Action, ApplyUpdate, LogState, RecordMapping, WriteLocalSnapshot, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.errors import MarkerCorrupt
-from snapshots.markers import SnapshotResponse, encode_marker
+from snapshots.markers import SnapshotResponse, SubscriptionsUpdate, encode_marker
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.telling import Description
 
@@ -71,6 +71,8 @@ class TopicSync:
         )
         self._loaded_exact: ExactState | None = None
         self._applying = Applying(sync, topic, self.controller, lambda: self._exact, self._settle)
+        self._off: dict[str, None] = {}
+        """Subscriptions that are not replicated, so that what was told of them was ignored."""
         self._told: dict[str, None] = {}
         """Subscriptions of which a cleared note that they are to be told is not stored yet."""
         self._trimmed = topic.log.trimmed
@@ -187,6 +189,7 @@ class TopicSync:
     def on_subscription(self, subscription: Subscription) -> None:
         name, cursor = subscription.name, subscription.cursor
         if not subscription.replicated:
+            self._off[name] = None
             self.controller.on_subscription_deleted(name)
             return
         relayed = self._applying.from_peers.get(name)
@@ -199,11 +202,21 @@ class TopicSync:
             announced=announced,
             claims=self._may_claim(subscription),
         )
+        if name in self._off:
+            del self._off[name]
+            self._hear_what_was_ignored(name)
         if cursor.state.untold:
             self.on_acknowledged(subscription)
         self._settle()
 
+    def _hear_what_was_ignored(self, name: str) -> None:
+        """A subscription is switched on again. Who hears us is asked; what others told stands in the log."""
+        for origin, update in self._markers.updates_of(name):
+            lac = self._topic.last_add_confirmed
+            self._act(self.controller.updates.on_updates(SubscriptionsUpdate((update,)), origin, lac, _now_ms()))
+
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
+        self._off.pop(name, None)
         announced = self._applying.from_peers.get(name) is False
         self.controller.on_subscription_deleted(name, generation, _now_ms(), announced=announced)
         self._told.pop(name, None)

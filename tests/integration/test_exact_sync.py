@@ -259,3 +259,28 @@ def test_a_consumer_that_acknowledges_cumulatively_in_the_middle_of_a_batch_goes
             assert backlog(eu) == 2
 
     asyncio.run(main())
+
+
+def test_a_subscription_switched_on_again_hears_what_was_told_meanwhile_by_who_cannot_be_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with one_way(tmp_path) as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            positions = await topic.publish([message() for _ in range(10)])
+            consumer, inbox = await consuming(topic, 10)
+            await synced(eu, 10, "sub")
+            there = eu.subscription()
+            assert there is not None
+            await there.set_replicated(False)
+            here = us.subscription()
+            assert here is not None
+            await here.seek(positions[2])
+            await here.acknowledge([Ack(position) for position in positions[5:]])
+            await eventually(lambda: eu.sync.counted.updates_ignored > 0, "updates that eu-west ignores")
+            await eventually(lambda: us.sync.counters()["updates_sent"] >= 3, "the last of them told")
+            consumer.close()
+            await there.set_replicated(True)
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 3, "what was told meanwhile")
+            assert there.cursor.generation == 2
+            assert inbox.positions
+
+    asyncio.run(main())
