@@ -266,7 +266,7 @@ def test_a_subscription_switched_on_again_hears_what_was_told_meanwhile_by_who_c
         async with one_way(tmp_path) as (us, eu):
             topic = await us.engine.topic(TOPIC)
             positions = await topic.publish([message() for _ in range(10)])
-            consumer, inbox = await consuming(topic, 10)
+            consumer, _ = await consuming(topic, 10)
             await synced(eu, 10, "sub")
             there = eu.subscription()
             assert there is not None
@@ -276,11 +276,9 @@ def test_a_subscription_switched_on_again_hears_what_was_told_meanwhile_by_who_c
             await here.seek(positions[2])
             await here.acknowledge([Ack(position) for position in positions[5:]])
             await eventually(lambda: eu.sync.counted.updates_ignored > 0, "updates that eu-west ignores")
-            await eventually(lambda: us.sync.counters()["updates_sent"] >= 3, "the last of them told")
             consumer.close()
             await there.set_replicated(True)
             await eventually(lambda: agree(us, eu) and backlog(eu) == 3, "what was told meanwhile")
             assert there.cursor.generation == 2
-            assert inbox.positions
 
     asyncio.run(main())
