@@ -84,6 +84,10 @@ class Acknowledger:
         """See :meth:`AckGrouping.acknowledged`."""
         return self._grouping.acknowledged(position)
 
+    def settled(self, position: Position, batch_index: int) -> bool:
+        """See :meth:`Moves.settled`."""
+        return self._moves.settled(position, batch_index)
+
     def arrived(self, position: Position, identity: tuple[str, Position], batch_size: int) -> None:
         """An entry came; what of it was acknowledged in another cluster, before a move, is acknowledged here."""
         known = self._moves.delivered(position, identity)

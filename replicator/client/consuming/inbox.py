@@ -151,7 +151,7 @@ class Inbox:
     def pop(self) -> Message | None:
         """The next message, or None; raises :class:`InvalidMessage` once for an entry that cannot be read."""
         try:
-            return self._queue.pop()
+            return self._next()
         except InvalidMessage:
             self._stats.receive_failed += 1
             raise
@@ -161,7 +161,7 @@ class Inbox:
     def pop_many(self, count_max: int) -> list[Message]:
         """As :meth:`pop`, several at once."""
         try:
-            return self._queue.pop_many(count_max)
+            return self._next_ones(count_max)
         except InvalidMessage:
             self._stats.receive_failed += 1
             raise
@@ -246,6 +246,22 @@ class Inbox:
         self.grant()
 
     # Inside.
+
+    def _next(self) -> Message | None:
+        while (message := self._queue.pop()) is not None and self._is_settled(message):
+            pass
+        return message
+
+    def _next_ones(self, count_max: int) -> list[Message]:
+        while messages := self._queue.pop_many(count_max):
+            if wanted := [message for message in messages if not self._is_settled(message)]:
+                return wanted
+        return []
+
+    def _is_settled(self, message: Message) -> bool:
+        """Whether the application acknowledged it while it waited: it had got it from a former cluster."""
+        message_id = message.message_id()
+        return self._acks.settled(message_id.position(), message_id.batch_index())
 
     def _deliver(self, delivery: Delivery) -> None:
         permits = delivery.batch_size  # a batch costs all its messages, acknowledged or not

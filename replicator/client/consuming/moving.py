@@ -12,7 +12,9 @@ could be another message's.
 2. :meth:`Moves.place`: the application acknowledges. A position that was delivered here is itself; one from before is
    where the same entry lies here, or None while it has not come: then it is remembered. One that is not known any
    more after a move is dropped: its message may be shown again.
-3. :meth:`Moves.moved`: all that was delivered so far is from before.
+3. :meth:`Moves.settled`: what was acknowledged by its position from before may have come here meanwhile, and wait to be
+   shown. It is not shown.
+4. :meth:`Moves.moved`: all that was delivered so far is from before.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Identity = tuple[str, Position]
 class Moves:
     """The identities of one consumer's entries."""
 
-    __slots__ = ("_acknowledged", "_before", "_here", "_moved", "_places")
+    __slots__ = ("_acknowledged", "_before", "_here", "_moved", "_places", "_settled")
 
     def __init__(self) -> None:
         self._here: dict[Position, Identity] = {}
@@ -46,6 +48,8 @@ class Moves:
         self._moved = False
         self._acknowledged: dict[Identity, BitMap | None] = {}
         """Acknowledged and not confirmed by a former cluster: indexes of a batch, or None for the whole entry."""
+        self._settled: dict[Position, BitMap | None] = {}
+        """Delivered here, and acknowledged by a position from before: indexes of a batch, or None for all of it."""
 
     def delivered(self, position: Position, identity: Identity) -> BitMap | bool:
         """What of this entry was acknowledged before the move: all, nothing, or some indexes."""
@@ -68,9 +72,19 @@ class Moves:
         if identity is None:  # it was confirmed, here or before, or is forgotten: it must not be taken for another's
             return None
         if (place := self._places.get(identity)) is not None:
+            known = self._settled.get(place, BitMap())
+            whole = batch_index < 0 or batch_size <= 1 or known is None
+            self._settled[place] = None if whole or known is None else known | BitMap([batch_index])
             return place
         self._note(identity, None if batch_index < 0 or batch_size <= 1 else BitMap([batch_index]), batch_size)
         return None
+
+    def settled(self, position: Position, batch_index: int) -> bool:
+        """Whether a message that was delivered here was acknowledged since, by its position from before."""
+        if not self._settled or position not in self._settled:
+            return False
+        indexes = self._settled[position]
+        return indexes is None or batch_index in indexes
 
     def before_through(self, position: Position) -> list[Position] | None:
         """The entries that a cumulative acknowledgement of a position from before covers; None if it is not from
@@ -106,6 +120,7 @@ class Moves:
         self._before.update(self._here)
         self._here = {}
         self._places = {}
+        self._settled = {}
         for table in (self._before, self._acknowledged):
             for oldest in list(islice(table, max(0, len(table) - REMEMBERED_MAX))):
                 del table[oldest]  # type: ignore[arg-type]

@@ -89,3 +89,40 @@ def test_a_consumer_that_moves_does_not_show_again_what_it_acknowledged() -> Non
         assert acknowledged == [at(10, 9), at(11, 9)]
 
     run_consumer(scenario, consumer_type=SHARED, acknowledgement_group_time_ms=0)
+
+
+def test_what_came_again_is_not_shown_once_it_is_acknowledged_by_its_position_from_before() -> None:
+    """The application still has messages of the former cluster in hand when the new one has delivered them too."""
+
+    async def scenario(consumer: Consumer, channels: list[HandChannel]) -> None:
+        channels[0].events.on_deliveries([delivered_at(at(entry), entry) for entry in range(3)])
+        in_hand = [await consumer.receive() for _ in range(2)]
+        opened: Sequence[HandChannel] = channels
+        HandChannel.__init__.__defaults__ = ("eu-west",)
+        try:
+            channels[0].events.on_lost(ConnectError("fenced"))
+            await until(lambda: len(opened) == 2)
+        finally:
+            HandChannel.__init__.__defaults__ = ("us-east",)
+        second = channels[1]
+        second.events.on_deliveries([delivered_at(at(10 + entry, 9), entry) for entry in range(3)])
+        for message_in_hand in in_hand:
+            await consumer.acknowledge(message_in_hand)
+        for request in second.asked_for("acknowledge"):
+            second.events.on_ack_confirmed(request[0])
+        assert [message_.data() for message_ in await consumer.receive_many(10)] == [b"2"]
+
+    run_consumer(scenario, consumer_type=SHARED, acknowledgement_group_time_ms=0)
+
+
+def test_messages_of_a_batch_that_are_acknowledged_from_before_are_not_shown() -> None:
+    moves = Moves()
+    moves.delivered(at(0), known(0))
+    moves.moved([], {}, [])
+    moves.delivered(at(5, 9), known(0))
+    assert not moves.settled(at(5, 9), 1)
+    assert moves.place(at(0), 1, 3) == at(5, 9)
+    assert moves.settled(at(5, 9), 1)
+    assert not moves.settled(at(5, 9), 0)
+    moves.moved([], {}, [])
+    assert not moves.settled(at(5, 9), 1)
