@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from channel_support import served
+from channel_support import Sent, served
 from engine_support import TOPIC, eventually, message, opened
 
 from replicator.api import client_sockets
@@ -167,6 +167,35 @@ def test_a_fenced_producer_has_the_receipt_of_everything_that_was_stored_before_
             receipts = [reply.request_id for reply in replies if isinstance(reply, Receipt)]
             assert receipts == list(range(topic.messages))
             assert {reply.code for reply in replies if isinstance(reply, Refusal)} == {"ProducerFenced"}
+
+    with_engine(tmp_path, scenario)
+
+
+def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(tmp_path: Path) -> None:
+    """Else a producer that follows a failover would send again elsewhere what is stored here."""
+
+    async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
+        topic = await engine.topic(TOPIC)
+        release, publish = asyncio.Event(), topic.publish
+
+        async def slow(*arguments: Any) -> Any:
+            await release.wait()
+            return await publish(*arguments)
+
+        topic.publish = slow  # type: ignore[method-assign]
+        connector = SocketConnector(url, connection_timeout_seconds=5, operation_timeout_seconds=5)
+        channel = await connector.open_producer(ProducerSettings(TOPIC, "p"))
+        channel.start(sent := Sent())
+        channel.publish(0, message(b"in flight"))
+        await asyncio.sleep(0.05)  # it is on its way; no event of this side says so
+        moving = asyncio.ensure_future(connector.lose_all(ConnectError("served elsewhere")))
+        await asyncio.sleep(0)
+        channel.publish(1, message(b"for the next cluster"))
+        release.set()
+        await moving
+        assert (list(sent.receipts), len(sent.lost)) == ([0], 1)
+        assert topic.messages == 1
+        await connector.close()
 
     with_engine(tmp_path, scenario)
 

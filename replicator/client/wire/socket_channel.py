@@ -14,7 +14,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import aiohttp
@@ -73,6 +73,8 @@ PARTITIONS_PATH: Final = "/client/v1/partitions"
 HEARTBEAT_SECONDS: Final = 10.0
 """How soon a worker that fell silent without closing the connection is noticed."""
 CLOSE_SECONDS_MAX: Final = 2.0
+LEAVE_SECONDS_MAX: Final = 2.0
+"""How long who moves to another cluster waits for answers to what it has sent; the rest is sent again."""
 OWN_REQUEST_IDS_FROM: Final = 2**62
 """Ids of a channel's own requests, such as a seek; those of acknowledgements, which the consumer counts, are below."""
 
@@ -137,7 +139,12 @@ class SocketConnector:
         return await self._topic_watches.open(pattern, known_hash)
 
     async def lose_all(self, error: PulsarException) -> None:
-        """Every channel is lost with ``error``, so that its owner opens it again elsewhere."""
+        """Every channel is lost with ``error``, so that its owner opens it again elsewhere. What producers have sent is
+        answered first, if that comes soon: what was stored here and is sent again elsewhere would be there twice."""
+        producers = [channel for channel in self._channels if isinstance(channel, SocketProducerChannel)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS_MAX):
+                await asyncio.gather(*(producer.leave() for producer in producers))
         await asyncio.gather(*(channel.lose(error) for channel in list(self._channels)))
         await self._topic_watches.lose(error)
 
@@ -301,6 +308,15 @@ class SocketProducerChannel(_SocketChannel):
         self._events: ProducerEvents
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: dict[int, int] = {}
+        self._leaving = False
+        self._answer = asyncio.Event()
+
+    async def leave(self) -> None:
+        """Send nothing more; returns when what was sent is answered, or the channel is over."""
+        self._leaving = True
+        while self._sent and not self._over:
+            self._answer.clear()
+            await self._answer.wait()
 
     def start(self, events: ProducerEvents) -> None:
         self._events = events
@@ -311,7 +327,7 @@ class SocketProducerChannel(_SocketChannel):
         self._wake.set()
 
     def _next_request(self) -> Request | None:
-        if not self._waiting:
+        if self._leaving or not self._waiting:
             return None
         first_id, entry = self._waiting.popleft()
         entries = [entry]
@@ -340,6 +356,10 @@ class SocketProducerChannel(_SocketChannel):
                     self._events.on_refused(request_id + step, from_code(code, message))
             case _:
                 raise InvalidFrame(f"unexpected {type(reply).__name__} for a producer")
+        self._answer.set()
+
+    def _on_over(self, error: PulsarException) -> None:
+        self._answer.set()
 
     def _on_lost(self, error: PulsarException) -> None:
         self._events.on_lost(error)
