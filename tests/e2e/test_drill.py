@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+SOAK = pytest.mark.skipif("SOAK" not in os.environ, reason="most of a minute each: make soak runs them all")
 MESSAGES = 6000
 RATE = 2000
 VERIFY_COUNTS = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
@@ -87,6 +88,7 @@ def test_mark_delete_positions_alone_repeat_what_exact_sync_does_not(tmp_path: P
         assert each["repeated_acked_over_1s_before_kill"] > 100, each
 
 
+@SOAK
 def test_nothing_is_lost_when_each_cluster_is_killed_once_and_the_input_is_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "orders.jsonl"
     own.write_text("".join(json.dumps({"order": n, "customer": f"c{n % 50}"}) + "\n" for n in range(3000)))
@@ -100,9 +102,6 @@ def test_over_a_one_way_link_nothing_settled_is_repeated_either(tmp_path: Path) 
     check(report, MESSAGES)
     assert report["links"] == "one-way"
     assert "there is no link from eu-west to us-east" in report["not_checked"][0]
-
-
-SOAK = pytest.mark.skipif("SOAK" not in os.environ, reason="most of a minute each: make soak runs them all")
 
 
 @pytest.mark.parametrize(
