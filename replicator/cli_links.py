@@ -58,6 +58,8 @@ def list_links(
         raise WorkerUnavailable("no worker answered")
     columns = ("link", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
     show(output, links, rows_table(columns, [_row(link) for link in links]))
+    if len(links) < len(found):
+        raise typer.Exit(3)  # as `status`: what is shown is not all
 
 
 @app.command("pause")

@@ -48,6 +48,8 @@ TIMEOUT_SECONDS_DEFAULT: Final = 60.0
 
 Progress = Callable[[str], None]
 
+PLANNED_KINDS: Final = ("planned", "failback")
+
 
 class Switch:
     """Failovers of one deployment, as an operator asks for them. Use it once for each.
@@ -123,7 +125,9 @@ class Switch:
         if base.epoch:
             report.switch = as_json(base)
             try:
-                report.stranded = await self._stranded(base)
+                # A planned switch is only made once the target has everything; what the source publishes later, as it
+                # may again after a failback, was not stranded.
+                report.stranded = [] if base.kind in PLANNED_KINDS else await self._stranded(base)
             except FailoverError as error:
                 report.unknown = str(error)
         return report

@@ -112,7 +112,10 @@ def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(
             back = await asyncio.to_thread(deployed.report, "failback", "--to", "A")
             assert (back["outcome"], back["epoch"], back["not_received"], back["may_be_repeated"]) == ("done", 2, 0, 0)
             assert deployed.state("A")["producers"] == "open"
+            await publish(deployed.url("B"), b"B serves its own clients again", topic="public/default/of-b")
             await more(traffic)
+            status = await asyncio.to_thread(deployed.report, "failover-status")
+            assert status["stranded"] == [], "what B publishes after the failback was not stranded there"
 
         traffic = await with_traffic(deployed, act)
         assert traffic.failed == []

@@ -25,6 +25,8 @@ from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerC
 EPOCH_HEADER: Final = "X-Replicator-Epoch"
 ASK_SECONDS_MAX: Final = 3.0
 """For one provider. A worker that is dead must not keep those that answer from being heard."""
+FRESH_SECONDS: Final = 0.02
+"""An answer counts for so long: many channels that are opened again at once ask once."""
 ANSWER_BYTES_MAX: Final = 64 * 1024
 
 _log = logging.getLogger(__name__)
@@ -79,6 +81,10 @@ class FollowingConnector:
         self._session: aiohttp.ClientSession | None = None
         self._polling: asyncio.Task[None] | None = None
         self._checking = asyncio.Lock()
+        self._checked_at = 0.0
+        self._doubtful = False
+        """Something could not be opened where clients belonged: ask again before the next attempt, as a cluster that
+        refuses may take clients of its own a moment later, when these belong elsewhere."""
         self._closed = False
 
     @property
@@ -113,17 +119,21 @@ class FollowingConnector:
         another; the error is one that is tried again."""
         connector = await self._present()
         try:
-            return await open_channel(connector)
+            channel = await open_channel(connector)
         except (ClusterFenced, ConnectError) as error:
+            self._doubtful = True
             await self._check()
             raise ConnectError(str(error)) from error
+        self._doubtful = False
+        return channel
 
     async def _present(self) -> MovableConnector:
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if self._polling is None:
             self._polling = asyncio.create_task(self._poll(), name="poll of the service URL")
-        if self._current is None:
+        fresh = asyncio.get_running_loop().time() - self._checked_at < FRESH_SECONDS
+        if self._current is None or (self._doubtful and not fresh):
             await self._check()
         if self._current is None:
             raise ConnectError(f"none of {', '.join(self._providers)} says where to connect")
@@ -140,6 +150,7 @@ class FollowingConnector:
             if self._closed:
                 return
             found = await asyncio.gather(*map(self._ask, self._providers))
+            self._checked_at = asyncio.get_running_loop().time()
             best = best_answer([answer for answer in found if answer is not None], self._known)
             if best is None and self._known is None and self._default_url is not None:
                 best = Answer(self._default_url, None)
