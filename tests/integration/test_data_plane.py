@@ -168,6 +168,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
                     "lac": str(topic.last_add_confirmed),
                     "entries": 7,
                     "messages": 8,
+                    "clusters": None,
                 }
             ],
         }
