@@ -6,7 +6,6 @@ Errors are of two kinds: what the worker refuses, with the reason it gives, and 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 
+from replicator.connecting import why_not_connected
 from replicator.engine.topic_name import check_subscription_name, check_tenant, parse_namespace, parse_topic
 
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -132,16 +132,14 @@ class AdminClient:
         Raises :class:`RequestRefused`, :class:`WorkerUnavailable`.
         """
         _, content = await self._answer(method, path, body, parameters)
-        if not content:
-            return None
-        try:
-            return json.loads(content)
-        except ValueError:
-            raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
+        return self._decoded(content) if content else None
 
-    async def call_replication(self, method: str, path: str, body: Any = None) -> Any:
+    async def call_replication(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
         """The same of a path under ``/replication/v1`` that answers with JSON."""
-        _, content = await self._answer(method, path, body, {}, root="replication/v1")
+        _, content = await self._answer(method, path, body, parameters, root="replication/v1")
+        return self._decoded(content)
+
+    def _decoded(self, content: bytes) -> Any:
         try:
             return json.loads(content)
         except ValueError:
@@ -175,9 +173,7 @@ class AdminClient:
                     raise _error(response.status, content, self._url)
                 return response.headers, content
         except aiohttp.ClientConnectorError as error:
-            number = error.os_error.errno
-            reason = os.strerror(number).lower() if number else "cannot connect"
-            raise WorkerUnavailable(f"{self._url}: {reason}") from None
+            raise WorkerUnavailable(f"{self._url}: {why_not_connected(error)}") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise WorkerUnavailable(f"{self._url}: {error or 'no answer'}") from None
 

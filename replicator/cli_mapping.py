@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import aiohttp
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from replicator.admin_client import AdminError, NotThere, RequestRefused, WorkerUnavailable
+from replicator.admin_client import AdminClient, NotThere, RequestRefused
+from replicator.cli_admin import check_output
 from replicator.engine.topic_name import parse_topic
 from snapshots.errors import InvalidPosition
 from snapshots.position import Position
 
 app = typer.Typer(help="The exact mapping between the positions of clusters.", no_args_is_help=True)
 
-ANSWER_SECONDS_MAX: Final = 30.0
 POLL_SECONDS: Final = 0.2
 NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"})
 """What the answer is when there is none: exit status 1. Other refusals are mistakes of who asks: 2."""
@@ -50,7 +47,7 @@ def translate(
     Exit status 1 if it is not there: not copied yet, left out, or trimmed. Looked up in Postgres, or in the workers'
     stores while it is away; the answer says in which.
     """
-    _check_output(output)
+    check_output(output)
     found = asyncio.run(_translate(file, str(parse_topic(topic)), source, destination, _position(position)))
     if output == "json":
         typer.echo(json.dumps(found, indent=2))
@@ -77,7 +74,7 @@ def rebuild(
     The workers do it beside their traffic, and check the extents in their stores by the way. Doing it again changes
     nothing.
     """
-    _check_output(output)
+    check_output(output)
     name = None if topic is None else str(parse_topic(topic))
     progress = asyncio.run(_rebuild(file, cluster, name))
     if output == "json":
@@ -101,12 +98,9 @@ async def _translate(file: Path, topic: str, source: str, destination: str, posi
 
     topology = load_topology(file)
     at, to = topology.cluster(source), topology.cluster(destination)
-    async with _session() as session:
-        identity = await _ask(session, "GET", at.url, "identity", topic=topic, position=str(position))
-        wanted = {"origin": identity["origin"], "incarnation": identity["incarnation"]}
-        place = await _ask(
-            session, "GET", to.url, "place", topic=topic, origin_position=identity["origin_position"], **wanted
-        )
+    identity = await _ask("GET", at.url, "identity", topic=topic, position=str(position))
+    wanted = {"origin": identity["origin"], "incarnation": identity["incarnation"]}
+    place = await _ask("GET", to.url, "place", topic=topic, origin_position=identity["origin_position"], **wanted)
     sources = {identity["source"], place["source"]}
     return {
         "topic": topic,
@@ -124,58 +118,35 @@ async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[s
     chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
     parameters = {} if topic is None else {"topic": topic}
     progress: dict[str, dict[str, Any]] = {}
-    async with _session() as session:
-        for each in chosen:
-            try:
-                progress[each.name] = await _ask(session, "POST", each.url, "mapping/rebuild", **parameters)
-            except RequestRefused as error:
-                if error.code != "TopicNotFound" or cluster is not None:
-                    raise
-                err.print(f"{each.name}: {error}")  # a topic need not be in every cluster
-        if not progress and topic is not None:
-            raise RequestRefused(404, "TopicNotFound", f"no cluster has {topic}")
-        while running := [name for name, done in progress.items() if done["state"] == "running"]:
-            await asyncio.sleep(POLL_SECONDS)
-            for name in running:
-                progress[name] = await _ask(session, "GET", topology.cluster(name).url, "mapping/rebuild")
-                if sys.stderr.isatty():
-                    done = progress[name]
-                    err.print(f"{name}: {done['topics_done']} of {done['topics']} topics, {done['blocks']} blocks")
+    for each in chosen:
+        try:
+            progress[each.name] = await _ask("POST", each.url, "mapping/rebuild", **parameters)
+        except RequestRefused as error:
+            if error.code != "TopicNotFound" or cluster is not None:
+                raise
+            err.print(f"{each.name}: {error}")  # a topic need not be in every cluster
+    if not progress and topic is not None:
+        raise RequestRefused(404, "TopicNotFound", f"no cluster has {topic}")
+    while running := [name for name, done in progress.items() if done["state"] == "running"]:
+        await asyncio.sleep(POLL_SECONDS)
+        for name in running:
+            progress[name] = await _ask("GET", topology.cluster(name).url, "mapping/rebuild")
+            if sys.stderr.isatty():
+                done = progress[name]
+                err.print(f"{name}: {done['topics_done']} of {done['topics']} topics, {done['blocks']} blocks")
     return progress
 
 
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX))
-
-
-async def _ask(session: aiohttp.ClientSession, method: str, url: str, path: str, **parameters: str) -> dict[str, Any]:
+async def _ask(method: str, url: str, path: str, **parameters: str) -> dict[str, Any]:
     """A worker's answer; raises :class:`NotThere`, :class:`RequestRefused`, :class:`WorkerUnavailable`."""
-    try:
-        async with session.request(method, f"{url}/replication/v1/{path}", params=parameters) as response:
-            content = await response.read()
-            status = response.status
-    except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno
-        reason = os.strerror(number).lower() if number else "cannot connect"
-        raise WorkerUnavailable(f"{url}: {reason}") from None
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise WorkerUnavailable(f"{url}: {error or 'no answer'}") from None
-    try:
-        answer: dict[str, Any] = json.loads(content)
-    except ValueError:
-        raise WorkerUnavailable(f"{url}: the answer is not JSON: is this a worker?") from None
-    if status < 400:
-        return answer
-    raise _error(status, answer, url)
-
-
-def _error(status: int, answer: Mapping[str, Any], url: str) -> AdminError:
-    code, message = str(answer.get("error")), str(answer.get("message"))
-    if status >= 500:
-        return WorkerUnavailable(f"{url}: {message}")
-    if code in NOT_THERE:
-        return NotThere(message)
-    return RequestRefused(status, code, message)
+    async with AdminClient(url) as client:
+        try:
+            answer: dict[str, Any] = await client.call_replication(method, path, **parameters)
+        except RequestRefused as error:
+            if error.code in NOT_THERE:
+                raise NotThere(str(error)) from None
+            raise
+    return answer
 
 
 def _position(text: str) -> Position:
@@ -183,8 +154,3 @@ def _position(text: str) -> Position:
         return Position.parse(text)
     except InvalidPosition as error:
         raise typer.BadParameter(f"--position: {error}") from None
-
-
-def _check_output(output: str) -> None:
-    if output not in ("table", "json"):
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from replicator.connecting import why_not_connected
 from replicator.rollout import Rollout
 from replicator.topology import Cluster, Link, Topology, format_size
 from replicator.topology_fields import flattened
@@ -190,8 +190,7 @@ async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: fl
     except TimeoutError:
         return Probe(False, f"no answer within {timeout_s:g} s")
     except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno
-        return Probe(False, os.strerror(number).lower() if number and number > 0 else "cannot connect")
+        return Probe(False, why_not_connected(error))
     except aiohttp.ClientError as error:
         return Probe(False, f"no HTTP answer ({type(error).__name__})")
 

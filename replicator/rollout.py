@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import aiohttp
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from replicator.connecting import why_not_connected
 from replicator.topology import Topology, TopologyError
 from replicator.topology_diff import Change, diff, digest, masked, words
 from replicator.topology_reader import parse_topology
@@ -251,8 +251,7 @@ async def _call(
 
 def _in_words(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno  # its text repeats the address, and not what is wrong
-        return os.strerror(number).lower() if number and number > 0 else "cannot connect"
+        return why_not_connected(error)
     return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import aiohttp
 
-from replicator.failover.epochs import Precedence, as_json, from_json
+from replicator.client.closing import ClosedAtExit
+from replicator.connecting import why_not_connected
+from replicator.failover.epochs import as_json, from_json
 from replicator.failover.errors import ClusterUnreachable, SwitchRefused
 from snapshots.markers import FailoverEpoch
 
@@ -21,20 +21,12 @@ WORK_SECONDS_MAX: Final = 30.0
 PATH: Final = "/failover/v1"
 
 
-class Peers:
+class Peers(ClosedAtExit):
     """The other workers, by cluster. Use it as an async context manager, or close it."""
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self.addresses = dict(addresses)
         self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -62,9 +54,7 @@ class Peers:
             ):
                 answer = await response.json()
         except aiohttp.ClientConnectorError as error:
-            number = error.os_error.errno
-            reason = os.strerror(number).lower() if number else "cannot connect"
-            raise ClusterUnreachable(f"{cluster} at {address}: {reason}") from None
+            raise ClusterUnreachable(f"{cluster} at {address}: {why_not_connected(error)}") from None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise ClusterUnreachable(f"{cluster} at {address}: {error or 'no answer in time'}") from None
         if response.status == 404 and isinstance(answer, dict) and answer.get("error") == "NotFound":
@@ -92,10 +82,6 @@ def record_of(cluster: str, state: Any) -> FailoverEpoch:
         return from_json(state["record"])
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterUnreachable(f"{cluster} answers with no failover state: {error}") from None
-
-
-def precedence_json(precedence: Precedence) -> list[Any]:
-    return list(precedence)
 
 
 def _message(answer: Any) -> str:
