@@ -68,6 +68,12 @@ class OriginAcks:
         self.positions.discard_through(position)
         self.batches = {at: indexes for at, indexes in self.batches.items() if at > position}
 
+    def discard_above(self, position: Position) -> None:
+        """Forget what concerns the origin's entries after ``position``."""
+        self.ranges = [(after, min(upto, position)) for after, upto in self.ranges if after < position]
+        self.positions.discard_above(position)
+        self.batches = {at: indexes for at, indexes in self.batches.items() if at <= position}
+
     def covers(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
         at = bisect_left(self.ranges, position, key=lambda each: each[1])  # the first that ends at or above it

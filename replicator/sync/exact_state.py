@@ -8,6 +8,8 @@ It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks
    generation starts at its mark-delete position.
 3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
 4. When messages come, what waits is placed again, before a consumer gets them.
+5. What is said of messages that were trimmed here before the generation began means nothing here, but others may have
+   them. It is kept, and told on as it came.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Replicated(Protocol):
     def cursor(self) -> Cursor: ...
     def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool: ...
     def merge_mark_delete(self, position: Position, generation: int) -> bool: ...
+    def note_heard(self) -> None: ...
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
 
 
@@ -62,13 +65,18 @@ class ExactState:
         untold = subscription.cursor.take_untold()
         if whole or untold.whole:
             return self.whole(subscription), True
-        return self.acks.delta_of(untold, subscription.cursor.state), False
+        delta = self.acks.delta_of(untold, subscription.cursor.state)
+        if untold.heard:
+            delta.merge(self.pending.heard(subscription.name, subscription.cursor.generation))
+        return delta, False
 
     def whole(self, subscription: Replicated) -> AckVector:
-        """All that is known to be acknowledged, of messages that are not here yet as well."""
-        state = subscription.cursor.state
+        """All that is known to be acknowledged, of messages that are not here as well."""
+        state, name = subscription.cursor.state, subscription.name
         vector = self.acks.vector_of(state, self._origins())
-        return union([vector, self.pending.of(subscription.name, state.generation)])
+        vector.merge(self.pending.of(name, state.generation))
+        vector.merge(self.pending.heard(name, state.generation))
+        return vector
 
     def unconsumed(self, subscription: Replicated) -> AckVector:
         """See :meth:`TopicAcks.unconsumed`."""
@@ -106,12 +114,19 @@ class ExactState:
         return self.pending.waiting_for(origins)
 
     def _merge(self, subscription: Replicated, vector: AckVector, *, relay: bool) -> bool:
-        cursor = subscription.cursor
-        waiting = self.pending.of(subscription.name, cursor.generation)
-        placed = self.acks.place(union([vector, waiting]) if waiting else vector, cursor.mark_delete)
-        if waiting or placed.rest:
-            self.pending.put(subscription.name, cursor.generation, placed.rest)
-        return subscription.merge_acks(placed.positions, placed.batches, tell=relay)
+        cursor, name = subscription.cursor, subscription.name
+        waiting, heard = self.pending.of(name, cursor.generation), self.pending.heard(name, cursor.generation)
+        claims = union([vector, waiting]) if waiting else vector
+        placed = self.acks.place(claims, cursor.mark_delete)
+        news = self.acks.up_to(claims, cursor.state.unclaimed or {})
+        hearing = union([heard, news]) if news else heard
+        is_news = hearing != heard
+        if waiting or placed.rest or is_news:
+            self.pending.put(name, cursor.generation, placed.rest, hearing)
+        changed = subscription.merge_acks(placed.positions, placed.batches, tell=relay)
+        if is_news and relay:
+            subscription.note_heard()
+        return changed or is_news
 
     def _of_others(self, subscription: Replicated, vector: AckVector) -> AckVector:
         """What is acknowledged of origins that ``vector`` does not name."""

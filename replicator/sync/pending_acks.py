@@ -1,22 +1,28 @@
-"""Acknowledgements of messages that are not here yet: kept for each subscription until the messages come (DESIGN 4.3).
-Pure; the rows are for the shell to write.
+"""Acknowledgements of messages that are not here, kept for each subscription (DESIGN 4.3). Pure; the rows are for the
+shell to write.
 
-They are stored before the marker that brought them counts as handled, so that a crash does not lose them. They are few:
-what a cluster acknowledged that a third one's link has not brought here yet. Where that link is missing they stay for
-good, so what is kept is bounded (invariant 11): whole entries are compressed, and of batches of which only a part is
-acknowledged the first :data:`BATCHES_MAX` are kept. What is dropped is delivered again at worst.
+1. What *waits* is of messages that are not here yet. It is few: what a cluster acknowledged that a third one's link has
+   not brought here. Where that link is missing it stays for good.
+2. What was *heard* is of messages that were trimmed here before the generation began (:attr:`CursorState.unclaimed`).
+   Here it says nothing, but others may have those messages and hear of this cluster only.
 
-============ ======================= ================================================================
+Both are stored before the marker that brought them counts as handled, so that a crash does not lose them. They are
+bounded (invariant 11): whole entries are compressed, and of batches of which only a part is acknowledged the first
+:data:`BATCHES_MAX` are kept. What is dropped is delivered again at worst.
+
+============ ======================= ==========================================================================
 table        key                     value
-============ ======================= ================================================================
-pending_acks topic id | subscription an update (:mod:`snapshots.markers`) with the acknowledgements
-============ ======================= ================================================================
+============ ======================= ==========================================================================
+pending_acks topic id | subscription updates (:mod:`snapshots.markers`): with what waits, and then with what was
+                                     heard if there is any
+============ ======================= ==========================================================================
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from replicator.engine.log.store_tables import TOPIC_KEY
@@ -32,6 +38,13 @@ written whole, more would make each update slow."""
 RowWrite = tuple[str, bytes, bytes | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    generation: int
+    waits: AckVector
+    heard: AckVector
+
+
 class PendingAcks:
     """Those of one topic, by subscription, each for one generation."""
 
@@ -41,28 +54,34 @@ class PendingAcks:
         """``stored`` are the rows' values by subscription; raises :class:`MarkerCorrupt`."""
         self._topic_id = topic_id
         self._changed: dict[str, None] = {}
-        self._kept: dict[str, SubscriptionUpdate] = {}
+        self._kept: dict[str, _Kept] = {}
         for name, value in stored.items():
             marker = decode_marker(MarkerType.SUBSCRIPTIONS_UPDATE, value)
             assert isinstance(marker, SubscriptionsUpdate)
-            self._kept[name] = marker.updates[0]
+            waits, *heard = marker.updates
+            self._kept[name] = _Kept(waits.generation, waits.acks, heard[0].acks if heard else AckVector())
 
     def waiting_for(self, origins: Collection[str]) -> list[str]:
         """The subscriptions with acknowledgements of messages of one of these origins."""
-        return [name for name, update in self._kept.items() if any(each in update.acks.origins for each in origins)]
+        return [name for name, kept in self._kept.items() if any(each in kept.waits.origins for each in origins)]
 
     def of(self, name: str, generation: int) -> AckVector:
         """What waits for that subscription; nothing of another generation."""
-        update = self._kept.get(name)
-        return AckVector() if update is None or update.generation != generation else update.acks
+        kept = self._kept.get(name)
+        return AckVector() if kept is None or kept.generation != generation else kept.waits
 
-    def put(self, name: str, generation: int, vector: AckVector) -> None:
-        """From now on this waits, and nothing else."""
-        vector = AckVector({origin: _bounded(acks) for origin, acks in vector.origins.items() if acks})
-        if vector:
-            if vector == self.of(name, generation):
+    def heard(self, name: str, generation: int) -> AckVector:
+        """What was heard of messages that are trimmed here; nothing of another generation."""
+        kept = self._kept.get(name)
+        return AckVector() if kept is None or kept.generation != generation else kept.heard
+
+    def put(self, name: str, generation: int, waits: AckVector, heard: AckVector | None = None) -> None:
+        """From now on this is kept, and nothing else."""
+        kept = _Kept(generation, _bounded(waits), AckVector() if heard is None else _bounded(heard))
+        if kept.waits or kept.heard:
+            if kept == self._kept.get(name):
                 return
-            self._kept[name] = SubscriptionUpdate(name, {}, generation, vector)
+            self._kept[name] = kept
         elif self._kept.pop(name, None) is None:
             return
         self._changed[name] = None
@@ -78,11 +97,19 @@ class PendingAcks:
             self._changed[key[TOPIC_KEY.size :].decode()] = None
 
     def _encoded(self, name: str) -> bytes | None:
-        update = self._kept.get(name)
-        return None if update is None else encode_marker(SubscriptionsUpdate((update,)))[1]
+        kept = self._kept.get(name)
+        if kept is None:
+            return None
+        vectors = [kept.waits, kept.heard] if kept.heard else [kept.waits]
+        updates = tuple(SubscriptionUpdate(name, {}, kept.generation, vector) for vector in vectors)
+        return encode_marker(SubscriptionsUpdate(updates))[1]
 
 
-def _bounded(acks: OriginAcks) -> OriginAcks:
+def _bounded(vector: AckVector) -> AckVector:
+    return AckVector({origin: _with_few_batches(acks) for origin, acks in vector.origins.items() if acks})
+
+
+def _with_few_batches(acks: OriginAcks) -> OriginAcks:
     """Without batches that are acknowledged whole by now, and without those over the limit."""
     if not acks.batches:
         return acks

@@ -230,6 +230,25 @@ class TopicAcks:
                 placed.rest.origins[origin] = rest
         return placed
 
+    def up_to(self, vector: AckVector, ends: Mapping[str, Position]) -> AckVector:
+        """What a vector says of the origins' messages up to ``ends``, in the incarnations that are known here."""
+        found = AckVector()
+        for origin, end in ends.items():
+            acks = vector.origins.get(origin)
+            if acks is None or acks.incarnation != self._incarnation_of(origin):
+                continue
+            below = acks.copy()
+            below.discard_above(end)
+            if below:
+                found.origins[origin] = below
+        return found
+
+    def _incarnation_of(self, origin: str) -> int | None:
+        if origin == self._cluster:
+            return self._incarnation
+        high_water = self._high_water(origin)
+        return None if high_water is None else high_water.incarnation
+
     def _place_own(self, acks: OriginAcks, above: Position, placed: Placed) -> None:
         mine = acks.positions.copy()
         for after, upto in acks.ranges:

@@ -20,8 +20,10 @@ from replicator.engine.engine import Engine
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.types import Ack
+from replicator.engine.types import Ack, LoggedEntry
+from replicator.sync.routes import DirectRoutes, TopologyRoutes
 from replicator.sync.service import SubscriptionSync
+from replicator.topology import Topology
 from snapshots.actions import ControllerSettings
 from snapshots.position import BEFORE_ALL, Position
 
@@ -37,20 +39,21 @@ class NoIndex:
 
 
 class Cluster:
-    """One of three, with links of its own to the others."""
+    """One of three, with links of its own to the others, or with the links of a topology."""
 
-    def __init__(self, name: str, path: Path, *, exact: bool = True) -> None:
+    def __init__(self, name: str, path: Path, *, exact: bool = True, topology: Topology | None = None) -> None:
         self.name = name
         self.path = path / name
         self._exact = exact
+        others = {"a", "b", "c"} - {name}
+        self._routes = DirectRoutes(others, others) if topology is None else TopologyRoutes(topology, name)
         self.engine: Engine
         self.sync: SubscriptionSync
 
     async def start(self) -> Topic:
         self.engine = await Engine.open(self.path, cluster=self.name)
-        others = {"a", "b", "c"} - {self.name}
         self.sync = SubscriptionSync(
-            self.engine, peers=others, reachable_origins=others, settings=FAST, index=NoIndex(), exact=self._exact
+            self.engine, routes=self._routes, settings=FAST, index=NoIndex(), exact=self._exact
         )
         self.sync.start()
         return await self.engine.topic(TOPIC)
@@ -68,6 +71,13 @@ class Cluster:
     @property
     def subscription(self) -> Subscription:
         return self.topic.subscriptions["sub"]
+
+    @property
+    def backlog(self) -> int:
+        return self.subscription.cursor.backlog_entries()
+
+    def messages(self) -> list[LoggedEntry]:
+        return [each for each in self.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30) if not each.marker]
 
 
 async def carry(source: Cluster, destination: Cluster) -> None:
@@ -113,7 +123,7 @@ async def lost_by_a(a: Cluster, b: Cluster, c: Cluster) -> list[Position]:
 
 
 def consumed_at(b: Cluster, origin_position: Position) -> bool:
-    for entry in b.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30):
+    for entry in b.messages():
         if entry.origin == "a" and entry.origin_position == origin_position:
             return b.subscription.cursor.is_consumed(entry.position)
     raise AssertionError(f"{origin_position} is not there")
@@ -166,13 +176,11 @@ def test_invariant_5_a_restored_cluster_does_not_claim_what_it_lost_when_its_log
 
 
 async def a_messages(b: Cluster) -> list[Position]:
-    entries = b.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
-    return [each.origin_position for each in entries if each.origin == "a" and not each.marker]
+    return [each.origin_position for each in b.messages() if each.origin == "a"]
 
 
 async def consume_all(cluster: Cluster) -> None:
-    entries = cluster.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
-    await cluster.subscription.acknowledge([Ack(entry.position) for entry in entries if not entry.marker])
+    await cluster.subscription.acknowledge([Ack(entry.position) for entry in cluster.messages()])
 
 
 async def trim(cluster: Cluster) -> None:

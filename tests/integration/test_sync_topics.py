@@ -57,9 +57,7 @@ def test_who_still_holds_a_deleted_topic_cannot_take_the_place_of_the_new_one(tm
             await consume_all(old, 1)
             held = old.subscriptions["sub"]
             await eventually(lambda: eu.subscription() is not None)
-            for node in (us, eu):
-                await node.engine.delete_topic(TOPIC, force=True)
-            await eventually(lambda: us.engine.find(TOPIC) is None and eu.engine.find(TOPIC) is None)
+            await delete_everywhere(us, eu)
             for late in (held.seek(BEFORE_ALL), held.consume_through(old.last_add_confirmed)):
                 with pytest.raises(TopicNotFound):
                     await late

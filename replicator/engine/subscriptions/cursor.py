@@ -276,6 +276,11 @@ class Cursor:
         state.replicated = state.to_tell = replicated
         state.untold = Untold(whole=True) if replicated else None
 
+    def note_heard(self) -> None:
+        """Others said something that is to be told on, of messages that are not in this log. It stands elsewhere."""
+        if (untold := self._telling()) is not None:
+            untold.heard = True
+
     def take_untold(self) -> Untold:
         """What changed here since the last call; empty if nothing has, or if nobody is to be told.
 

@@ -342,6 +342,11 @@ class Subscription:
         self._restarted()
         self._changed(None, local=False)
 
+    def note_heard(self) -> None:
+        """See :meth:`Cursor.note_heard`. Not yet saved."""
+        self.cursor.note_heard()
+        self.announce_untold()
+
     async def set_replicated(self, replicated: bool) -> None:
         """Tell other clusters of the state from now on, beginning with all of it; or not any more. Durable when it
         returns. Raises :class:`NotAllowedError` for a subscription that is not durable."""

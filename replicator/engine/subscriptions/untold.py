@@ -30,9 +30,11 @@ class Untold:
     """Batches of which some messages are acknowledged; which ones, the cursor knows."""
     whole: bool = False
     """Tell the whole state: its generation is new, or nobody knows what was told. Nothing else is noted then."""
+    heard: bool = False
+    """Others said something of messages that are not in this log; what, the taker knows."""
 
     def __bool__(self) -> bool:
-        return self.whole or bool(self.positions) or bool(self.batches)
+        return self.whole or self.heard or bool(self.positions) or bool(self.batches)
 
     def note(self, position: Position) -> None:
         """The entry is consumed."""
