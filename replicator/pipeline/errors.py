@@ -32,3 +32,7 @@ class UnexpectedAnswer(PipelineError):
 
 class EntryUnreadable(PipelineError):
     """An entry whose block is sound and whose content cannot be read: wrong metadata, sizes or compression."""
+
+
+class BadArchive(PipelineError):
+    """An archive for executors that cannot be made: its name, its place, or what is installed here."""
