@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -31,6 +37,7 @@ from replicator.engine.topic_name import parse_topic
 from replicator.pipeline.data_plane import DataPlane, TopicState, check_url
 from replicator.pipeline.decode import COLUMNS, message_batches
 from replicator.pipeline.errors import BadOption
+from replicator.pipeline.sink import batch_writer, stream_writer
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
@@ -101,6 +108,12 @@ class ReplicatorDataSource(DataSource):  # type: ignore[misc]  # pyspark has no 
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(SourceOptions.parse(self.options), _selection(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
