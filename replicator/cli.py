@@ -22,6 +22,7 @@ from replicator import (
     cli_links,
     cli_mapping,
     cli_namespaces,
+    cli_pipeline,
     cli_subscriptions,
     cli_topics,
 )
@@ -39,6 +40,7 @@ app.add_typer(cli_topics.app, name="topics")
 app.add_typer(cli_subscriptions.app, name="subscriptions")
 app.add_typer(cli_mapping.app, name="mapping")
 app.add_typer(cli_links.app, name="links")
+app.add_typer(cli_pipeline.app, name="pipeline")
 app.command("translate")(cli_mapping.translate)
 app.add_typer(cli_namespaces.app, name="namespaces")
 app.add_typer(cli_namespaces.tenants, name="tenants")
