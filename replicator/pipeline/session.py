@@ -1,21 +1,25 @@
 """Starting Spark, quickly and quietly, on whatever Java there is.
 
 For a local master this process is the driver and its JVM does the work, so the settings here decide start-up time
-and memory. For another master only what concerns the driver is set, and the rest is the cluster's own business.
+and memory. For another master only what concerns the driver is set, and how tasks find their Python; the rest is the
+cluster's own business. docs/spark-clusters.md has both from the user's side.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from replicator.pipeline.jre import find_java
+from replicator.pipeline.shipping import UNPACKED_AS, python_minor_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,11 +47,18 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
 _SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def spark_session(master: str = "local[2]", app_name: str = "replicator", *, short_lived: bool = True) -> SparkSession:
+def spark_session(
+    master: str = "local[2]",
+    app_name: str = "replicator",
+    *,
+    short_lived: bool = True,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
     """A session with the ``replicator`` data source registered; the running one if there is one.
 
     ``short_lived`` tunes the JVM of a local master for jobs of seconds; turn it off for runs of many minutes.
-    Sets ``JAVA_HOME``, and for a local master ``SPARK_LOCAL_IP`` and ``PYSPARK_PYTHON``, in this process's
+    ``conf`` has settings of Spark, which win over those made here (the driver's JVM gets the options of both).
+    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PATH``, and for a local master ``SPARK_LOCAL_IP``, in this process's
     environment: Spark reads them from there. Raises :class:`~replicator.pipeline.errors.JavaNotFound`.
     """
     with warnings.catch_warnings():
@@ -57,35 +68,53 @@ def spark_session(master: str = "local[2]", app_name: str = "replicator", *, sho
 
         from replicator.pipeline.source import register
 
-        session = SparkSession.getActiveSession() or _start(master, app_name, short_lived)
+        session = SparkSession.getActiveSession() or _start(master, app_name, short_lived, dict(conf or {}))
         register(session)
     return session
 
 
-def _start(master: str, app_name: str, short_lived: bool) -> SparkSession:
+def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java().home)
+    scratch = Path(tempfile.mkdtemp(prefix="replicator-spark-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     local = master.startswith("local")
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    else:
+        os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python") or _python_of_all_nodes(scratch)
     builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in _settings(local, short_lived).items():
+    for key, value in _settings(scratch, local, short_lived, conf).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _settings(local: bool, short_lived: bool) -> dict[str, str]:
-    scratch = Path(tempfile.mkdtemp(prefix="replicator-spark-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+def _python_of_all_nodes(scratch: Path) -> str:
+    """The name of an interpreter that tasks are to run on, which here is this one.
+
+    Spark starts Python by one and the same name on executors and, for planning what a data source reads, beside the
+    driver. So it cannot be a path: nodes find ``python3.11`` on their ``PATH``, and the driver finds this interpreter,
+    with all that is installed for it, on its own.
+    """
+    name = f"python{python_minor_version()}"
+    tools = scratch / "bin"
+    tools.mkdir()
+    here = tools / name
+    here.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    here.chmod(0o755)
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return name
+
+
+def _settings(scratch: Path, local: bool, short_lived: bool, conf: Mapping[str, str]) -> dict[str, str]:
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
     jvm = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS_MAX),
         "spark.sql.session.timeZone": "UTC",
@@ -98,10 +127,16 @@ def _settings(local: bool, short_lived: bool) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": DRIVER_MEMORY,
             "spark.local.dir": str(scratch),
+            "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         }
         if short_lived:
             jvm += f" {_SHORT_LIVED_JVM}"
             # Plans again after each stage, which pays where partitions are many and uneven, not among four.
             settings["spark.sql.adaptive.enabled"] = "false"
-    settings["spark.driver.extraJavaOptions"] = jvm
+    elif any(part.endswith(f"#{UNPACKED_AS}") for part in conf.get("spark.archives", "").split(",")):
+        # Relative to where an executor works, which is where Spark unpacks archives, whatever the master.
+        settings["spark.executorEnv.PYTHONPATH"] = f"./{UNPACKED_AS}"
+    settings |= conf
+    options = (jvm, conf.get("spark.driver.extraJavaOptions", ""))
+    settings["spark.driver.extraJavaOptions"] = " ".join(option for option in options if option)
     return settings
