@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from pyroaring import BitMap
+
 from replicator.engine.admission import Admission
 from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.errors import (
@@ -24,9 +26,10 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.ledger_ends import HERE
-from replicator.engine.log.left_out import Hole
+from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.store import Store, StoredBlock
+from replicator.engine.log.parts import PartlyHere
+from replicator.engine.log.store import Store, StoredBlock, StoredHeader
 from replicator.engine.log.store_tables import TOPIC_KEY, HighWater, TopicRecord
 from replicator.engine.log.twins import TwinLinks
 from replicator.engine.log.writer import AppendedBlock, CopiedBlock, Extent, Tail, Writer
@@ -117,6 +120,7 @@ class Topic:
             self.log.append(Position(ledger.ledger, ledger.first), ledger.last - ledger.first + 1, marker=False)
         for first, entries in self._store.marker_runs(self.topic_id):
             self.log.markers.add_range(first.ledger, first.entry, first.entry + entries - 1)
+        self._load_parts()
         entries_ever, self.messages = self._store.totals(self.topic_id)
         high_waters = self._store.high_waters(self.topic_id)
         self._high_water = dict(high_waters)
@@ -129,6 +133,26 @@ class Topic:
         self.compaction = Compaction(self, self._store)
         for name, (state, rows) in load_cursors(self._store, self.topic_id).items():
             self.subscriptions[name] = Subscription(self, name, state, rows=rows)
+
+    def _load_parts(self) -> None:
+        self.log.parts = None
+        for row in self._store.parts(self.topic_id):
+            self._note_parts(row.origin, row.origin_first, row.local_first, row.entries)
+
+    def _note_parts(self, origin: str, origin_first: Position, local_first: Position, entries: Sequence[int]) -> None:
+        parts = self.log.parts
+        if parts is None:
+            parts = self.log.parts = PartlyHere(self._absent, self.batch_size)
+        for entry in entries:
+            parts.add(
+                Position(local_first.ledger, local_first.entry + entry),
+                origin,
+                Position(origin_first.ledger, origin_first.entry + entry),
+            )
+
+    def _absent(self, position: Position) -> BitMap:
+        first, view = self._block_at(position)
+        return view.absent[position.entry - first.entry]
 
     # What is here.
 
@@ -171,6 +195,11 @@ class Topic:
         if holes is None:
             holes = self._left_out[origin] = self._store.left_out(self.topic_id, origin)
         return list(holes)
+
+    def partly_left_out(self, origin: str) -> PositionSet:
+        """The batches of an origin of which only a part is here, as origin positions."""
+        found = None if self.log.parts is None else self.log.parts.origins.get(origin)
+        return PositionSet() if found is None else found
 
     def trimmed_ends(self) -> Mapping[str, Sequence[Position]]:
         """By origin, the last entry of each of its ledgers that was trimmed here, as origin positions in order."""
@@ -288,6 +317,8 @@ class Topic:
                 self._high_water[header.origin] = HighWater(header.incarnation, header.origin_last)
             if appended.hole:
                 self._left_out.pop(header.origin, None)
+            if appended.partly:
+                self._note_parts(header.origin, header.origin_first, appended.position, appended.partly)
             twins += appended.twins
         if twins:
             self._link_twins(twins)
@@ -295,6 +326,12 @@ class Topic:
             subscription.on_appended(markers=markers)
         for listener in self._listeners:
             listener.on_appended(self, blocks)
+
+    def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
+        """Links left out all that they had not sent yet up to there, and it is noted in the store."""
+        for note in notes:
+            self._left_out.pop(note.origin, None)
+            self._high_water[note.origin] = HighWater(note.incarnation, note.upto)
 
     def _link_twins(self, found: Sequence[Pair]) -> None:
         pairs = [pair for pair in found if pair[0] > self.log.trimmed]  # else the later one is all that is left of it
@@ -336,6 +373,14 @@ class Topic:
         """See :meth:`Store.read_blocks`; never past the LAC."""
         limit = self.log.last if upto is None else min(upto, self.log.last)
         return self._store.read_blocks(self.topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify)
+
+    def read_headers(
+        self, after: Position, *, bytes_max: int, blocks_max: int, origins: Collection[str]
+    ) -> tuple[list[StoredHeader], Position]:
+        """See :meth:`Store.read_headers`; never past the LAC."""
+        return self._store.read_headers(
+            self.topic_id, after, self.log.last, bytes_max=bytes_max, blocks_max=blocks_max, origins=origins
+        )
 
     def read_entries(
         self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
@@ -483,8 +528,11 @@ class Topic:
         await self._trim_index(upto, subscriptions)
         if self.trimmed_in_store < self.log.trimmed:  # also what a store that failed did not delete at an earlier call
             trimmed = self.log.trimmed
-            await self.writer.trim(self.topic_id, trimmed)
+            await self.writer.trim(self.topic_id, trimmed, self._tail)
             self.trimmed_in_store = trimmed
+            if self.log.parts is not None:  # those that are trimmed are holes now
+                self._left_out.clear()
+                self._load_parts()
 
     async def _trim_index(self, upto: Position, subscriptions: Sequence[Subscription]) -> None:
         following = self.log.next_after(upto)

@@ -6,7 +6,9 @@ machine only starts where the destination's high-water marks are; 3, blocks of a
 
 1. Connected: for each topic the destination says the highest position that it has of every origin that the link
    carries. Reading starts at the lowest place here that any of them needs.
-2. While there is room in the window, take the next topic that has more than was read, in turn, and read a piece.
+2. Topics are dealt to lanes by a hash of their names; what follows is each lane's own, so that lanes can be carried
+   beside each other. While there is room in the lane's window, take its next topic that has more than was read, in
+   turn, and read a piece.
 3. A block that the destination has already is passed over. Any other is sent with the position that was sent before
    it of the same origin. The destination refuses a block whose predecessor it does not have, so frames that overtake
    each other or a destination that lost its data cannot make a hole.
@@ -17,14 +19,19 @@ machine only starts where the destination's high-water marks are; 3, blocks of a
    in flight of the old one says nothing of it.
 7. A refusal halts that topic, loudly, and no other. Where it may heal, the topic starts again once the destination was
    asked what it has, with one block; what was in flight of it until then does not count.
+8. Frames may be acknowledged in any order. A topic is acknowledged only up to its first frame that is not: of what a
+   later frame has of it, the frame before takes charge. A frame that is given up says nothing: its topics start again
+   once the destination was asked what it has.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
+from zlib import crc32
 
 from replicator.links.gaps import Gap
 from snapshots.position import BEFORE_ALL, Position
@@ -32,7 +39,9 @@ from snapshots.position import BEFORE_ALL, Position
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
 """Large enough that the cost of a frame is small, small enough that one commit of it is short."""
 WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Sent and not yet acknowledged; at 100 ms of round trip this allows 320 MB/s."""
+"""Of a lane, sent and not yet acknowledged; at 100 ms of round trip this allows 320 MB/s."""
+LANES_MAX: Final = 64
+"""More than a link has use for: a lane carries tens of megabytes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +103,21 @@ class TopicCopy:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
+    lane: _Lane
     size_bytes: int
     reached: dict[str, Position]
     outdated: set[str] = field(default_factory=set)
     """Topics of which what is in the frame says nothing any more: they were made anew, or started again, since."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    behind: deque[str] = field(default_factory=deque)
+    queued: set[str] = field(default_factory=set)
+    reached: dict[str, Position] = field(default_factory=dict)
+    """How far topics were read since the last frame was sent."""
+    in_flight: int = 0
+    in_flight_bytes: int = 0
 
 
 class Copier:
@@ -107,17 +127,25 @@ class Copier:
         self.topics: dict[str, TopicCopy] = {}
         self.connected = False
         self._window_bytes_max = window_bytes_max
-        self._in_flight: deque[_Frame] = deque()
-        self._in_flight_bytes = 0
-        self._reached: dict[str, Position] = {}
-        """How far topics were read since the last frame was sent."""
-        self._behind: deque[str] = deque()
-        self._queued: set[str] = set()
+        self._lanes = [_Lane()]
+        self._only: Callable[[str], bool] | None = None
+        self._in_flight: dict[int, _Frame] = {}
+        """By number, in the order in which they were sent."""
+        self._frames = 0
+        """Sent ever; their numbers are not used again."""
 
     @property
     def in_flight(self) -> int:
         """Frames that are sent and not acknowledged."""
         return len(self._in_flight)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return sum(lane.in_flight_bytes for lane in self._lanes)
+
+    @property
+    def lanes(self) -> int:
+        return len(self._lanes)
 
     def topic_moved(self, topic: str, last: Position, origins: frozenset[str]) -> None:
         """The source's LAC of ``topic``, of which the link carries ``origins``, is now ``last``."""
@@ -140,21 +168,34 @@ class Copier:
         """Nothing that was in flight counts as arrived."""
         self.connected = False
         self._in_flight.clear()
-        self._in_flight_bytes = 0
-        self._reached = {}
-        self._behind.clear()
-        self._queued.clear()
+        self._lanes = [_Lane() for _ in self._lanes]
 
-    def next_read(self, frame_bytes: int = 0) -> Read | None:
-        """What to read next for a frame that has ``frame_bytes`` already; None if there is nothing or no room."""
-        if not self.connected or self._in_flight_bytes >= self._window_bytes_max:
+    def deal(self, lanes: int, only: Callable[[str], bool] | None = None) -> None:
+        """From now on there are so many lanes, and only the topics that ``only`` lets through are read. Nothing may be
+        in flight."""
+        assert not self._in_flight, f"{len(self._in_flight)} frames are in flight"
+        assert 0 < lanes <= LANES_MAX
+        before, self._lanes, self._only = self._lanes, [_Lane() for _ in range(lanes)], only
+        for lane in before:
+            for topic, position in lane.reached.items():
+                self._lane(topic).reached[topic] = position
+        for topic, state in self.topics.items():
+            self._queue_if_behind(topic, state)
+
+    def next_read(
+        self, frame_bytes: int = 0, *, lane: int = 0, frame_bytes_max: int = FRAME_BYTES_TARGET
+    ) -> Read | None:
+        """What to read next for a frame of ``lane`` that has ``frame_bytes`` already; None if there is nothing or no
+        room."""
+        dealt = self._lanes[lane]
+        if not self.connected or dealt.in_flight_bytes >= self._window_bytes_max:
             return None
-        while self._behind and frame_bytes < FRAME_BYTES_TARGET:
-            topic = self._behind.popleft()
-            self._queued.discard(topic)
+        while dealt.behind and frame_bytes < frame_bytes_max:
+            topic = dealt.behind.popleft()
+            dealt.queued.discard(topic)
             state = self.topics.get(topic)
             if state is not None and state.halted is None and state.read < state.last:
-                bytes_max = 1 if state.probing else FRAME_BYTES_TARGET - frame_bytes
+                bytes_max = 1 if state.probing else frame_bytes_max - frame_bytes
                 return Read(topic, state.read, bytes_max, state.origins)
         return None
 
@@ -178,34 +219,60 @@ class Copier:
         """The log of ``topic`` was read up to ``reached``, whether or not something there is to be copied."""
         state = self.topics[topic]
         assert reached > state.read, f"reading {topic} after {state.read} reached {reached}"
-        state.read = self._reached[topic] = reached
+        state.read = self._lane(topic).reached[topic] = reached
         self._queue_if_behind(topic, state)
 
-    def on_sent(self, size_bytes: int) -> None:
-        """A frame of that many bytes was sent, with all that was read since the one before it."""
-        self._in_flight.append(_Frame(size_bytes, self._reached))
-        self._in_flight_bytes += size_bytes
-        self._reached = {}
+    def on_sent(self, size_bytes: int, *, lane: int = 0) -> int:
+        """A frame of that many bytes was sent, with all that was read in its lane since the one before it. Returns its
+        number."""
+        dealt = self._lanes[lane]
+        self._frames += 1
+        self._in_flight[self._frames] = _Frame(dealt, size_bytes, dealt.reached)
+        dealt.in_flight += 1
+        dealt.in_flight_bytes += size_bytes
+        dealt.reached = {}
+        return self._frames
 
-    def on_acknowledged(self) -> dict[str, Position]:
-        """The oldest frame in flight is durable at the destination, but for what it refused, whose topics are halted.
+    def on_acknowledged(self, number: int | None = None) -> dict[str, Position]:
+        """A frame in flight, the oldest if none is named, is durable at the destination, but for what it refused, whose
+        topics are halted.
 
         Returns by topic up to where the destination now has what it is to have.
         """
-        frame = self._in_flight.popleft()
-        self._in_flight_bytes -= frame.size_bytes
-        return self._advance(frame.reached)
+        number = next(iter(self._in_flight)) if number is None else number
+        reached = self._landed(number).reached
+        before = list(takewhile(lambda each: each < number, self._in_flight))
+        for earlier in (self._in_flight[each] for each in reversed(before)):
+            for topic in reached.keys() & earlier.reached.keys():
+                earlier.reached[topic] = reached.pop(topic)
+        return self._advance(reached)
 
-    def outdated(self, topic: str) -> bool:
-        """Whether what the oldest frame in flight has of ``topic`` is of no matter any more, and so no refusal of it:
-        the topic was forgotten or started again after the frame was sent."""
-        return topic in self._in_flight[0].outdated
+    def on_given_up(self, number: int) -> list[str]:
+        """Nobody will say what became of that frame. Returns its topics: they do not go on before they were started
+        again."""
+        topics = [topic for topic in self._landed(number).reached if topic in self.topics]
+        for topic in topics:
+            self._outdate(topic)
+        return topics
 
-    def on_idle(self) -> dict[str, Position]:
-        """The same for what was read since the last frame, when nothing in it was to be copied."""
-        if self._in_flight:
+    def _landed(self, number: int) -> _Frame:
+        frame = self._in_flight.pop(number)
+        frame.lane.in_flight -= 1
+        frame.lane.in_flight_bytes -= frame.size_bytes
+        return frame
+
+    def outdated(self, topic: str, number: int | None = None) -> bool:
+        """Whether what a frame in flight, the oldest if none is named, has of ``topic`` is of no matter any more, and
+        so no refusal of it: the topic was forgotten or started again after the frame was sent."""
+        number = next(iter(self._in_flight)) if number is None else number
+        return topic in self._in_flight[number].outdated
+
+    def on_idle(self, *, lane: int = 0) -> dict[str, Position]:
+        """The same for what was read since the lane's last frame, when nothing in it was to be copied."""
+        dealt = self._lanes[lane]
+        if dealt.in_flight:
             return {}
-        reached, self._reached = self._reached, {}
+        reached, dealt.reached = dealt.reached, {}
         return self._advance(reached)
 
     def _advance(self, reached: Mapping[str, Position]) -> dict[str, Position]:
@@ -234,8 +301,8 @@ class Copier:
         self._queue_if_behind(topic, state)
 
     def _outdate(self, topic: str) -> None:
-        self._reached.pop(topic, None)
-        for frame in self._in_flight:
+        self._lane(topic).reached.pop(topic, None)
+        for frame in self._in_flight.values():
             frame.reached.pop(topic, None)
             frame.outdated.add(topic)
 
@@ -246,9 +313,15 @@ class Copier:
         state.halted, state.gap = reason, gap
         return news
 
+    def _lane(self, topic: str) -> _Lane:
+        return self._lanes[0] if len(self._lanes) == 1 else self._lanes[crc32(topic.encode()) % len(self._lanes)]
+
     def _queue_if_behind(self, topic: str, state: TopicCopy) -> None:
         if state.probing and state.read > state.acknowledged:
             return
-        if self.connected and state.halted is None and state.read < state.last and topic not in self._queued:
-            self._queued.add(topic)
-            self._behind.append(topic)
+        if not self.connected or state.halted is not None or state.read >= state.last:
+            return
+        lane = self._lane(topic)
+        if topic not in lane.queued and (self._only is None or self._only(topic)):
+            lane.queued.add(topic)
+            lane.behind.append(topic)

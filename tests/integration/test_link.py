@@ -406,7 +406,7 @@ def test_invariant_11_what_is_in_flight_stays_within_the_window(
             def on_sent(size_bytes: int) -> None:
                 nonlocal largest
                 note_sent(size_bytes)
-                largest = max(largest, both.link._copier._in_flight_bytes)
+                largest = max(largest, both.link._copier.in_flight_bytes)
 
             monkeypatch.setattr(both.link._copier, "on_sent", on_sent)
             topic = await both.source.topic(TOPIC)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,6 +60,15 @@ class StoredBlock:
     @property
     def last(self) -> Position:
         return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHeader:
+    """Which block lies at a local position, without its bytes."""
+
+    position: Position
+    header: BlockHeader
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +241,50 @@ class Store(TopicRows):
         pass it as ``after`` for the next page.
         Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served.
         """
-        if after >= upto:
-            return [], after
         found: list[StoredBlock] = []
-        taken, passed_over, reached = 0, 0, after
+
+        def take(position: Position, header: BlockHeader, block: memoryview) -> None:
+            if verify:
+                self._verify(block, topic_id, position)
+            found.append(StoredBlock(position, header, bytes(block)))
+
+        reached = self._take_blocks(take, topic_id, after, upto, bytes_max, None, origins)
+        return found, reached
+
+    def read_headers(
+        self,
+        topic_id: int,
+        after: Position,
+        upto: Position,
+        *,
+        bytes_max: int,
+        blocks_max: int,
+        origins: Collection[str],
+    ) -> tuple[list[StoredHeader], Position]:
+        """As :meth:`read_blocks`, but no more than which blocks there are: their bodies are not touched, nor their
+        checksums looked at. ``bytes_max`` is of the blocks."""
+        found: list[StoredHeader] = []
+
+        def take(position: Position, header: BlockHeader, block: memoryview) -> None:
+            found.append(StoredHeader(position, header, len(block)))
+
+        reached = self._take_blocks(take, topic_id, after, upto, bytes_max, blocks_max, origins)
+        return found, reached
+
+    def _take_blocks(
+        self,
+        take: Callable[[Position, BlockHeader, memoryview], None],
+        topic_id: int,
+        after: Position,
+        upto: Position,
+        bytes_max: int,
+        blocks_max: int | None,
+        origins: Collection[str] | None,
+    ) -> Position:
+        """Hand over the blocks of a page; see :meth:`read_blocks`. Returns where the next page begins."""
+        if after >= upto:
+            return after
+        taken_bytes, taken, passed_over, reached = 0, 0, 0, after
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
             more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
@@ -248,19 +297,18 @@ class Store(TopicRows):
                 last = Position(ledger, first + header.entries - 1)
                 if last > after:
                     if origins is None or (header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS):
-                        if found and taken + len(block) > bytes_max:
+                        if taken and (taken_bytes + len(block) > bytes_max or taken == blocks_max):
                             break
-                        if verify:
-                            self._verify(block, topic_id, Position(ledger, first))
-                        found.append(StoredBlock(Position(ledger, first), header, bytes(block)))
-                        taken += len(block)
+                        take(Position(ledger, first), header, block)
+                        taken += 1
+                        taken_bytes += len(block)
                     else:
                         passed_over += 1
                     reached = min(last, upto)
                     if passed_over >= PASS_OVER_BLOCKS_MAX:
                         break
                 more = cursor.next()
-        return found, reached
+        return reached
 
     def block_of(self, topic_id: int, position: Position) -> StoredBlock | None:
         """The block that holds ``position``."""
