@@ -1,0 +1,147 @@
+"""What a new region is to have when it has joined, and what of it is still missing there. Pure.
+
+It serves invariants 2 (everything that the source had) and 5, 6 (what is acknowledged there is acknowledged here too,
+and nothing is waited for that a newer generation took back).
+
+1. A *goal* is, for a topic and each origin that the link brings, how far the source had it when the backfill began.
+   What comes later is the live link's business, so a topic that is in use does not keep a backfill from ending.
+2. A subscription's state is compared with what the source had when it was told to tell all. It is there when the
+   destination has left to consume, of what the source had then, nothing that the source has not left too. Less may be
+   left: its own consumers work already, or the source's went on.
+3. Of a generation that is older here than there nothing is asked: a seek or reset at the destination has won.
+
+Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors`` (docs/http.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+Topics = Mapping[str, Mapping[str, Any]]
+"""What a worker says of its topics, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Up to where a cluster has an origin's entries, of which incarnation of the topic there."""
+
+    incarnation: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGoal:
+    """What the destination is to have of one topic."""
+
+    marks: Mapping[str, Mark]
+    """By origin."""
+    messages: int
+    """That the source ever had, of all origins."""
+    replicated: tuple[str, ...]
+    """The replicated subscriptions at the source."""
+
+
+def topics_by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {str(topic["name"]): topic for topic in answer["topics"]}
+
+
+def goals_of(
+    topics: Topics, origins: Collection[str], destination: str, carried: Callable[[str], bool]
+) -> dict[str, TopicGoal]:
+    """The goals of the topics that are carried, by their names and by the clusters of their namespaces."""
+    return {
+        name: TopicGoal(
+            {origin: mark for origin in sorted(origins) if (mark := _mark(topic, origin)) is not None},
+            int(topic["messages"]),
+            tuple(each for each, state in topic["subscriptions"].items() if state["replicated"]),
+        )
+        for name, topic in topics.items()
+        if carried(name) and (topic["clusters"] is None or destination in topic["clusters"])
+    }
+
+
+def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
+    """Why the destination's copy is not enough; None if it is. ``there`` is None where it has no such topic."""
+    for origin, mark in goal.marks.items():
+        has = None if there is None else _mark(there, origin)
+        if has is None:
+            return f"it has nothing of {origin}, {mark.position} is the last"
+        if has.incarnation != mark.incarnation:
+            return f"it has another incarnation of what {origin} published"
+        if has.position < mark.position:
+            return f"it has {origin} up to {has.position} of {mark.position}"
+    return None
+
+
+def _mark(topic: Mapping[str, Any], origin: str) -> Mark | None:
+    has = topic["has"].get(origin)
+    return None if has is None else Mark(int(has["incarnation"]), Position.parse(has["position"]))
+
+
+def lacking_states(here: Mapping[str, Any], there: Mapping[str, Any] | None) -> dict[str, str]:
+    """The subscriptions of a topic whose state is not at the destination yet, each with why.
+
+    ``here`` is what the source answered when it was told to tell all; ``there`` is None for no such topic.
+    """
+    found = {} if there is None else there["subscriptions"]
+    reasons = {name: _lacking(here["high_water"], state, found.get(name)) for name, state in _states(here)}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def reset_since(here: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a subscription of the source was put elsewhere or deleted since ``here``: then that is to be compared."""
+    states = now["subscriptions"]
+    return any(name not in states or states[name]["generation"] != state["generation"] for name, state in _states(here))
+
+
+def _states(answer: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return list(answer["subscriptions"].items())
+
+
+def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapping[str, Any] | None) -> str | None:
+    if there is None:
+        return "it is not there yet"
+    if there["generation"] != here["generation"]:
+        if there["generation"] > here["generation"]:
+            return None
+        return f"it has generation {there['generation']} of {here['generation']}"
+    for origin, left_there in there["unconsumed"].items():
+        if origin not in high_water:
+            continue  # the source has nothing of it, and so no acknowledgement
+        left = here["unconsumed"].get(origin)
+        if left is not None and left["incarnation"] != left_there["incarnation"]:
+            return f"it is of another incarnation of what {origin} published"
+        lacking = _acknowledged_here_only(left, left_there, Position.parse(high_water[origin]))
+        if lacking:
+            return f"{lacking} entries of {origin} that are acknowledged at the source are not there"
+    return None
+
+
+def _acknowledged_here_only(left: Mapping[str, Any] | None, left_there: Mapping[str, Any], upto: Position) -> int:
+    """How many entries up to ``upto`` have messages that are acknowledged at the source, and not there."""
+    here, there = _positions(left), _positions(left_there)
+    there.discard_above(upto)
+    shared = there.common(here)
+    there.difference_update(here)
+    parts = {} if left is None else left["batches"]
+    parts_there = left_there["batches"]
+    partly = sum(
+        Position.parse(entry) in shared and not set(acknowledged) <= set(parts_there.get(entry, ()))
+        for entry, acknowledged in parts.items()
+    )
+    return len(there) + partly
+
+
+def _positions(left: Mapping[str, Any] | None) -> PositionSet:
+    found = PositionSet()
+    for first, last in () if left is None else left["beyond"]:
+        start, end = Position.parse(first), Position.parse(last)
+        if start.ledger != end.ledger or not 0 <= start.entry <= end.entry:
+            raise ValueError(f"{first} to {last} is not a range of entries of one ledger")
+        found.add_range(start.ledger, start.entry, end.entry)
+    return found
