@@ -506,6 +506,8 @@ class Engine:
         return topic
 
     def _on_committed(self, committed: Committed) -> None:
+        for topic_id, notes in committed.left_out.items():
+            self._by_id[topic_id].passed_over(notes)
         for topic_id, blocks in committed.appended.items():
             try:
                 self._by_id[topic_id].committed(blocks)

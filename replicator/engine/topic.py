@@ -232,6 +232,16 @@ class Topic:
                 producer.check_open()
         return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered)
 
+    async def admit(self, size_bytes: int) -> None:
+        """As :meth:`publish` before it appends: refused while the topic is deleted or the cluster fenced, refused or
+        held while the backlog is over its quota. For what goes to the writer by :attr:`tail`, with that of others."""
+        self.check_there()
+        self.admission.check_producer()
+        if not self._gate.open:
+            await self._gate.enter(size_bytes)
+            self.check_there()
+            self.admission.check_producer()
+
     @property
     def quota_exceeded(self) -> QuotaPolicy | None:
         """What is done to publishes because the backlog is over its quota; None while it is not."""

@@ -9,19 +9,24 @@ Layout, little-endian::
 
     magic "RBK1" | header crc32c u32 | body crc32c u32 | kind u16 | origin length u16 | entries u32 |
     messages u32 | incarnation u64 | origin ledger u64 | origin first entry u64 | publish time ms u64 | origin name |
-    ends u32 × entries | batch sizes u32 × entries | entries, one after another
+    ends u32 × entries | batch sizes u32 × entries | entries, one after another | parts
 
 The header's checksum covers everything from the body's checksum to the origin name, and is checked whenever a header is
 read: what a link passes over, it passes over by a header that is right. The body's covers the rest. ``ends[i]`` is
 where entry i ends, from the start of the entries. All entries of a block are of one kind: messages, markers, or
 local markers (which no link carries).
+
+``parts`` is there only if the kind has the bit :data:`_HAS_PARTS`. It names the batches of which a link left messages
+out, and which: the batch keeps its size, and every message its index (:mod:`replicator.engine.log.parts`)::
+
+    count u32 | entries' indexes u32 × count | a bit for each message of each of them, set if it was left out | size u32
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -29,8 +34,10 @@ from typing import Final
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.parts import decode_parts, encode_parts
 from snapshots.position import Position
 
 MAGIC: Final = b"RBK1"
@@ -45,6 +52,9 @@ _ORIGIN: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
+_PARTS_SIZE = struct.Struct("<I")
+_HAS_PARTS: Final = 0x100
+"""In the field of the kind."""
 _HEADER_AT = _PREAMBLE.size + _BODY_CHECKSUM.size
 _ORIGIN_AT = _HEADER_AT + _HEADER.size
 
@@ -71,6 +81,8 @@ class BlockHeader:
     publish_time_ms: int
     columns_at: int
     """Where the ``ends`` column starts."""
+    parts_bytes: int = 0
+    """How long the section of what was left out of batches is; 0 if nothing was."""
 
     @property
     def origin_last(self) -> Position:
@@ -96,10 +108,15 @@ def build_block(
     publish_time_ms: int,
     entries: Sequence[Buffer],
     batch_sizes: Sequence[int],
+    absent: Mapping[int, BitMap] | None = None,
 ) -> bytes:
-    """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers)."""
+    """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers).
+
+    ``absent`` has, for entries that are batches of which messages were left out, the indexes of those.
+    """
     assert 0 < len(entries) == len(batch_sizes)
     ends = np.cumsum([len(entry) for entry in entries], dtype="<u8")
+    sizes = np.asarray(batch_sizes, dtype="<u4")
     return _assemble(
         kind,
         origin,
@@ -107,8 +124,9 @@ def build_block(
         origin_first,
         publish_time_ms,
         ends,
-        np.asarray(batch_sizes, dtype="<u4"),
+        sizes,
         entries,
+        encode_parts(absent or {}, sizes),
     )
 
 
@@ -122,6 +140,7 @@ def read_header(block: Buffer) -> BlockHeader:
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
         block, _HEADER_AT
     )
+    has_parts, kind = kind & _HAS_PARTS, kind & ~_HAS_PARTS
     columns_at = _ORIGIN_AT + origin_length
     if google_crc32c.value(bytes(block[_PREAMBLE.size : columns_at])) != int.from_bytes(block[4:8], "little"):
         raise BlockCorrupt(
@@ -138,8 +157,9 @@ def read_header(block: Buffer) -> BlockHeader:
             f"block header is not plausible: kind {kind}, {entries} entries from {first}, {len(block)} bytes"
         )
     payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
-    if payload_at + payload_bytes != len(block) or payload_bytes > BLOCK_BYTES_MAX:
-        raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes}")
+    parts_bytes = _PARTS_SIZE.size + int.from_bytes(block[-_PARTS_SIZE.size :], "little") if has_parts else 0
+    if payload_at + payload_bytes + parts_bytes != len(block) or payload_bytes > BLOCK_BYTES_MAX:
+        raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes + parts_bytes}")
     origin = bytes(block[_ORIGIN_AT:columns_at])
     if _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(f"block names an origin that no cluster can have: {origin[:80]!r}")
@@ -152,6 +172,7 @@ def read_header(block: Buffer) -> BlockHeader:
         messages,
         publish_time_ms,
         columns_at,
+        parts_bytes,
     )
 
 
@@ -179,12 +200,20 @@ def _check_columns(block: Buffer, header: BlockHeader) -> None:
         or (batch_sizes.any() if is_marker else not batch_sizes.all())
     ):
         raise BlockCorrupt(f"columns of the block at {header.origin} {header.origin_first} contradict each other")
+    if header.parts_bytes:
+        if is_marker:
+            raise BlockCorrupt(f"the markers at {header.origin} {header.origin_first} say that parts were left out")
+        decode_parts(_parts(block, header), batch_sizes)
+
+
+def _parts(block: Buffer, header: BlockHeader) -> Buffer:
+    return block[len(block) - header.parts_bytes : len(block) - _PARTS_SIZE.size] if header.parts_bytes else b""
 
 
 class BlockView:
     """The entries of a block, by index, without copying them. The block must have been verified."""
 
-    __slots__ = ("_block", "_ends", "_payload_at", "batch_sizes", "header")
+    __slots__ = ("_absent", "_block", "_ends", "_payload_at", "batch_sizes", "header")
 
     def __init__(self, block: Buffer, header: BlockHeader | None = None) -> None:
         self.header = header or read_header(block)
@@ -193,6 +222,14 @@ class BlockView:
         self._ends: npt.NDArray[np.uint32] = np.frombuffer(block, "<u4", count, at)
         self.batch_sizes: npt.NDArray[np.uint32] = np.frombuffer(block, "<u4", count, at + 4 * count)
         self._payload_at = at + 8 * count
+        self._absent: dict[int, BitMap] | None = None if self.header.parts_bytes else {}
+
+    @property
+    def absent(self) -> Mapping[int, BitMap]:
+        """By entry, the indexes of the messages that a link left out of its batch; only of entries that lack some."""
+        if self._absent is None:
+            self._absent = decode_parts(_parts(self._block, self.header), self.batch_sizes)
+        return self._absent
 
     def __len__(self) -> int:
         return self.header.entries
@@ -224,6 +261,10 @@ class BlockView:
             self._ends[start:stop].astype("<u8") - base,
             self.batch_sizes[start:stop],
             [payload],
+            encode_parts(
+                {index - start: each for index, each in self.absent.items() if start <= index < stop},
+                self.batch_sizes[start:stop],
+            ),
         )
 
 
@@ -236,12 +277,13 @@ def _assemble(
     ends: npt.NDArray[np.uint64],
     batch_sizes: npt.NDArray[np.uint32],
     payload: Sequence[Buffer],
+    parts: bytes,
 ) -> bytes:
     if len(ends) > BLOCK_ENTRIES_MAX or ends[-1] > BLOCK_BYTES_MAX:
         raise BlockCorrupt(f"a block of {len(ends)} entries and {ends[-1]} bytes is over the limit")
     name = origin.encode("ascii")
     header = _HEADER.pack(
-        kind,
+        kind | _HAS_PARTS if parts else kind,
         len(name),
         len(ends),
         int(batch_sizes.sum()),
@@ -250,6 +292,7 @@ def _assemble(
         origin_first.entry,
         publish_time_ms,
     )
-    body = b"".join([ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload])
+    tail = (parts, _PARTS_SIZE.pack(len(parts))) if parts else ()
+    body = b"".join([ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload, *tail])
     head = _BODY_CHECKSUM.pack(google_crc32c.value(body)) + header + name
     return b"".join([_PREAMBLE.pack(MAGIC, google_crc32c.value(head)), head, body])

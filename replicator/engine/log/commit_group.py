@@ -15,7 +15,7 @@ passes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Final
@@ -33,7 +33,7 @@ from replicator.engine.log.block import (
     build_block,
     verify_block,
 )
-from replicator.engine.log.left_out import Hole, with_hole
+from replicator.engine.log.left_out import Hole, LeftOutNote, decode_note, is_note, with_hole
 from replicator.engine.log.requests import (
     AppendedBlock,
     Committed,
@@ -44,17 +44,20 @@ from replicator.engine.log.requests import (
     DropInactiveRequest,
     Extent,
     NewBlock,
+    NewHole,
     OpenProducerRequest,
     PublishRequest,
+    PublishStagedRequest,
     PutManyRequest,
     PutRequest,
     Request,
+    StagedPart,
     SweepRequest,
     Tail,
     TrimRequest,
 )
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import HighWater, TopicRecord
+from replicator.engine.log.store_tables import HighWater, PartsRow, TopicRecord
 from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
 from replicator.engine.producing.sequence_index import Pair, SequenceIndex, numbered_of
@@ -124,6 +127,8 @@ class CommitGroup:
             raise _deleted(request.tail)
         if isinstance(request, CopyRequest):
             return self._copy(txn, request)
+        if isinstance(request, PublishStagedRequest):
+            return self._publish_staged(txn, request)
         if isinstance(request, CreateTopicRequest):
             return self._create_topic(txn, request.name)
         if isinstance(request, OpenProducerRequest):
@@ -139,6 +144,9 @@ class CommitGroup:
         if isinstance(request, SweepRequest):
             return sweep_topic(txn, self._dbs, request.topic_id)
         if isinstance(request, TrimRequest):
+            if request.tail is not None:
+                self._remember(request.tail)
+                request.tail.holes.clear()  # batches that are trimmed become holes
             return trim_log(txn, self._dbs, request.topic_id, request.upto)
         if isinstance(request, PutManyRequest):
             for table, prefix in request.cleared:
@@ -195,6 +203,40 @@ class CommitGroup:
         self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt)
         return self.last_id
 
+    def _publish_staged(
+        self, txn: lmdb.Transaction, request: PublishStagedRequest
+    ) -> list[tuple[Position, Position] | None]:
+        """The first and last position of each part; None for a topic that was deleted: it would be empty again."""
+        found: list[tuple[Position, Position] | None] = []
+        results = self.committed.results
+        for part in request.parts:
+            if part.tail.deleted:
+                found.append(None)
+                continue
+            before = len(results)
+            for first in range(0, len(part.entries), BLOCK_ENTRIES_TARGET):
+                for piece in _pieces(part, first, min(first + BLOCK_ENTRIES_TARGET, len(part.entries))):
+                    size = sum(map(len, piece.entries))
+                    self._join_run(
+                        txn,
+                        PublishRequest(
+                            request.future,
+                            size,
+                            tail=part.tail,
+                            entries=piece.entries,
+                            batch_sizes=piece.batch_sizes,
+                            numbered=piece.numbered,
+                            known_new=True,
+                        ),
+                    )
+            self._end_run(txn)
+            positions = [position for _, each in results[before:] for position in each]
+            del results[before:]  # they are this request's, which has one answer
+            found.append((positions[0], positions[-1]))
+        for table, key, value in request.writes:
+            self._put(txn, table, key, value)
+        return found
+
     # Publishing: a run of publishes to one topic becomes one block.
 
     def _join_run(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
@@ -227,7 +269,7 @@ class CommitGroup:
             return
         run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
         tail, kind = run[0].tail, run[0].kind
-        entries: list[bytes] = []
+        entries: list[Buffer] = []
         sizes: list[int] = []
         for request in run:
             if request.stored is None:
@@ -284,6 +326,8 @@ class CommitGroup:
             self._switch_index(txn, tail, on=False)
             return
         self._switch_index(txn, tail, on=True)
+        if request.known_new:
+            return
         copies = _TopicCopies(txn, self._dbs, self._index(txn, tail), tail.high_water)
         stored = self._table(txn, tail).admit(request.numbered, self._now_ms, copies)
         tail.numbered = True
@@ -361,18 +405,33 @@ class CommitGroup:
         accepted = select_new(request.blocks, cluster=self._store.cluster, topic=tail.name, high_water=tail.high_water)
         extents: list[Extent] = []
         for new in accepted:
+            if isinstance(new, NewHole):
+                self._pass_over(txn, tail, new)
+                continue
             header = new.header
             local_first = self._next_position(tail)
             if new.hole is not None:
                 self._put_hole(txn, tail, header.origin, new.hole)
             twins: Sequence[Pair] = ()
-            if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES:
+            # A batch that lacks messages is nobody's twin: the other one has more, and hiding that would lose it.
+            if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES and not header.parts_bytes:
                 twins = self._twins_of(txn, request, new, local_first)
-            self._append(txn, tail, header, new.block, hole=new.hole is not None, twins=twins)
+            partly = tuple(BlockView(new.block, header).absent) if header.parts_bytes else ()
+            self._append(txn, tail, header, new.block, hole=new.hole is not None, twins=twins, partly=partly)
+            if partly:
+                row = PartsRow(header.origin, header.origin_first, local_first, partly)
+                txn.put(*tables.parts_row(tail.topic_id, row), db=self._dbs["parts"])
             self._put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
             extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
             self._put_extent(txn, tail, header, extents[-1])
         return extents
+
+    def _pass_over(self, txn: lmdb.Transaction, tail: Tail, new: NewHole) -> None:
+        note = new.note
+        self._remember(tail)
+        self._put_hole(txn, tail, note.origin, (new.after, note.upto))
+        self._put_high_water(txn, tail, note.origin, HighWater(note.incarnation, note.upto))
+        self.committed.left_out.setdefault(tail.topic_id, []).append(note)
 
     def _put_hole(self, txn: lmdb.Transaction, tail: Tail, origin: str, hole: Hole) -> None:
         before = tail.holes.get(origin)
@@ -433,6 +492,7 @@ class CommitGroup:
         *,
         hole: bool = False,
         twins: Sequence[Pair] = (),
+        partly: tuple[int, ...] = (),
     ) -> None:
         first = self._next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
@@ -444,7 +504,7 @@ class CommitGroup:
         tail.next_entry += header.entries
         tail.entries += header.entries
         tail.messages += header.messages
-        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole, twins))
+        self.committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole, twins, partly))
 
     def _put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
         tail.high_water[origin] = high_water
@@ -469,6 +529,18 @@ class _TopicCopies:
         return self.index.copied(self.txn, self.tables, sent, self.origins)
 
 
+def _pieces(part: StagedPart, start: int, stop: int) -> Iterator[StagedPart]:
+    """Cut a part into pieces of about a block's size."""
+    size = 0
+    for index in range(start, stop):
+        size += len(part.entries[index])
+        if size >= BLOCK_BYTES_TARGET or index + 1 == stop:
+            cut = slice(start, index + 1)
+            numbered = None if part.numbered is None else part.numbered[cut]
+            yield StagedPart(part.tail, part.entries[cut], part.batch_sizes[cut], numbered)
+            start, size = index + 1, 0
+
+
 def _numbered_stored(request: PublishRequest) -> Iterable[Numbered]:
     assert request.numbered is not None
     return request.numbered if request.stored is None else compress(request.numbered, request.stored)
@@ -480,26 +552,27 @@ def _deleted(tail: Tail) -> TopicNotFound:
 
 def select_new(
     blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
-) -> list[NewBlock]:
+) -> list[NewBlock | NewHole]:
     """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
 
     Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
     of them cannot be taken.
     """
-    selected: list[NewBlock] = []
+    selected: list[NewBlock | NewHole] = []
     reached = dict(high_water)
     for copied in blocks:
+        if is_note(copied.block):
+            if (new := _new_hole(copied, cluster=cluster, topic=topic, high_water=reached)) is not None:
+                reached[new.note.origin] = HighWater(new.note.incarnation, new.note.upto)
+                selected.append(new)
+            continue
         header, block = verify_block(copied.block), copied.block
         if header.origin == cluster:
             raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
         if header.kind is BlockKind.LOCAL_MARKERS:
             raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
         have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
-        where = f"topic {topic!r}, origin {header.origin!r}"
-        if have.incarnation != header.incarnation:
-            raise IncarnationMismatch(f"{where}: incarnation {header.incarnation} was sent, {have.incarnation} is here")
-        if copied.previous > have.position:
-            raise CopyGap(f"{where}: {copied.previous} was sent before {header.origin_first}, here is {have.position}")
+        _check_follows(f"topic {topic!r}, origin {header.origin!r}", copied.previous, header, have)
         if header.origin_last <= have.position:
             continue
         hole: Hole | None = None
@@ -513,3 +586,21 @@ def select_new(
         reached[header.origin] = HighWater(header.incarnation, header.origin_last)
         selected.append(NewBlock(header, block, hole))
     return selected
+
+
+def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNote, have: HighWater) -> None:
+    if have.incarnation != sent.incarnation:
+        raise IncarnationMismatch(f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here")
+    if previous > have.position:
+        place = sent.upto if isinstance(sent, LeftOutNote) else sent.origin_first
+        raise CopyGap(f"{where}: {previous} was sent before {place}, here is {have.position}")
+
+
+def _new_hole(copied: CopiedBlock, *, cluster: str, topic: str, high_water: Mapping[str, HighWater]) -> NewHole | None:
+    """What a note says was left out, if that is above what is here; raises as :func:`select_new` does."""
+    note = decode_note(copied.block)
+    if note.origin == cluster:
+        raise NotAllowedError(f"a note on messages of {note.origin!r} was sent back to where they come from")
+    have = high_water.get(note.origin) or HighWater(note.incarnation, BEFORE_ALL)
+    _check_follows(f"topic {topic!r}, origin {note.origin!r}", copied.previous, note, have)
+    return NewHole(note, have.position) if note.upto > have.position else None

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from replicator.engine.log.ledger_ends import note_end
+from replicator.engine.log.parts import PartlyHere
 from replicator.engine.log.twins import TwinLinks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -45,7 +46,7 @@ class ViewIndex:
 class LogIndex:
     """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
 
-    __slots__ = ("_first", "_last", "_ledgers", "markers", "trimmed", "trimmed_ends", "twins", "view")
+    __slots__ = ("_first", "_last", "_ledgers", "markers", "parts", "trimmed", "trimmed_ends", "twins", "view")
 
     def __init__(self, trimmed: Position = BEFORE_ALL, trimmed_ends: Iterable[Position] = ()) -> None:
         self.trimmed = trimmed
@@ -58,6 +59,8 @@ class LogIndex:
         self.markers = PositionSet()
         self.twins: TwinLinks | None = None
         """The entries that are one message; None in a log that has none."""
+        self.parts: PartlyHere | None = None
+        """The batches of which a link left out a part; None in a log that has none."""
         self.view = ViewIndex()
         """The compacted view; replaced as a whole when the topic was compacted anew."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
-from replicator.engine.log.left_out import Hole
+from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
 from replicator.engine.producing.sequence_index import Pair, SequenceIndex
@@ -28,6 +28,8 @@ class AppendedBlock:
     """Whether the link that brought it may have left something out before it."""
     twins: Sequence[Pair] = ()
     """Its entries that were here by another way, each after the entry that has the same message."""
+    partly: tuple[int, ...] = ()
+    """The indexes of its entries of which only a part is here."""
 
     @property
     def last(self) -> Position:
@@ -53,6 +55,14 @@ class NewBlock:
     header: BlockHeader
     block: Buffer
     hole: Hole | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewHole:
+    """What a note says was left out, as far as it is above what is here."""
+
+    note: LeftOutNote
+    after: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +117,32 @@ class Request:
 class PublishRequest(Request):
     tail: Tail = None  # type: ignore[assignment]
     kind: BlockKind = BlockKind.MESSAGES
-    entries: Sequence[bytes] = ()
+    entries: Sequence[Buffer] = ()
     batch_sizes: Sequence[int] = ()
     numbered: Sequence[Numbered] | None = None
     """What deduplication looks at, one for each entry; None where it is off."""
     stored: Sequence[bool] | None = None
     """Which of the entries are no duplicates; None if all are stored."""
+    known_new: bool = False
+    """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What a step of a commit appends to one topic; see :mod:`replicator.engine.staging.core`."""
+
+    tail: Tail
+    entries: Sequence[Buffer]
+    batch_sizes: Sequence[int]
+    numbered: Sequence[Numbered] | None = None
+
+
+@dataclass(slots=True)
+class PublishStagedRequest(Request):
+    """Appends entries to several topics and sets rows, in one transaction."""
+
+    parts: Sequence[StagedPart] = ()
+    writes: Sequence[tuple[str, bytes, bytes | None]] = ()
 
 
 @dataclass(slots=True)
@@ -161,6 +191,8 @@ class TrimRequest(Request):
 
     topic_id: int = 0
     upto: Position = BEFORE_ALL
+    tail: Tail | None = None
+    """Of the topic, if it is loaded."""
 
 
 @dataclass(slots=True)
@@ -189,6 +221,8 @@ class Committed:
 
     results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
     appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
+    left_out: dict[int, list[LeftOutNote]] = field(default_factory=dict)
+    """By topic, what links noted that they left it out."""
     bytes: int = 0
 
     def extend(self, later: Committed) -> None:
@@ -196,4 +230,6 @@ class Committed:
         self.results += later.results
         for topic_id, blocks in later.appended.items():
             self.appended.setdefault(topic_id, []).extend(blocks)
+        for topic_id, notes in later.left_out.items():
+            self.left_out.setdefault(topic_id, []).extend(notes)
         self.bytes += later.bytes

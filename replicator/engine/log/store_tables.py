@@ -11,6 +11,10 @@ high_water topic id | origin                              incarnation u64 | ledg
 left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
                                                           position (exclusive) to the value's, both of the origin;
                                                           see :mod:`replicator.engine.log.left_out`
+parts      topic id | origin NUL | ledger | entry + 1     ledger u64 | entry u64 | u32 × n: where the block lies here
+                                                          whose first entry is that of the origin, and the indexes of
+                                                          its entries of which only a part is here; see
+                                                          :mod:`replicator.engine.log.parts`
 link_marks topic id | link's key                          ledger u64 | entry + 1 u64: the local position up to which
                                                           the link's destination has what the link carries
 extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
@@ -33,6 +37,7 @@ partitioned topic name                                    JSON, see :mod:`replic
 tenants    tenant name                                    empty
 namespaces tenant/namespace                               JSON, see :mod:`replicator.engine.topics.namespace_policies`
 deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
+staging                                                   see :mod:`replicator.engine.staging.rows`
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -59,6 +64,7 @@ TABLES: Final = (
     "markers",
     "high_water",
     "left_out",
+    "parts",
     "link_marks",
     "extents",
     "cursors",
@@ -80,6 +86,7 @@ TABLES: Final = (
     "tenants",
     "namespaces",
     "deleted",
+    "staging",
 )
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")
@@ -88,6 +95,7 @@ MARKER_RUN: Final = struct.Struct(">I")
 HIGH_WATER: Final = struct.Struct(">QQQ")
 EPOCH: Final = struct.Struct(">Q")
 HOLE_END: Final = struct.Struct(">QQ")
+PARTS: Final = struct.Struct(">QQ")
 EXTENT: Final = struct.Struct(">IQQ")
 EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 
@@ -130,6 +138,43 @@ def read_holes(txn: lmdb.Transaction, database: Any, topic_id: int, origin: str)
         found.append((decode_place(key[len(prefix) :]), decode_place(bytes(cursor.value()))))
         more = cursor.next()
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PartsRow:
+    """A block of which some batches are here in part only: their ``entries``, by index."""
+
+    origin: str
+    origin_first: Position
+    local_first: Position
+    entries: tuple[int, ...]
+
+
+def parts_row(topic_id: int, row: PartsRow) -> tuple[bytes, bytes]:
+    """Key and value of a row of table ``parts``."""
+    key = extent_key_prefix(topic_id, row.origin) + encode_place(row.origin_first)
+    return key, PARTS.pack(*row.local_first) + struct.pack(f">{len(row.entries)}I", *row.entries)
+
+
+def read_parts(txn: lmdb.Transaction, database: Any, topic_id: int) -> list[PartsRow]:
+    """The rows of table ``parts`` of one topic, of each origin in order."""
+    prefix = TOPIC_KEY.pack(topic_id)
+    found: list[PartsRow] = []
+    cursor = txn.cursor(db=database)
+    more = cursor.set_range(prefix)
+    while more and (key := bytes(cursor.key())).startswith(prefix):
+        value = bytes(cursor.value())
+        place_at = len(key) - HOLE_END.size
+        found.append(
+            PartsRow(
+                key[len(prefix) : place_at - 1].decode(),
+                decode_place(key[place_at:]),
+                Position(*PARTS.unpack_from(value)),
+                struct.unpack_from(f">{(len(value) - PARTS.size) // 4}I", value, PARTS.size),
+            )
+        )
+        more = cursor.next()
+    return found
 
 
 def encode_place(position: Position) -> bytes:

@@ -18,12 +18,14 @@ from replicator.engine.log.store_tables import (
     MARKER_RUN,
     TOPIC_KEY,
     HighWater,
+    PartsRow,
     TopicRecord,
     Trim,
     decode_place,
     decode_trim,
     extent_key_prefix,
     read_holes,
+    read_parts,
 )
 from snapshots.position import Position
 
@@ -89,6 +91,11 @@ class TopicRows:
         """What links may have left out of an origin, in order."""
         with self.env.begin(db=self.tables["left_out"]) as txn:
             return read_holes(txn, self.tables["left_out"], topic_id, origin)
+
+    def parts(self, topic_id: int) -> list[PartsRow]:
+        """The blocks with batches of which only a part is here."""
+        with self.env.begin(db=self.tables["parts"]) as txn:
+            return read_parts(txn, self.tables["parts"], topic_id)
 
     def link_marks(self, link_key: str) -> dict[int, Position]:
         """By topic id, how far that link was when it was last noted."""

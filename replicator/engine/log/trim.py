@@ -7,6 +7,7 @@ with it what was ever counted and which positions were used; 11, one transaction
 2. Delete it, its row of markers, and what deduplication keeps of its entries. Note the newest message of its origin:
    nobody can look it up any more.
    Note where its ledgers end, and the log's: of what came after in the same ledger nobody here knows anything.
+   Batches of which only a part was here become holes: nobody can look that up any more either.
 3. Delete the extents (the exact mapping of copied entries) that lie wholly in what was deleted.
 4. Note up to where the log is trimmed.
 """
@@ -17,17 +18,22 @@ from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.log.block import BlockKind, read_header
+from replicator.engine.log.block import BlockKind, BlockView, read_header
 from replicator.engine.log.ledger_ends import HERE, note_end
+from replicator.engine.log.left_out import Hole, with_holes_below
 from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
     LOCAL_PREFIX,
     TOPIC_KEY,
+    PartsRow,
     Trim,
     decode_trim,
+    encode_place,
     encode_trim,
     extent_key_prefix,
+    parts_row,
+    read_holes,
 )
 from replicator.engine.producing.sequence_index import trim_block
 from snapshots.position import Position
@@ -48,6 +54,7 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
     cursor = txn.cursor(db=tables["blocks"])
     count = rows = 0
     more = False
+    holes: dict[str, list[Hole]] = {}
     numbered = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"]) is not None
     while last_first is not None and cursor.set_range(BLOCK_KEY.pack(topic_id, 0, 0)):
         _, ledger, first = BLOCK_KEY.unpack(cursor.key())
@@ -58,6 +65,15 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
         if count == TRIM_BLOCKS_MAX or rows >= TRIM_ROWS_MAX:
             more = True
             break
+        if header.parts_bytes:
+            entries = tuple(BlockView(bytes(cursor.value()[LOCAL_PREFIX.size :]), header).absent)
+            row = PartsRow(header.origin, header.origin_first, Position(ledger, first), entries)
+            txn.delete(parts_row(topic_id, row)[0], db=tables["parts"])
+            at = header.origin_first
+            ids = (at.entry + entry for entry in entries)
+            holes.setdefault(header.origin, []).extend(
+                (Position(at.ledger, each - 1), Position(at.ledger, each)) for each in ids
+            )
         txn.delete(bytes(cursor.key()), db=tables["markers"])
         cursor.delete()
         if numbered:
@@ -70,10 +86,22 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
             vector[header.origin] = header.origin_last
     if not count:
         return False
+    for origin, each in holes.items():
+        _put_holes(txn, tables, topic_id, origin, each)
     for origin in origins:
         _trim_extents(txn, tables, topic_id, origin, through)
     txn.put(TOPIC_KEY.pack(topic_id), encode_trim(Trim(through, vector, ends)), db=tables["trims"])
     return more
+
+
+def _put_holes(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, more: list[Hole]) -> None:
+    before = read_holes(txn, tables["left_out"], topic_id, origin)
+    after = with_holes_below(before, more)
+    prefix = extent_key_prefix(topic_id, origin)
+    for start, _ in set(before).difference(after):
+        txn.delete(prefix + encode_place(start), db=tables["left_out"])
+    for start, end in set(after).difference(before):
+        txn.put(prefix + encode_place(start), encode_place(end), db=tables["left_out"])
 
 
 def _first_of_last_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int) -> Position | None:

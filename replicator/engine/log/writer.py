@@ -36,9 +36,11 @@ from replicator.engine.log.requests import (
     Extent,
     OpenProducerRequest,
     PublishRequest,
+    PublishStagedRequest,
     PutManyRequest,
     PutRequest,
     Request,
+    StagedPart,
     SweepRequest,
     Tail,
     TrimRequest,
@@ -55,6 +57,7 @@ GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
+_APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest)
 
 
 class Writer:
@@ -129,6 +132,19 @@ class Writer:
         )
         return extents
 
+    async def publish_staged(
+        self, parts: Sequence[StagedPart], writes: Sequence[tuple[str, bytes, bytes | None]]
+    ) -> list[tuple[Position, Position] | None]:
+        """Append entries of this cluster's own to several topics and set or (with None) delete rows, in one transaction.
+
+        Returns the first and last position of each part, None for one whose topic was deleted.
+        """
+        size = sum(len(entry) for part in parts for entry in part.entries)
+        found: list[tuple[Position, Position] | None] = await self._submit(
+            PublishStagedRequest(self._loop.create_future(), size, parts=parts, writes=writes)
+        )
+        return found
+
     async def put(self, table: str, key: bytes, value: bytes | None) -> None:
         """Set or (with None) delete one row."""
         await self._submit(PutRequest(self._loop.create_future(), len(value or b""), table=table, key=key, value=value))
@@ -152,11 +168,11 @@ class Writer:
         """Forget the sequence ids of producers that are not connected and were not seen for long."""
         await self._submit(DropInactiveRequest(self._loop.create_future(), tail=tail))
 
-    async def trim(self, topic_id: int, upto: Position) -> None:
+    async def trim(self, topic_id: int, upto: Position, tail: Tail | None = None) -> None:
         """Delete a topic's oldest blocks as far as they lie at or below ``upto``, some in each transaction."""
         more = True
         while more:
-            more = await self._submit(TrimRequest(self._loop.create_future(), topic_id=topic_id, upto=upto))
+            more = await self._submit(TrimRequest(self._loop.create_future(), topic_id=topic_id, upto=upto, tail=tail))
 
     async def create_topic(self, name: str) -> TopicRecord:
         """The topic's record, made if there is none."""
@@ -217,7 +233,7 @@ class Writer:
             self._broken = True
             self.failed = displaced
             return self._refuse(group, StoreFailed(displaced))
-        append_bytes = sum(request.bytes for request in group if isinstance(request, PublishRequest | CopyRequest))
+        append_bytes = sum(request.bytes for request in group if isinstance(request, _APPENDS))
         if append_bytes and not self._store.has_room(append_bytes):
             return self._commit_in_halves(group)
         batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS))

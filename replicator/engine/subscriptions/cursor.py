@@ -26,6 +26,10 @@ for invariant 5 there is nothing to skip. Below the horizon
 What the view once lacks it lacks for ever, and the horizon only grows, so invariant 6 holds. When the topic is
 compacted anew, :meth:`Cursor.advance` does the rest.
 
+Of a batch of which a link left out a part (:mod:`replicator.engine.log.parts`) the messages that are not here count
+with those that are acknowledged, so that the entry completes. They never become part of the state: what the state has
+of such a batch somebody acknowledged, here or elsewhere, and that is what may be told (invariant 5).
+
 Source: the managed cursor of the field's standard design, seed 002; the generation is DESIGN §4.4.
 """
 
@@ -143,9 +147,22 @@ class Cursor:
         return self._log.clamp(position)
 
     def acked_indexes(self, position: Position) -> BitMap | None:
-        """The acknowledged indexes of a batch of which others are not acknowledged."""
+        """The indexes of a batch that are not to be sent, while others are: they are acknowledged, or not here."""
         batch_acks = self._state.batch_acks
-        return batch_acks.get(position) if batch_acks else None  # asked for every entry that is sent
+        acked = batch_acks.get(position) if batch_acks else None  # asked for every entry that is sent
+        return acked if self._log.parts is None else self._with_absent(position, acked)
+
+    def _with_absent(self, position: Position, indexes: BitMap | None) -> BitMap | None:
+        """``indexes``, and those of messages that a link left out of the batch."""
+        absent = None if self._log.parts is None else self._log.parts.absent(position)
+        if absent is None:
+            return indexes
+        return absent if indexes is None else indexes | absent
+
+    def _is_whole(self, position: Position, indexes: BitMap, batch_size: int) -> bool:
+        """Whether nothing is left of the batch when ``indexes`` are acknowledged."""
+        done = self._with_absent(position, indexes)
+        return done is not None and len(done) >= batch_size
 
     def acknowledge(self, position: Position, batch_indexes: Iterable[int] | None, batch_size: int) -> bool:
         """Acknowledge an entry, or some messages of its batch. Returns whether the whole entry is now consumed.
@@ -158,9 +175,11 @@ class Cursor:
             return True
         if batch_indexes is not None:
             indexes = self._indexes(position, batch_indexes, batch_size)
+            if (absent := self._with_absent(position, None)) is not None:
+                indexes -= absent  # a cumulative acknowledgement names them; nobody here has seen them
             done = self._state.batch_acks.get(position)
             indexes = indexes if done is None else done | indexes
-            if len(indexes) < batch_size:
+            if not self._is_whole(position, indexes, batch_size):
                 if indexes:
                     self._put_batch(position, indexes)
                     if (untold := self._telling()) is not None:
@@ -241,7 +260,7 @@ class Cursor:
                 continue
             size = batch_size(position)
             united = (indexes & BitMap(range(size))) | done
-            if size and len(united) >= size:
+            if size and self._is_whole(position, united, size):
                 new.add(position)
             elif len(united) > len(done):
                 opened[position] = united

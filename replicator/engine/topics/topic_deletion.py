@@ -25,6 +25,7 @@ SWEPT_TABLES: Final = (
     "markers",
     "high_water",
     "left_out",
+    "parts",
     "link_marks",
     "extents",
     "cursors",
