@@ -28,6 +28,7 @@ from replicator.engine.log.block import (
     read_header,
     verify_block,
 )
+from replicator.engine.log.block_heads import BlockHead, head_of
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.store_files import identity, lock_directory, open_environment
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
@@ -325,6 +326,16 @@ class Store(TopicRows):
                 found.append(BlockSpan(first, last, len(block), header.publish_time_ms))
                 if len(found) >= blocks_max:
                     break
+        return found
+
+    def block_heads(self, topic_id: int, after: Position, upto: Position, *, blocks_max: int) -> list[BlockHead]:
+        """What the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``] say of themselves."""
+        found: list[BlockHead] = []
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            for first, header, block in _blocks_after(txn.cursor(), topic_id, after):
+                if first > upto or len(found) >= blocks_max:
+                    break
+                found.append(head_of(first, header, block))
         return found
 
     def position_at_time(self, topic_id: int, published_ms: int, *, after: Position = BEFORE_ALL) -> Position:

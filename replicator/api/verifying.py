@@ -1,0 +1,109 @@
+"""What ``replicator verify`` asks of a worker, beside what everybody reads: where copies stand, raw blocks.
+
+``GET /replication/v1/cuts | raw-blocks | block-heads``; the forms are in docs/http.md. Blocks come from here without a
+look at their bodies' checksums: whoever compares clusters checks those himself, and wants to see the corrupt ones too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api import data_plane
+from replicator.api.errors import BadRequest, error_response
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.arrow import encode_read
+from replicator.engine.log.block_heads import encode_heads
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import EPOCHS_TOPIC
+from snapshots.errors import InvalidPosition
+from snapshots.position import BEFORE_ALL, Position
+
+PAGE_BYTES: Final = 8 * 1024 * 1024
+"""Of blocks in one answer; one that is larger comes alone."""
+HEADS_MAX: Final = 5_000
+"""In one answer: a few hundredths of a second of the worker's time."""
+SLICE_SECONDS: Final = 0.005
+"""How long topics are looked at before others have their turn."""
+
+
+def add_verifying(app: web.Application) -> None:
+    app.add_routes(
+        [
+            web.get("/replication/v1/cuts", cuts),
+            web.get("/replication/v1/raw-blocks", raw_blocks),
+            web.get("/replication/v1/block-heads", block_heads),
+        ]
+    )
+
+
+async def cuts(request: web.Request) -> web.Response:
+    """Of every topic: how far each origin is here, what was trimmed of it, and what links left out of it."""
+    engine = request.app[data_plane.ENGINE]
+    rows: dict[str, Any] = {}
+    until = time.perf_counter() + SLICE_SECONDS
+    for topic in engine.topics():
+        if topic.deleted is None and topic.name != EPOCHS_TOPIC:
+            rows[topic.name] = _cut(topic)
+        if time.perf_counter() >= until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE_SECONDS
+    return web.json_response({"cluster": engine.cluster, "topics": rows})
+
+
+def _cut(topic: Topic) -> dict[str, Any]:
+    marks = topic.high_waters()
+    left_out = {origin: holes for origin in marks if (holes := topic.left_out(origin))}
+    return {
+        "last": str(topic.last_add_confirmed),
+        "trimmed": str(topic.log.trimmed),
+        "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimmed_ends().items() if origin and ends},
+        "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
+        "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
+    }
+
+
+async def raw_blocks(request: web.Request) -> web.StreamResponse:
+    """As ``/blocks``, and blocks with a wrong checksum come like all others."""
+    data_plane.check_room_for_page(request.app)
+    topic, after, upto = await _range(request)
+    try:
+        blocks, reached = topic.read_blocks(after, upto, bytes_max=PAGE_BYTES, verify=False)
+    except BlockCorrupt as error:  # not even its header is right
+        return error_response(error.code, str(error), 500)
+    return await data_plane.send_page(request, encode_read(blocks), _bounds(reached, reached >= upto or not blocks))
+
+
+async def block_heads(request: web.Request) -> web.StreamResponse:
+    """What blocks say of themselves, without their entries; the form is :data:`~…block_heads.HEADS_SCHEMA`."""
+    topic, after, upto = await _range(request)
+    try:
+        heads = request.app[data_plane.ENGINE].store.block_heads(topic.topic_id, after, upto, blocks_max=HEADS_MAX)
+    except BlockCorrupt as error:
+        return error_response(error.code, str(error), 500)
+    reached = after
+    if heads:
+        last = heads[-1]
+        reached = min(Position(last.first.ledger, last.first.entry + last.header.entries - 1), upto)
+    return await data_plane.send_page(request, encode_heads(heads), _bounds(reached, reached >= upto or not heads))
+
+
+def _bounds(reached: Position, at_end: bool) -> dict[str, str]:
+    return {"X-Replicator-Next": str(reached), "X-Replicator-End": "true" if at_end else "false"}
+
+
+async def _range(request: web.Request) -> tuple[Topic, Position, Position]:
+    name = request.query.get("topic")
+    if not name:
+        raise BadRequest("parameter topic is missing")
+    topic = await request.app[data_plane.ENGINE].topic(name, create=False)
+    last = topic.last_add_confirmed
+    try:
+        after = Position.parse(request.query.get("after", str(BEFORE_ALL)))
+        upto = min(Position.parse(request.query.get("upto", str(last))), last)
+    except InvalidPosition as error:
+        raise BadRequest(str(error)) from None
+    return topic, after, upto

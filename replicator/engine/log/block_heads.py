@@ -1,0 +1,98 @@
+"""What blocks say of themselves, without their entries, as one Arrow IPC stream.
+
+A block's head tells which entries it holds and, by the two checksums that it carries, what their bytes ought to be. So
+two logs can be compared without moving what is in them; that the bytes still are what they ought to be, only reading
+them shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from replicator.engine.log.block import BlockHeader
+from snapshots.position import Position
+
+_COLUMNS: Final = (
+    "ledger",
+    "first",
+    "kind",
+    "origin",
+    "incarnation",
+    "origin_ledger",
+    "origin_first",
+    "entries",
+    "messages",
+    "publish_time_ms",
+    "size_bytes",
+    "parts_bytes",
+    "checksums",
+)
+HEADS_SCHEMA: Final = pa.schema([*((name, pa.uint64()) for name in _COLUMNS), ("sizes", pa.large_binary())])
+"""A row a block. ``origin`` is an index into the names in the schema's metadata (``origins``, commas between them);
+``checksums`` has the header's in its upper half and the body's in the lower. ``sizes`` are the batch sizes as
+little-endian u32, empty where all are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHead:
+    """One block: where it lies here, its header, its length, its checksums as in :data:`HEADS_SCHEMA`."""
+
+    first: Position
+    header: BlockHeader
+    size_bytes: int
+    checksums: int
+    sizes: bytes
+
+
+def head_of(first: Position, header: BlockHeader, block: memoryview) -> BlockHead:
+    """The head of a block whose header was read; its body is not looked at but for the batch sizes."""
+    at = header.columns_at + 4 * header.entries
+    sizes = np.frombuffer(block, "<u4", header.entries, at)
+    uneven = bool((sizes != sizes[0]).any())
+    return BlockHead(first, header, len(block), checksums_of(block), sizes.tobytes() if uneven else b"")
+
+
+def checksums_of(block: memoryview) -> int:
+    """The two checksums that a block carries, the header's in the upper half. Neither is looked at."""
+    return int.from_bytes(block[4:8], "little") << 32 | int.from_bytes(block[8:12], "little")
+
+
+def encode_heads(heads: Sequence[BlockHead]) -> pa.Buffer:
+    """One Arrow IPC stream of :data:`HEADS_SCHEMA`."""
+    names = sorted({head.header.origin for head in heads})
+    numbers = {name: number for number, name in enumerate(names)}
+    rows = [
+        (
+            *head.first,
+            int(head.header.kind),
+            numbers[head.header.origin],
+            head.header.incarnation,
+            *head.header.origin_first,
+            head.header.entries,
+            head.header.messages,
+            head.header.publish_time_ms,
+            head.size_bytes,
+            head.header.parts_bytes,
+            head.checksums,
+        )
+        for head in heads
+    ]
+    # Not by `pa.array`: that imports pandas where it is installed, half a second in which a worker stands still.
+    table = np.array(rows, dtype=np.uint64).reshape(len(rows), len(_COLUMNS))
+    arrays: list[Any] = [
+        pa.Array.from_buffers(pa.uint64(), len(rows), [None, pa.py_buffer(column.tobytes())]) for column in table.T
+    ]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(head.sizes) for head in heads], out=offsets[1:])
+    sizes = pa.py_buffer(b"".join(head.sizes for head in heads))
+    arrays.append(pa.Array.from_buffers(pa.large_binary(), len(rows), [None, pa.py_buffer(offsets.tobytes()), sizes]))
+    schema = HEADS_SCHEMA.with_metadata({"origins": ",".join(names)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return sink.getvalue()
