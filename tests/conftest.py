@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,3 +23,11 @@ def spark() -> Iterator[Any]:
     session = spark_session(app_name="tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def executor_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What executors of a cluster need, as ``replicator pipeline package`` writes it."""
+    from replicator.pipeline.shipping import write_archive
+
+    return write_archive(tmp_path_factory.mktemp("shipped") / "env.tar.gz").path

@@ -56,6 +56,8 @@ COMPRESSION_LEVEL: Final = 1
 
 _LEFT_OUT_DIRECTORIES: Final = frozenset({"__pycache__", "tests", "include"})
 _LEFT_OUT_SUFFIXES: Final = frozenset({".pyi", ".pyc", ".pxd", ".pyx", ".h", ".hpp", ".a", ".lib"})
+_LEFT_OUT_FILES: Final = ("pyarrow/_flight", "pyarrow/_s3fs", "pyarrow/libarrow_flight", "pyarrow/libarrow_s3")
+"""The beginnings of names: parts of PyArrow that are loaded on demand, a fifth of its bytes."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """Zip files know no earlier time."""
@@ -185,6 +187,7 @@ def _is_needed(file: PurePosixPath) -> bool:
         and ".." not in file.parts
         and not _LEFT_OUT_DIRECTORIES.intersection(file.parts[:-1])
         and file.suffix not in _LEFT_OUT_SUFFIXES
+        and not file.as_posix().startswith(_LEFT_OUT_FILES)
     )
 
 
