@@ -161,6 +161,16 @@ def _check_patterns(value: object) -> object:
     return tuple(value)
 
 
+def parse_patterns(value: object) -> tuple[str, ...]:
+    """Patterns of topics in the form of a link's ``topics``, from somewhere else; raises ValueError, which says what
+    is wrong with which."""
+    texts = _check_patterns(value)
+    assert isinstance(texts, tuple)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be a list of patterns, which are texts")
+    return tuple(map(_check_pattern, texts))
+
+
 def _check_rate(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value < RATE_BYTES_MIN:
         raise ValueError(f"{value} bytes a second is too little; the least is {RATE_BYTES_MIN}")

@@ -1,11 +1,13 @@
 """``GET /replication/v1/ack-vectors?topic=NAME``: the exact state of every replicated subscription, by identity.
 
 What two clusters answer for an origin of which both have the same messages is equal exactly if the subscriptions agree:
-so this is what tools compare. The forms are in docs/http.md.
+so this is what tools compare. ``POST …/tell`` has the whole of it told to the other clusters, for one that has joined.
+The forms are in docs/http.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from typing import Any, Final, Protocol
@@ -16,6 +18,7 @@ from replicator.api import data_plane
 from replicator.api.errors import BadRequest
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_name import parse_topic
 from snapshots.ack_vector import AckVector, as_data
 
 
@@ -28,13 +31,23 @@ class AckVectors(Protocol):
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
         """What is here and not consumed; for parts of batches, which of their messages are acknowledged."""
 
+    def tell_all(self, topic_name: str | None = None) -> None:
+        """Tell the whole state of a topic's replicated subscriptions."""
+
+
+TOLD_MAX: Final = 1_000
+"""Topics in one request: each writes a marker."""
+TOLD_AT_ONCE: Final = 20
+"""Between so many others have their turn."""
 
 ACK_VECTORS: Final[web.AppKey[AckVectors]] = web.AppKey("ack_vectors", AckVectors)
 
 
 def add_ack_vectors(app: web.Application, source: AckVectors) -> None:
     app[ACK_VECTORS] = source
-    app.add_routes([web.get("/replication/v1/ack-vectors", ack_vectors)])
+    app.add_routes(
+        [web.get("/replication/v1/ack-vectors", ack_vectors), web.post("/replication/v1/ack-vectors/tell", tell)]
+    )
 
 
 async def ack_vectors(request: web.Request) -> web.Response:
@@ -53,6 +66,25 @@ async def ack_vectors(request: web.Request) -> web.Response:
             },
         }
     )
+
+
+async def tell(request: web.Request) -> web.Response:
+    """Tell the whole state of every replicated subscription of these topics; it goes out with the next updates."""
+    try:
+        names = (await request.json())["topics"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadRequest("the body is not an object with topics in JSON") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) > TOLD_MAX:
+        raise BadRequest(f"topics is a list of at most {TOLD_MAX} names")
+    engine, source = request.app[data_plane.ENGINE], request.app[ACK_VECTORS]
+    told = 0
+    for number, name in enumerate(names):
+        if engine.find(topic := str(parse_topic(name))) is not None:
+            source.tell_all(topic)
+            told += 1
+        if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return web.json_response({"told": told})
 
 
 def _state(source: AckVectors, topic: Topic, subscription: Subscription) -> dict[str, Any]:
