@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from replicator.api import client_sockets, data_plane, topic_sockets
+from replicator.api import block_lists, client_sockets, data_plane, topic_sockets
 from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.link_routes import LinkControl, add_links
@@ -83,6 +83,9 @@ def make_app(
     add_links(app, source)
     app.add_routes(client_sockets.routes())
     topic_sockets.add_topic_sockets(app, engine)
+    app.add_routes(block_lists.routes())
+    add_reading(app, secrets.token_hex(8))
+    add_verifying(app)
     add_admin(app, engine)
     if topology is not None:
         add_topology(app, topology)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import pyarrow as pa
 import structlog
 from aiohttp import web
 
@@ -34,8 +35,9 @@ from snapshots.position import BEFORE_ALL, Position
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
-STREAMS: Final = web.AppKey("append_streams", dict[LinkKey, web.Request])
-"""The stream of each link that appends here; kept only where the application sets it."""
+STREAMS: Final = web.AppKey("append_streams", dict[tuple[LinkKey, str], web.Request])
+"""The streams that append here by link and name of the stream, the oldest first; kept only where the application sets
+it."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
@@ -45,7 +47,10 @@ LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened"
 PARTITIONED_TOLD_MAX: Final = 1_000
 """In one request, so that it is answered in bounded time."""
 FRAMES_PENDING_MAX: Final = 8
-"""Frames that are read and not yet committed, for each link."""
+"""Frames that are read and not yet committed, for each stream."""
+STREAMS_OF_LINK_MAX: Final = 64
+"""A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
+STREAM_NAME_CHARS_MAX: Final = 80
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -82,9 +87,9 @@ async def close_streams(app: web.Application) -> None:
 
 def end_streams(app: web.Application, links: Iterable[LinkKey]) -> None:
     """Cut the streams of links that may not append as they did; those that still may come back by themselves."""
-    for key in links:
-        stream = app.get(STREAMS, {}).get(key)
-        if stream is not None and stream.transport is not None:
+    gone = set(links)
+    for (key, _), stream in app.get(STREAMS, {}).items():
+        if key in gone and stream.transport is not None:
             stream.transport.abort()
 
 
@@ -108,9 +113,7 @@ async def list_topics(request: web.Request) -> web.Response:
 
 async def read_blocks(request: web.Request) -> web.StreamResponse:
     """One page of a topic, as one Arrow IPC stream."""
-    pages = request.app.get(PAGES_IN_FLIGHT, [])
-    if sum(pages) >= PAGES_BYTES_MAX:
-        raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
+    check_room_for_page(request.app)
     topic = await _topic(request)
     after = _position(request, "after", BEFORE_ALL)
     upto = min(_position(request, "upto", topic.last_add_confirmed), topic.last_add_confirmed)
@@ -119,14 +122,22 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
         blocks, reached = topic.read_blocks(after, upto, bytes_max=bytes_max)
     except BlockCorrupt as error:
         return error_response(error.code, str(error), 500)  # the fault is here, not in the request
-    page = memoryview(encode_read(blocks))
-    response = web.StreamResponse(
-        headers={
-            "Content-Type": "application/vnd.apache.arrow.stream",
-            "X-Replicator-Next": str(reached),
-            "X-Replicator-End": "true" if reached >= upto or not blocks else "false",
-        },
-    )
+    end = "true" if reached >= upto or not blocks else "false"
+    return await send_page(request, encode_read(blocks), {"X-Replicator-Next": str(reached), "X-Replicator-End": end})
+
+
+def check_room_for_page(app: web.Application) -> None:
+    """Raises :class:`TooBusy` while readers are being sent as much as the worker may hold for them."""
+    pages = app.get(PAGES_IN_FLIGHT, [])
+    if sum(pages) >= PAGES_BYTES_MAX:
+        raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
+
+
+async def send_page(request: web.Request, stream: pa.Buffer, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Answer with an Arrow IPC stream."""
+    page = memoryview(stream)
+    pages = request.app.get(PAGES_IN_FLIGHT, [])
+    response = web.StreamResponse(headers={"Content-Type": "application/vnd.apache.arrow.stream", **headers})
     response.content_length = len(page)
     pages.append(len(page))
     try:
@@ -230,7 +241,7 @@ async def append(request: web.Request) -> web.StreamResponse:
         )
     if (link_opened := request.app.get(LINK_OPENED)) is not None:
         link_opened(link.source)
-    with _only_stream_of(link.key, request):
+    with _only_stream_of_name(link.key, request):
         frame = await _read_frame(request)
         if frame is None:
             raise BadRequest("the body has no frame")
@@ -252,18 +263,22 @@ def _link(request: web.Request) -> IncomingLink:
 
 
 @contextmanager
-def _only_stream_of(key: LinkKey, request: web.Request) -> Iterator[None]:
-    """A link has one stream. What is open when it opens another is half-open, and would hold memory for a while."""
+def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
+    """A link has one stream of each name. What is open when it opens another is half-open, and would hold memory for a
+    while."""
     streams = request.app.get(STREAMS, {})
-    older = streams.get(key)
-    if older is not None and older.transport is not None:
-        older.transport.abort()
-    streams[key] = request
+    named = (key, request.query.get("stream", "")[:STREAM_NAME_CHARS_MAX])
+    of_link = [each for each in streams if each[0] == key and each != named]
+    for older in [named, *of_link[: max(0, len(of_link) - STREAMS_OF_LINK_MAX + 1)]]:
+        stream = streams.pop(older, None)
+        if stream is not None and stream.transport is not None:
+            stream.transport.abort()
+    streams[named] = request
     try:
         yield
     finally:
-        if streams.get(key) is request:
-            del streams[key]
+        if streams.get(named) is request:
+            del streams[named]
 
 
 async def _serve_frames(

@@ -55,13 +55,22 @@ class PartitionsReply:
 class HttpTransport:
     """One connection to a destination. Use as an async context manager; after an error make a new one.
 
+    ``stream`` tells the streams of a link apart where it has several at once, as one for each task of Spark's.
     Raises :class:`PeerUnavailable`, :class:`WrongPeer`, :class:`PeerRefused`.
     """
 
     def __init__(
-        self, source: str, destination: str, address: str, *, name: str = "", compression: str = "none"
+        self,
+        source: str,
+        destination: str,
+        address: str,
+        *,
+        name: str = "",
+        compression: str = "none",
+        stream: str = "",
     ) -> None:
         self._source = source
+        self._stream = stream
         self._name = name
         self._compression = compression
         self._destination = destination
@@ -128,7 +137,12 @@ class HttpTransport:
             async with asyncio.timeout(SILENCE_SECONDS_MAX):
                 self._response = await self._session.post(
                     f"{self._base}/append",
-                    params={"from": self._source, "name": self._name, "protocol": str(PROTOCOL_VERSION)},
+                    params={
+                        "from": self._source,
+                        "name": self._name,
+                        "protocol": str(PROTOCOL_VERSION),
+                        "stream": self._stream,
+                    },
                     data=self._body(),
                 )
                 if self._response.status != 200:

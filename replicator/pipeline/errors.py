@@ -30,6 +30,10 @@ class UnexpectedAnswer(PipelineError):
     """A worker's answer that is refused: an error status, or something that is not what the API promises."""
 
 
+class PlanGone(UnexpectedAnswer):
+    """A link's plan that its worker does not know any more: it was given up, or the worker has started again."""
+
+
 class EntryUnreadable(PipelineError):
     """An entry whose block is sound and whose content cannot be read: wrong metadata, sizes or compression."""
 

@@ -40,6 +40,9 @@ APPEND_SCHEMA: Final = pa.schema(
 """Appending to topics: a row a block, with the origin position that the sender had sent before it, and whether it may
 have left messages out between the two."""
 
+BLOCK_LIST_SCHEMA: Final = pa.schema([("block", pa.large_binary())])
+"""Blocks that were asked for one by one, in that order; null for one that is not there."""
+
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 
@@ -63,6 +66,40 @@ def encode_read(blocks: Sequence[StoredBlock]) -> pa.Buffer:
             [stored.block for stored in blocks],
         ],
     )
+
+
+def encode_block_list(sizes: Sequence[int | None], content: bytes) -> pa.Buffer:
+    """One Arrow IPC stream of :data:`BLOCK_LIST_SCHEMA`, of blocks that lie one after another in ``content``."""
+    there = np.asarray([size is not None for size in sizes], dtype=bool)
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum([size or 0 for size in sizes], out=offsets[1:])
+    validity = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+    buffers = [validity, pa.py_buffer(offsets.tobytes()), pa.py_buffer(content)]
+    return _encode(BLOCK_LIST_SCHEMA, [pa.Array.from_buffers(pa.large_binary(), len(sizes), buffers)])
+
+
+def decode_block_list(answer: bytes) -> pa.Array:
+    """The column of blocks of a stream of :data:`BLOCK_LIST_SCHEMA`, without copying them. Raises :class:`ValueError`
+    and pyarrow's errors."""
+    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
+        if not stream.schema.equals(BLOCK_LIST_SCHEMA):
+            raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_LIST_SCHEMA.names}")
+        batch = stream.read_next_batch()
+        batch.validate(full=True)
+        return batch.column(0)
+
+
+def encode_append_columns(
+    topics: Sequence[str],
+    previous_ledgers: Sequence[int],
+    previous_entries: Sequence[int],
+    left_out: Sequence[bool],
+    blocks: pa.Array,
+) -> pa.Buffer:
+    """As :func:`encode_append`, of blocks that are in an Arrow array already; they are copied once."""
+    columns = (topics, previous_ledgers, previous_entries, left_out)
+    arrays = [_array(values, field.type) for values, field in zip(columns, APPEND_SCHEMA, strict=False)]
+    return _encode(APPEND_SCHEMA, [*arrays, blocks])
 
 
 def encode_append(blocks: Sequence[Outgoing]) -> pa.Buffer:
@@ -140,7 +177,10 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _stream(schema: pa.Schema, columns: Sequence[Sequence[Any]]) -> pa.Buffer:
-    arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return _encode(schema, [_array(values, field.type) for values, field in zip(columns, schema, strict=True)])
+
+
+def _encode(schema: pa.Schema, arrays: Sequence[pa.Array]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))

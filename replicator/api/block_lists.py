@@ -1,0 +1,67 @@
+"""``POST /replication/v1/blocks``: blocks of several topics, by their positions, in one answer.
+
+For those that carry a link's plan: they know which blocks they want, in which order, and take a frame's worth at once,
+whether it is two large blocks of one topic or a small one of each of a thousand. The forms are in docs/http.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api import data_plane
+from replicator.api.errors import BadRequest
+from replicator.engine.engine import Engine
+from replicator.engine.log.arrow import encode_block_list
+from replicator.engine.log.gathering import gather_blocks
+
+BLOCKS_MAX: Final = 20_000
+"""In one request; its body stays below aiohttp's limit of 1 MiB, and looking them up takes some ten milliseconds."""
+NUMBER_MAX: Final = 2**64 - 1
+"""Of a ledger or an entry, as the store's keys have them."""
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.post("/replication/v1/blocks", read_block_list)]
+
+
+async def read_block_list(request: web.Request) -> web.StreamResponse:
+    """The blocks that start at the given positions, in that order; at least one, then while they fit into a page."""
+    data_plane.check_room_for_page(request.app)
+    engine = request.app[data_plane.ENGINE]
+    wanted = _wanted(engine, await _body(request))
+    # Checksums are left to whoever stores the blocks: they are checked there in any case, before anything is written.
+    sizes, content = gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT)
+    return await data_plane.send_page(request, encode_block_list(sizes, content), {})
+
+
+async def _body(request: web.Request) -> list[Any]:
+    try:
+        topics = (await request.json())["topics"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
+    if not isinstance(topics, list):
+        raise BadRequest("topics must be a list of [topic, [[ledger, first entry], …]]")
+    return topics
+
+
+def _wanted(engine: Engine, topics: list[Any]) -> list[tuple[int, int, int] | None]:
+    """Topic id, ledger and first entry of each block; None for those of a topic that is not there."""
+    wanted: list[tuple[int, int, int] | None] = []
+    try:
+        for name, blocks in topics:
+            topic = engine.find(name)
+            for ledger, first in blocks:
+                wanted.append(None if topic is None else (topic.topic_id, _number(ledger), _number(first)))
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"topics must be a list of [topic, [[ledger, first entry], …]]: {error}") from None
+    if len(wanted) > BLOCKS_MAX:
+        raise BadRequest(f"{len(wanted)} blocks were asked for at once, the limit is {BLOCKS_MAX}")
+    return wanted
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"{str(value)[:80]!r} is not a whole number")
+    return value

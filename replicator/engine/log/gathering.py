@@ -1,0 +1,50 @@
+"""Many blocks at once, by their keys: what those need who know which blocks they want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
+
+MESSAGES_AT: Final = 20
+"""Where a block's header says how many messages it has (:mod:`replicator.engine.log.block`)."""
+
+
+def gather_blocks(
+    store: Store, wanted: Sequence[tuple[int, int, int] | None], *, bytes_max: int
+) -> tuple[list[int | None], bytes]:
+    """The blocks whose topic, ledger and first entry are given, one after another, and the size of each in bytes; None
+    where there is none. The first ones of ``wanted``: at least one, then while they fit into ``bytes_max``.
+
+    Nothing of a block is looked at, its checksum neither.
+    """
+    sizes: list[int | None] = []
+    pieces: list[memoryview] = []
+    taken = 0
+    with store.env.begin(db=store.tables["blocks"], buffers=True) as txn:
+        for key in wanted:
+            value = None if key is None else txn.get(BLOCK_KEY.pack(*key))
+            if value is None:
+                sizes.append(None)
+                continue
+            block = value[LOCAL_PREFIX.size :]
+            if pieces and taken + len(block) > bytes_max:
+                break
+            sizes.append(len(block))
+            pieces.append(block)
+            taken += len(block)
+        return sizes, b"".join(pieces)  # before the transaction ends: the pieces lie in its pages
+
+
+def messages_of(blocks: pa.Array) -> npt.NDArray[np.uint32]:
+    """How many messages each block of a column says that it has; the blocks must be at least as long as a header."""
+    offsets = np.frombuffer(blocks.buffers()[1], np.int64, len(blocks) + 1, blocks.offset * 8)
+    content = np.frombuffer(blocks.buffers()[2], np.uint8)
+    at = offsets[:-1, np.newaxis] + np.arange(MESSAGES_AT, MESSAGES_AT + 4)
+    return content[at].view("<u4").reshape(-1)
