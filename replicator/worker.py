@@ -25,9 +25,11 @@ from replicator.api.data_plane import end_streams
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
+from replicator.api.staging import add_staging
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.staging.service import StagingService
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.failover.epochs import from_json
@@ -74,6 +76,7 @@ class Worker:
         self._sync: SubscriptionSync | None = None
         self._failover: FailoverService | None = None
         self._links: RunningLinks | None = None
+        self._staging: StagingService | None = None
         self._sources = LinkedSources()
         self._runner: web.AppRunner | None = None
 
@@ -167,6 +170,8 @@ class Worker:
             await self._runner.cleanup()
         elif self._socket is not None:
             self._socket.close()
+        if self._staging is not None:
+            await self._staging.stop()
         if self._failover is not None:
             await self._failover.stop()
         if self._sync is not None:
@@ -229,6 +234,9 @@ class Worker:
         app = make_app(engine, self, self._sources, self._link_opened, self)
         add_failover(app, self._failover, from_json)
         add_ack_vectors(app, self._sync)
+        self._staging = StagingService(engine)
+        self._staging.start()
+        add_staging(app, self._staging)
         self._rebuild = IndexRebuild(engine, self._index, kept=self._kept_mappings)
         add_mapping(app, engine, Translator(engine, self._index), self._rebuild, lambda: database.state == "up")
         self._runner = web.AppRunner(
@@ -304,6 +312,7 @@ class Worker:
             "failover": None if self._failover is None else self._failover.state(),
             "links": [link.status() for link in self.links()],
             "counters": self._sync.counters(),
+            "staging": None if self._staging is None else self._staging.status(),
         }
 
     def topology_status(self) -> dict[str, Any]:

@@ -198,3 +198,31 @@ class TooBusy(EngineError):
     """A bounded queue is full; try again later."""
 
     status = 429
+
+
+class InvalidWriter(EngineError):
+    """The name of a writer, its run or an attempt that cannot be used, or numbers that do not go with it."""
+
+
+class StagingFull(EngineError):
+    """As much is staged as may be: commit or abort some of it, or write smaller batches."""
+
+    status = 429
+
+
+class StagedMissing(EngineError):
+    """What is to be committed or gone on with is not staged here, or not all of it: its tasks must run again."""
+
+    status = 409
+
+
+class WriterMoved(EngineError):
+    """Something else was committed under the writer's name since the tasks asked what is published already."""
+
+    status = 409
+
+
+class CommitPending(EngineError):
+    """An earlier commit of the writer is still being published; try again later."""
+
+    status = 503

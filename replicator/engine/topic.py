@@ -232,6 +232,12 @@ class Topic:
                 producer.check_open()
         return await self.writer.publish(self._tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered)
 
+    def check_takes(self) -> None:
+        """Raises why publishes are refused; that they are held is no reason."""
+        self.check_there()
+        self.admission.check_producer()
+        self._gate.check()
+
     async def admit(self, size_bytes: int) -> None:
         """As :meth:`publish` before it appends: refused while the topic is deleted or the cluster fenced, refused or
         held while the backlog is over its quota. For what goes to the writer by :attr:`tail`, with that of others."""

@@ -135,7 +135,7 @@ class Writer:
     async def publish_staged(
         self, parts: Sequence[StagedPart], writes: Sequence[tuple[str, bytes, bytes | None]]
     ) -> list[tuple[Position, Position] | None]:
-        """Append entries of this cluster's own to several topics and set or (with None) delete rows, in one transaction.
+        """Append entries of this cluster's own to several topics, and set or (with None) delete rows, all at once.
 
         Returns the first and last position of each part, None for one whose topic was deleted.
         """

@@ -42,7 +42,9 @@ class CheckedEntries:
     numbered: Sequence[Numbered] | None
 
 
-def check_entries(entries: Sequence[bytes], policies: TopicPolicies, producer: str | None = None) -> CheckedEntries:
+def check_entries(
+    entries: Sequence[bytes | memoryview], policies: TopicPolicies, producer: str | None = None
+) -> CheckedEntries:
     """Check what is to be published in one call. ``producer`` is the name of the connected producer, if there is one.
 
     Raises :class:`EntryCorrupt`, :class:`MessageTooLarge` or :class:`NotAllowedError` for the first that is wrong.
@@ -149,17 +151,21 @@ class PublishGate:
         if name is not None:
             self.refuse(self._held_too_far(name))
 
-    async def enter(self, size_bytes: int) -> None:
-        """Returns when the publish may go on; may be cancelled.
-
-        Raises :class:`BacklogQuotaExceeded` where publishes are refused, or too many wait already.
-        """
+    def check(self) -> None:
+        """Raises why publishes are refused; returns where they pass or are held."""
         if self._closed is not None:
             raise self._closed.with_traceback(None)
         if self._policy is QuotaPolicy.PRODUCER_EXCEPTION:
             raise self._exceeded()
         if self._refusing_holder is not None:
             raise self._held_too_far(self._refusing_holder)
+
+    async def enter(self, size_bytes: int) -> None:
+        """Returns when the publish may go on; may be cancelled.
+
+        Raises :class:`BacklogQuotaExceeded` where publishes are refused, or too many wait already.
+        """
+        self.check()
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise BacklogQuotaExceeded(
                 f"{self._topic}: {len(self._held)} publishes wait for the backlog to come under its quota, the limit: "

@@ -1,0 +1,208 @@
+"""The files of the staging area: one for each attempt, a run of frames.
+
+A frame is ``topic length u16 | block length u32 | topic | block``, big-endian; the block (see
+:mod:`replicator.engine.log.block`) has entries of that topic, with checksums that hold from the task to the log. It
+says :data:`STAGED_ORIGIN` as its origin: positions are given when the entries are published.
+
+Invariant (DESIGN §3): 11. Frames and requests are limited; nothing here reads more than a step into memory at once.
+Blocking: meant for threads.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicator.engine.errors import BlockCorrupt, StagedMissing
+from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind, BlockView, build_block, verify_block
+from replicator.engine.staging.values import AttemptKey, EpochKey, PendingCommit, Progress, check_name
+from snapshots.position import Position
+
+DIRECTORY: Final = "staged"
+STAGED_ORIGIN: Final = "staged"
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A frame is written, and published, whole."""
+STEP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""About what one transaction publishes: a quarter of a group of the writer, so that others are not held up for long."""
+_HEAD = struct.Struct(">HI")
+_SUFFIX: Final = ".staged"
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRun:
+    """Entries of one topic, in order."""
+
+    topic: str
+    entries: Sequence[memoryview]
+    batch_sizes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is published next, and how far the commit is then. ``last``: nothing is left."""
+
+    runs: Sequence[StagedRun]
+    progress: Progress
+    last: bool
+    bytes: int
+
+
+def encode_frame(topic: str, entries: Sequence[Buffer], batch_sizes: Sequence[int], publish_time_ms: int) -> bytes:
+    """A frame of ``entries``, which hold ``batch_sizes`` messages each."""
+    block = build_block(
+        kind=BlockKind.MESSAGES,
+        origin=STAGED_ORIGIN,
+        incarnation=0,
+        origin_first=Position(0, 0),
+        publish_time_ms=publish_time_ms,
+        entries=entries,
+        batch_sizes=batch_sizes,
+    )
+    name = topic.encode()
+    return b"".join([_HEAD.pack(len(name), len(block)), name, block])
+
+
+def decode_frames(body: Buffer) -> Iterator[StagedRun]:
+    """The frames of a body, each with its checksum verified; raises :class:`BlockCorrupt`."""
+    view, at = memoryview(body), 0
+    while at < len(view):
+        run, at = _frame_at(view, at)
+        yield run
+
+
+class StagingFiles:
+    """The directory of one worker. Methods block; those for one attempt must not run at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / DIRECTORY
+
+    def scan(self) -> dict[AttemptKey, int]:
+        """The attempts that are there, with their sizes; what is no attempt's file is left alone."""
+        if not self.path.is_dir():
+            return {}
+        found = {}
+        for file in self.path.glob(f"*{_SUFFIX}"):
+            parts = file.name.removesuffix(_SUFFIX).split("~")
+            if len(parts) == 5 and parts[2].isdecimal() and parts[3].isdecimal():
+                key = AttemptKey(EpochKey(parts[0], parts[1], int(parts[2])), int(parts[3]), parts[4])
+                found[key] = file.stat().st_size
+        return found
+
+    def append(self, key: AttemptKey, at: int, body: Buffer) -> int:
+        """Write ``body`` at offset ``at``, cut off what is behind, and return the file's size."""
+        self.path.mkdir(exist_ok=True)
+        with self._file(key).open("r+b" if at else "wb") as file:
+            file.seek(at)
+            file.write(body)
+            file.truncate()
+        return at + len(body)
+
+    def size(self, key: AttemptKey) -> int:
+        try:
+            return self._file(key).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def seal(self, key: AttemptKey, *, verify: bool) -> None:
+        """Make the file durable. With ``verify`` its frames are checked first; raises :class:`BlockCorrupt`."""
+        path = self._file(key)
+        if verify:
+            with path.open("rb") as file:
+                while frame := _read_frame(file.read, path):
+                    for _ in decode_frames(frame):
+                        pass
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def drop(self, keys: Sequence[AttemptKey]) -> None:
+        for key in keys:
+            self._file(key).unlink(missing_ok=True)
+
+    def read_step(self, commit: PendingCommit, progress: Progress) -> Step:
+        """The next frames of a commit, about :data:`STEP_BYTES_MAX` of them, over the files of as many partitions.
+
+        Raises :class:`BlockCorrupt` and :class:`StagedMissing` for a file that was damaged behind our back.
+        """
+        frames: list[StagedRun] = []
+        taken, (at, offset) = 0, progress
+        while at < len(commit.receipts):
+            receipt = commit.receipts[at]
+            if offset < receipt.bytes:
+                path = self._file(AttemptKey(commit.key, receipt.partition, receipt.attempt))
+                try:
+                    with path.open("rb") as file:
+                        file.seek(offset)
+                        while offset < receipt.bytes and taken < STEP_BYTES_MAX:
+                            frame = _read_frame(file.read, path)
+                            offset += len(frame)
+                            taken += len(frame)
+                            if not frame:
+                                raise StagedMissing(f"{path} ends at {offset} of {receipt.bytes} bytes")
+                            frames += decode_frames(frame)
+                except FileNotFoundError:
+                    raise StagedMissing(f"{path} is gone, and a commit that is decided needs it") from None
+            if offset >= receipt.bytes:
+                at, offset = at + 1, 0
+            if taken >= STEP_BYTES_MAX:
+                break
+        return Step(_by_topic(frames), Progress(at, offset), at == len(commit.receipts), taken)
+
+    def _file(self, key: AttemptKey) -> Path:
+        (writer, run, epoch), partition, attempt = key
+        for name in (writer, run, attempt):
+            check_name("name", name)  # it becomes a part of a path
+        return self.path / f"{writer}~{run}~{epoch}~{partition}~{attempt}{_SUFFIX}"
+
+
+def _by_topic(frames: Sequence[StagedRun]) -> list[StagedRun]:
+    """The same entries, those of each topic together and in order: so that they make large blocks."""
+    runs: dict[str, tuple[list[memoryview], list[int]]] = {}
+    for frame in frames:
+        entries, sizes = runs.setdefault(frame.topic, ([], []))
+        entries += frame.entries
+        sizes += frame.batch_sizes
+    return [StagedRun(topic, entries, sizes) for topic, (entries, sizes) in runs.items()]
+
+
+def _read_frame(read: Callable[[int], bytes], path: Path) -> bytes:
+    """One frame with its head; nothing at the end of the file."""
+    head = read(_HEAD.size)
+    if not head:
+        return b""
+    if len(head) < _HEAD.size:
+        raise BlockCorrupt(f"{path} ends inside a frame's head")
+    topic_bytes, block_bytes = _HEAD.unpack(head)
+    if block_bytes > BLOCK_BYTES_MAX:
+        raise BlockCorrupt(f"{path} has a frame of {block_bytes} bytes")
+    return head + read(topic_bytes + block_bytes)
+
+
+def _frame_at(view: memoryview, at: int) -> tuple[StagedRun, int]:
+    if at + _HEAD.size > len(view):
+        raise BlockCorrupt("the staged frames end inside a frame's head")
+    topic_bytes, block_bytes = _HEAD.unpack_from(view, at)
+    at += _HEAD.size
+    if block_bytes > FRAME_BYTES_MAX or at + topic_bytes + block_bytes > len(view):
+        raise BlockCorrupt(f"a staged frame of {block_bytes} bytes is cut short or over the limit of {FRAME_BYTES_MAX}")
+    try:
+        topic = str(view[at : at + topic_bytes], "utf-8")
+    except UnicodeDecodeError:
+        raise BlockCorrupt("a staged frame names a topic that is not UTF-8") from None
+    at += topic_bytes
+    block = view[at : at + block_bytes]
+    header = verify_block(block)
+    if header.kind is not BlockKind.MESSAGES:
+        raise BlockCorrupt("a staged frame holds markers; only workers write markers")
+    contents = BlockView(block, header)
+    return StagedRun(topic, list(contents.entries()), contents.batch_sizes.tolist()), at + block_bytes

@@ -1,0 +1,369 @@
+"""What is staged, what may be committed, and what was: the decisions of staging. Sans-IO.
+
+Invariants (DESIGN §3): 1, a commit is confirmed only when its last entry is durable; 2, of each epoch of a writer's run
+the messages are published at most once, and exactly once if its commit was ever decided; 11, staged bytes, attempts and
+remembered writers are limited, and past a limit the sender gets a named error. Nothing is visible before the decision,
+and what is decided becomes visible whole, in the order of the partitions.
+
+1. Tasks stage: each attempt appends to a file of its own. An append says where it begins, so that one that is sent
+   again changes nothing; then the attempt is sealed, which makes the file durable.
+2. A commit names one sealed attempt for each partition. It is *decided* when it is durable as a row
+   (:class:`PendingCommit`), after all of it was checked; from then on it cannot be aborted.
+3. It is published in steps. Each step is one transaction that appends entries and moves the row that says how far the
+   commit is (:class:`Progress`); the last one notes the epoch and deletes the commit's rows. So a worker that is killed
+   goes on exactly where it was, and whoever asks for a commit again either joins it or learns that it is done.
+4. An epoch at or below the run's highest is done: staging for it is refused, its commit is a repetition, its files go.
+5. A writer whose rows have origins keeps *marks*: for each origin the highest place that is published. Tasks leave out
+   rows at or below them, which is what makes a query harmless that starts over without its checkpoint. They are only
+   right if nobody else commits in between: a commit says on how many commits its marks are based (*base*).
+6. Attempts that nobody has touched for a time are swept, by epochs: the tasks of one job end at different times.
+
+Clock and files are the caller's: see :mod:`replicator.engine.staging.service`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from replicator.engine.errors import CommitPending, InvalidWriter, StagedMissing, StagingFull, TooBusy, WriterMoved
+from replicator.engine.staging.values import (
+    AttemptKey,
+    CommitRequest,
+    EpochKey,
+    Origin,
+    PendingCommit,
+    Progress,
+    RunState,
+    SourceMark,
+    WriterFacts,
+)
+
+STAGED_BYTES_MAX: Final = 4 * 1024**3
+"""Of all attempts together: disk, not memory. A job that stages more before its commit must be cut into smaller."""
+ATTEMPTS_MAX: Final = 20_000
+"""A file each; a job of ten thousand tasks, with some of them run twice."""
+STAGED_MS_MAX: Final = 6 * 60 * 60 * 1000
+"""How long an epoch's attempts stay when none of them is touched: longer than a straggler, shorter than a week-end."""
+WRITERS_MAX: Final = 10_000
+UNKEPT_MS_MAX: Final = 24 * 60 * 60 * 1000
+"""How long the state of a job without a name stays: only so that its driver may ask again whether it was committed."""
+RUNS_MAX: Final = 1_000
+"""Of one writer; the longest unused goes first. A batch job that is run again after so many others runs as new."""
+MARKS_MAX: Final = 200_000
+"""Of one writer: origins that it has published from. They are held in memory."""
+SEQUENCE_IDS_PER_MS: Final = 8192
+"""Sequence ids begin at the clock times this: no task writes as many messages in a millisecond, so that what a later
+attempt sends is above what an earlier one did, as deduplication elsewhere expects of a producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingLimits:
+    staged_bytes_max: int = STAGED_BYTES_MAX
+    attempts_max: int = ATTEMPTS_MAX
+    staged_ms_max: int = STAGED_MS_MAX
+    writers_max: int = WRITERS_MAX
+    runs_max: int = RUNS_MAX
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One file. ``recovered``: it was found at start, so its content is to be verified before it is sealed."""
+
+    bytes: int = 0
+    touched_ms: int = 0
+    sealed: bool = False
+    recovered: bool = False
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class WriterState:
+    """What is published of one writer, and the commit that is being published."""
+
+    facts: WriterFacts = field(default_factory=WriterFacts)
+    runs: dict[str, RunState] = field(default_factory=dict)
+    marks: dict[Origin, SourceMark] = field(default_factory=dict)
+    pending: PendingCommit | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def is_done(self, key: EpochKey) -> bool:
+        run = self.runs.get(key.run)
+        return run is not None and key.epoch <= run.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The answer to a task that begins. With ``done`` its epoch is published already: there is nothing to do."""
+
+    done: bool
+    commits: int
+    sequence_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the last step of a commit writes and what goes after it.
+
+    ``dropped_runs`` are runs that are not remembered any longer; ``files`` what is staged for nothing.
+    """
+
+    key: EpochKey
+    facts: WriterFacts
+    run: RunState
+    dropped_runs: tuple[str, ...]
+    marks: Mapping[Origin, SourceMark]
+
+
+class StagingCore:
+    """The state of a worker's staging area. ``files`` has the size of each attempt's file that was found at start."""
+
+    def __init__(
+        self,
+        writers: Mapping[str, WriterState],
+        files: Mapping[AttemptKey, int],
+        now_ms: int,
+        limits: StagingLimits | None = None,
+    ) -> None:
+        self.limits = limits or StagingLimits()
+        self.writers = dict(writers)
+        self._attempts: dict[AttemptKey, Attempt] = {
+            key: Attempt(size, now_ms, recovered=True) for key, size in files.items()
+        }
+        self.staged_bytes = sum(files.values())
+
+    @property
+    def attempts(self) -> int:
+        return len(self._attempts)
+
+    def pending(self) -> list[PendingCommit]:
+        """The commits that are decided and not published to their end."""
+        return [state.pending for state in self.writers.values() if state.pending is not None]
+
+    # Staging.
+
+    def open(self, key: AttemptKey, now_ms: int) -> Opened:
+        """A task begins an attempt. Raises :class:`CommitPending` and :class:`StagingFull`."""
+        state = self.writers.get(key.epoch.writer) or WriterState()
+        opened = Opened(
+            done=state.is_done(key.epoch),
+            commits=state.facts.commits,
+            sequence_from=max(now_ms * SEQUENCE_IDS_PER_MS, state.facts.sequence_last + 1),
+        )
+        if opened.done:
+            return opened
+        if state.pending is not None and state.pending.key != key.epoch:
+            raise CommitPending(
+                f"writer {key.epoch.writer!r}: epoch {state.pending.key.epoch} is still being published"
+            )
+        self._touch(key, now_ms)
+        return opened
+
+    def begin_append(self, key: AttemptKey, at: int, length_bytes: int, now_ms: int) -> bool:
+        """Whether ``length_bytes`` at offset ``at`` are to be written; False if they are there already.
+
+        The file is cut off at ``at`` first. Room is taken at once; :meth:`end_append` says how it went.
+        Raises :class:`StagingFull`, :class:`StagedMissing`, :class:`TooBusy`.
+        """
+        state = self.writers.get(key.epoch.writer)
+        if state is not None and state.is_done(key.epoch):
+            raise StagedMissing(f"epoch {key.epoch.epoch} of writer {key.epoch.writer!r} was committed meanwhile")
+        attempt = self._touch(key, now_ms)
+        if attempt.busy:
+            raise TooBusy(f"attempt {key.attempt!r} is being written by an earlier request: try again later")
+        if at > attempt.bytes:
+            raise StagedMissing(
+                f"attempt {key.attempt!r} has {attempt.bytes} bytes here and goes on at {at}: what was before was "
+                "swept or lost; run the task again"
+            )
+        if at + length_bytes <= attempt.bytes:
+            return False
+        if attempt.sealed:
+            raise StagedMissing(f"attempt {key.attempt!r} is sealed with {attempt.bytes} bytes")
+        more = at + length_bytes - attempt.bytes
+        if self.staged_bytes + more > self.limits.staged_bytes_max:
+            raise StagingFull(
+                f"{self.staged_bytes} bytes are staged, {more} more are over the limit of "
+                f"{self.limits.staged_bytes_max}: they go with the commits they are for; let batches be smaller "
+                "(the source's limits for a trigger), or wait"
+            )
+        attempt.busy = True
+        self.staged_bytes += more
+        attempt.bytes += more
+        return True
+
+    def end_append(self, key: AttemptKey, size_bytes: int) -> None:
+        """What :meth:`begin_append` let be written is written, or was not: the file has ``size_bytes`` now."""
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return  # dropped meanwhile
+        self.staged_bytes += size_bytes - attempt.bytes
+        attempt.bytes = size_bytes
+        attempt.busy = False
+
+    def to_be_verified(self, key: AttemptKey, size_bytes: int) -> bool:
+        """An attempt is about to be sealed: whether its file must be read as a whole first.
+
+        Raises :class:`StagedMissing` where it has not ``size_bytes``.
+        """
+        attempt = self._attempts.get(key)
+        if attempt is None or attempt.busy or attempt.bytes != size_bytes:
+            here = 0 if attempt is None else attempt.bytes
+            raise StagedMissing(f"attempt {key.attempt!r} has {here} bytes here, not {size_bytes}: run the task again")
+        return attempt.recovered and not attempt.sealed
+
+    def sealed(self, key: AttemptKey, size_bytes: int, now_ms: int) -> None:
+        """The file is durable. Raises :class:`StagedMissing` where it went, or was written on, meanwhile."""
+        self.to_be_verified(key, size_bytes)
+        attempt = self._attempts[key]
+        attempt.sealed, attempt.recovered, attempt.touched_ms = True, False, now_ms
+
+    def _touch(self, key: AttemptKey, now_ms: int) -> Attempt:
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            if len(self._attempts) >= self.limits.attempts_max:
+                raise StagingFull(f"{len(self._attempts)} attempts of tasks are staged, the limit")
+            attempt = self._attempts[key] = Attempt()
+        attempt.touched_ms = now_ms
+        return attempt
+
+    # Committing.
+
+    def decide(self, request: CommitRequest, now_ms: int) -> PendingCommit | None:
+        """The commit to be published, to be made durable first; None if it is published already.
+
+        If it was decided before, that commit is returned, with the attempts that were chosen then.
+        Raises :class:`CommitPending`, :class:`StagedMissing`, :class:`WriterMoved`, :class:`InvalidWriter`,
+        :class:`StagingFull` for too many writers; nothing has changed then.
+        """
+        key = request.key
+        state = self.writers.get(key.writer) or WriterState()
+        if state.is_done(key):
+            return None
+        if state.pending is not None:
+            if state.pending.key == key:
+                return state.pending
+            raise CommitPending(f"writer {key.writer!r}: epoch {state.pending.key.epoch} is still being published")
+        if request.base is not None and request.base != state.facts.commits:
+            raise WriterMoved(
+                f"writer {key.writer!r}: something was committed under this name while this epoch was being written; "
+                "is another query running with the same `writer`? Give each its own, then restart this one"
+            )
+        if len({receipt.partition for receipt in request.receipts}) < len(request.receipts):
+            raise InvalidWriter(f"writer {key.writer!r}: a commit names two attempts of one partition")
+        for receipt in request.receipts:
+            attempt = self._attempts.get(AttemptKey(key, receipt.partition, receipt.attempt))
+            if attempt is None or attempt.busy or attempt.bytes != receipt.bytes:
+                raise StagedMissing(
+                    f"writer {key.writer!r}, epoch {key.epoch}: what partition {receipt.partition} staged is not here "
+                    f"any more (attempt {receipt.attempt!r}, {receipt.bytes} bytes): run the batch again"
+                )
+        if len(state.marks.keys() | request.marks.keys()) > MARKS_MAX:
+            raise StagingFull(f"writer {key.writer!r} would have published from more than {MARKS_MAX} topics")
+        if key.writer not in self.writers:
+            if len(self.writers) >= self.limits.writers_max:
+                raise StagingFull(f"{len(self.writers)} writers are remembered, the limit: use fewer names of writers")
+            self.writers[key.writer] = state
+        receipts = tuple(sorted(request.receipts, key=lambda receipt: receipt.partition))
+        state.pending = PendingCommit(key, receipts, dict(request.marks), request.kept)
+        state.progress = Progress()
+        return state.pending
+
+    def undecided(self, key: EpochKey) -> None:
+        """The commit could not be made durable: there is none."""
+        state = self.writers[key.writer]
+        state.pending = None
+        if not state.facts.commits:
+            del self.writers[key.writer]
+
+    def moved(self, key: EpochKey, progress: Progress) -> None:
+        """A step is durable."""
+        state = self.writers[key.writer]
+        assert state.pending is not None, f"{key} has no commit"
+        assert state.pending.key == key
+        assert progress > state.progress, "a commit goes forwards only"
+        state.progress = progress
+
+    def last_step(self, key: EpochKey, now_ms: int) -> Finished:
+        """What the transaction of the last step writes besides the entries. Changes nothing yet."""
+        state = self.writers[key.writer]
+        commit = state.pending
+        assert commit is not None, f"{key} has no commit"
+        assert not state.is_done(key), "an epoch is published once"
+        facts = WriterFacts(
+            commits=state.facts.commits + 1,
+            committed_ms=now_ms,
+            sequence_last=max(state.facts.sequence_last, commit.sequence_last),
+            kept=commit.kept or (state.facts.commits > 0 and state.facts.kept),
+        )
+        others = sorted((run for run in state.runs if run != key.run), key=lambda run: state.runs[run].committed_ms)
+        dropped = tuple(others[: max(len(others) + 1 - self.limits.runs_max, 0)])
+        marks = {origin: max(mark, state.marks.get(origin, mark)) for origin, mark in commit.marks.items()}
+        return Finished(key, facts, RunState(key.epoch, now_ms), dropped, marks)
+
+    def finish(self, finished: Finished) -> list[AttemptKey]:
+        """The last step is durable; returns the attempts whose files go: all of the run's epochs that are done."""
+        state = self.writers[finished.key.writer]
+        state.facts = finished.facts
+        state.runs[finished.key.run] = finished.run
+        for run in finished.dropped_runs:
+            del state.runs[run]
+        state.marks.update(finished.marks)
+        state.pending, state.progress = None, Progress()
+        return self._drop(
+            key for key in self._attempts if key.epoch[:2] == finished.key[:2] and key.epoch.epoch <= finished.key.epoch
+        )
+
+    def abort(self, key: EpochKey, attempts: Iterable[str] | None = None) -> list[AttemptKey]:
+        """Drop what is staged for an epoch, or only those attempts of it; returns those whose files go.
+
+        What a decided commit publishes stays: a driver that lost the answer to its commit may well abort.
+        """
+        state = self.writers.get(key.writer)
+        if state is not None and state.pending is not None and state.pending.key == key:
+            chosen = {receipt.attempt for receipt in state.pending.receipts}
+        else:
+            chosen = set()
+        wanted = None if attempts is None else set(attempts)
+        return self._drop(
+            each
+            for each in self._attempts
+            if each.epoch == key and each.attempt not in chosen and (wanted is None or each.attempt in wanted)
+        )
+
+    # Upkeep.
+
+    def sweep(self, now_ms: int) -> tuple[list[AttemptKey], list[str]]:
+        """What nobody comes back for: attempts whose files go, and writers that need not be remembered.
+
+        Of epochs that are done at once, of others when none of their attempts was touched for a time.
+        """
+        touched: dict[EpochKey, int] = {}
+        for key, attempt in self._attempts.items():
+            touched[key.epoch] = max(touched.get(key.epoch, 0), attempt.touched_ms)
+        publishing = {commit.key for commit in self.pending()}
+        abandoned = {
+            epoch
+            for epoch, last_ms in touched.items()
+            if epoch not in publishing and (now_ms - last_ms > self.limits.staged_ms_max or self._is_done(epoch))
+        }
+        attempts = self._drop(key for key in self._attempts if key.epoch in abandoned)
+        forgotten = [
+            name
+            for name, state in self.writers.items()
+            if not state.facts.kept and state.pending is None and now_ms - state.facts.committed_ms > UNKEPT_MS_MAX
+        ]
+        for name in forgotten:
+            del self.writers[name]
+        return attempts, forgotten
+
+    def _is_done(self, key: EpochKey) -> bool:
+        state = self.writers.get(key.writer)
+        return state is not None and state.is_done(key)
+
+    def _drop(self, keys: Iterable[AttemptKey]) -> list[AttemptKey]:
+        dropped = list(keys)
+        for key in dropped:
+            self.staged_bytes -= self._attempts.pop(key).bytes
+        return dropped

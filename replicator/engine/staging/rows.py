@@ -1,0 +1,117 @@
+"""The rows of the table ``staging``: what is published of each writer, and the commits that are being published.
+
+========================================== ===================================================================
+key                                        value
+========================================== ===================================================================
+``w`` writer                               JSON: :class:`WriterFacts`
+``r`` writer NUL run                       JSON: :class:`RunState`
+``m`` writer NUL cluster NUL incarnation   ledger u64 | entry u64 | batch index u32: up to there an origin is published
+``c`` writer                               JSON: :class:`PendingCommit`
+``p`` writer                               receipt u32 | offset u64: :class:`Progress` of that commit
+========================================== ===================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Final
+
+from replicator.engine.staging.core import Finished, WriterState
+from replicator.engine.staging.values import (
+    EpochKey,
+    Origin,
+    PendingCommit,
+    Progress,
+    Receipt,
+    RunState,
+    SourceMark,
+    WriterFacts,
+)
+
+TABLE: Final = "staging"
+_MARK = struct.Struct(">QQI")
+_INCARNATION = struct.Struct(">Q")
+_PROGRESS = struct.Struct(">IQ")
+
+Row = tuple[str, bytes, bytes | None]
+
+
+def load_writers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, WriterState]:
+    """The state of every writer, from all rows of the table."""
+    writers: dict[str, WriterState] = {}
+    for key, value in rows:
+        kind, name, *rest = _split(key)
+        state = writers.setdefault(name.decode(), WriterState())
+        if kind == b"w":
+            state.facts = WriterFacts(**json.loads(value))
+        elif kind == b"r":
+            state.runs[rest[0].decode()] = RunState(**json.loads(value))
+        elif kind == b"m":
+            origin = Origin(rest[0].decode(), _INCARNATION.unpack(rest[1])[0])
+            state.marks[origin] = SourceMark(*_MARK.unpack(value))
+        elif kind == b"c":
+            state.pending = _decode_commit(value)
+        elif kind == b"p":
+            state.progress = Progress(*_PROGRESS.unpack(value))
+    return writers
+
+
+def rows_of_decision(commit: PendingCommit) -> list[Row]:
+    """What makes a commit durable."""
+    body = {
+        "key": list(commit.key),
+        "receipts": [list(asdict(receipt).values()) for receipt in commit.receipts],
+        "marks": [[*origin, *mark] for origin, mark in commit.marks.items()],
+        "kept": commit.kept,
+    }
+    name = commit.key.writer.encode()
+    return [(TABLE, b"c" + name, json.dumps(body).encode()), (TABLE, b"p" + name, None)]
+
+
+def rows_of_step(writer: str, progress: Progress) -> list[Row]:
+    """What a step writes with its entries, unless it is the last."""
+    return [(TABLE, b"p" + writer.encode(), _PROGRESS.pack(*progress))]
+
+
+def rows_of_last_step(finished: Finished) -> list[Row]:
+    name = finished.key.writer.encode()
+    rows: list[Row] = [
+        (TABLE, b"w" + name, json.dumps(asdict(finished.facts)).encode()),
+        (TABLE, b"r" + name + b"\0" + finished.key.run.encode(), json.dumps(asdict(finished.run)).encode()),
+        (TABLE, b"c" + name, None),
+        (TABLE, b"p" + name, None),
+    ]
+    rows += [(TABLE, b"r" + name + b"\0" + run.encode(), None) for run in finished.dropped_runs]
+    for origin, mark in finished.marks.items():
+        tail = origin.cluster.encode() + b"\0" + _INCARNATION.pack(origin.incarnation)
+        rows.append((TABLE, b"m" + name + b"\0" + tail, _MARK.pack(*mark)))
+    return rows
+
+
+def prefixes_of(writer: str) -> list[tuple[str, bytes]]:
+    """Under which all that is kept of a writer lies, but for its facts, which :func:`row_of_facts` names."""
+    return [(TABLE, kind + writer.encode() + b"\0") for kind in (b"r", b"m")]
+
+
+def row_of_facts(writer: str) -> Row:
+    """Deletes a writer's facts."""
+    return (TABLE, b"w" + writer.encode(), None)
+
+
+def _split(key: bytes) -> list[bytes]:
+    """Kind, writer and the rest; an incarnation may hold any byte."""
+    kind, rest = key[:1], key[1:]
+    return [kind, *rest.split(b"\0", 2 if kind == b"m" else 1)]
+
+
+def _decode_commit(value: bytes) -> PendingCommit:
+    body = json.loads(value)
+    return PendingCommit(
+        EpochKey(*body["key"]),
+        tuple(Receipt(*each) for each in body["receipts"]),
+        {Origin(*each[:2]): SourceMark(*each[2:]) for each in body["marks"]},
+        body["kept"],
+    )

@@ -1,0 +1,384 @@
+"""The staging area of one worker: runs what :mod:`replicator.engine.staging.core` decides on files and the engine.
+
+1. What tasks send is checked on a thread (frames, checksums, entries, the topic's limits) and appended to its file.
+2. A commit is checked by the core; its topics are made and asked whether they take messages, the store whether it has
+   room. Then the decision is made durable, and a task of the worker publishes it, step by step.
+3. A step that cannot be done now (the cluster is fenced, a quota is exceeded, the store is full) is tried again until
+   it can: :attr:`StagingService.obstacles` has the reason. Commits that a worker finds when it starts go on like that.
+4. A topic that is deleted after the decision gets nothing more: as if it had been published before it was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_exponential
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import (
+    EngineError,
+    EntryCorrupt,
+    MessageTooLarge,
+    NotAllowedError,
+    StoreFull,
+    TooBusy,
+    TopicNotFound,
+)
+from replicator.engine.log.requests import StagedPart
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_entries
+from replicator.engine.staging import rows
+from replicator.engine.staging.area import StagedRun, StagingFiles, Step, decode_frames
+from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
+from replicator.engine.staging.values import (
+    AttemptKey,
+    CommitRequest,
+    EpochKey,
+    PendingCommit,
+    SourceMark,
+)
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import parse_topic
+from snapshots.position import Position
+
+SWEEP_SECONDS: Final = 60.0
+RETRY_SECONDS_MAX: Final = 5.0
+REQUESTS_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bodies that are checked and written at the same time: what many tasks can make the worker hold in memory."""
+TOPICS_REPORTED_MAX: Final = 1_000
+"""Of a commit, in its outcome."""
+WRITERS_REPORTED_MAX: Final = 100
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a commit published, or has so far. ``topics`` has first and last position by topic, at most
+    :data:`TOPICS_REPORTED_MAX`; ``dropped_topics`` were deleted meanwhile. ``repeated``: it was published before."""
+
+    repeated: bool = False
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    topics: dict[str, tuple[Position, Position]] = field(default_factory=dict)
+    dropped_topics: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class StagingCounters:
+    commits: int = 0
+    repeated: int = 0
+    aborted_attempts: int = 0
+    swept_attempts: int = 0
+    staged_bytes: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+class StagingService:
+    """Use :meth:`start` once the engine is open, and :meth:`stop` before it is closed. Runs on the engine's loop."""
+
+    def __init__(self, engine: Engine, limits: StagingLimits | None = None) -> None:
+        self._engine = engine
+        self._clock = engine.writer.wall_clock_ms
+        self.files = StagingFiles(engine.store.path)
+        with engine.store.env.begin(db=engine.store.tables[rows.TABLE]) as txn:
+            writers = rows.load_writers((bytes(key), bytes(value)) for key, value in txn.cursor())
+        self.core = StagingCore(writers, self.files.scan(), self._clock(), limits)
+        self.counters = StagingCounters()
+        self.obstacles: dict[EpochKey, str] = {}
+        """Why the commits that are being published do not go on at the moment."""
+        self._decided: set[EpochKey] = {commit.key for commit in self.core.pending()}
+        """The commits whose decision is durable."""
+        self._publishing: dict[EpochKey, asyncio.Task[Outcome]] = {}
+        self._upkeep: asyncio.Task[None] | None = None
+        self._body_bytes = 0
+
+    def start(self) -> None:
+        for commit in self.core.pending():
+            log.info("commit goes on", writer=commit.key.writer, run=commit.key.run, epoch=commit.key.epoch)
+            self._publish_in_background(commit)
+        self._upkeep = asyncio.get_running_loop().create_task(self._sweep_now_and_then(), name="staging upkeep")
+
+    async def stop(self) -> None:
+        """Leave off. What is decided is published to its end by the next start."""
+        tasks: list[asyncio.Task[Any]] = [*self._publishing.values(), *([self._upkeep] if self._upkeep else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def status(self) -> dict[str, Any]:
+        """Figures for the worker's status."""
+        writers = sorted(self.core.writers.items(), key=lambda item: -item[1].facts.committed_ms)
+        return {
+            "staged_bytes": self.core.staged_bytes,
+            "staged_bytes_max": self.core.limits.staged_bytes_max,
+            "attempts": self.core.attempts,
+            "commits": self.counters.commits,
+            "repeated_commits": self.counters.repeated,
+            "aborted_attempts": self.counters.aborted_attempts,
+            "swept_attempts": self.counters.swept_attempts,
+            "messages": self.counters.messages,
+            "bytes": self.counters.bytes,
+            "received_bytes": self.counters.staged_bytes,
+            "publishing": [{**key._asdict(), "obstacle": self.obstacles.get(key)} for key in self._publishing],
+            "writers": [
+                {"name": name, "commits": state.facts.commits, "committed_ms": state.facts.committed_ms}
+                for name, state in writers[:WRITERS_REPORTED_MAX]
+            ],
+        }
+
+    # Staging.
+
+    def open(self, key: AttemptKey) -> Opened:
+        """See :meth:`StagingCore.open`; also refused while the cluster takes no producers."""
+        self._engine.admission.check_producer()
+        return self.core.open(key, self._clock())
+
+    def marks(self, writer: str) -> list[tuple[str, int, SourceMark]]:
+        """How far the writer has published, by origin and incarnation."""
+        state = self.core.writers.get(writer)
+        return [] if state is None else [(*origin, mark) for origin, mark in state.marks.items()]
+
+    async def partitions(self, names: Sequence[str]) -> dict[str, int]:
+        """By name as given, how many partitions a topic has that is about to be written to; 0 for none.
+
+        Raises :class:`TopicNotFound` for one that is not there and may not be made, :class:`InvalidTopicName`.
+        """
+        found = {}
+        for name in names:
+            parsed = parse_topic(name)
+            found[name] = await self._engine.partitions_for_use(name)
+            policies = self._engine.catalog.policies_of(parsed.full_namespace)
+            if not found[name] and self._engine.find(name) is None and not policies.auto_topic_creation:
+                raise TopicNotFound(
+                    f"cluster {self._engine.cluster!r} has no topic {str(parsed)!r}, and its namespace does not make "
+                    "topics by their use (auto_topic_creation): create it first"
+                )
+        return found
+
+    async def append(self, key: AttemptKey, at: int, body: bytes) -> int:
+        """Stage the frames of ``body`` at offset ``at``; returns the attempt's size.
+
+        Raises what :meth:`StagingCore.begin_append` does, and what is wrong with the frames.
+        """
+        if self._body_bytes + len(body) > REQUESTS_BYTES_MAX:
+            raise TooBusy(f"{self._body_bytes} bytes of tasks are being written: try again later")
+        self._body_bytes += len(body)
+        try:
+            for name, entry_bytes in (await asyncio.to_thread(_check_frames, body)).items():
+                self._check_topic(name, entry_bytes)
+            if not self.core.begin_append(key, at, len(body), self._clock()):
+                return at + len(body)
+            try:
+                await _to_the_end(asyncio.to_thread(self.files.append, key, at, body))
+            except OSError as error:
+                raise StoreFull(f"{self.files.path}: nothing more can be staged: {error.strerror}") from None
+            finally:
+                self.core.end_append(key, self.files.size(key))
+                self.counters.staged_bytes += len(body)
+        finally:
+            self._body_bytes -= len(body)
+        return at + len(body)
+
+    def _check_topic(self, name: str, entry_bytes_max: int) -> None:
+        """Raises if entries as large as that could not be published to a topic."""
+        if (full_name := str(parse_topic(name))) != name:
+            raise NotAllowedError(f"staged frames name topics in full: {full_name}, not {name}")
+        if self._engine.partitions(name):
+            raise NotAllowedError(f"{name} is partitioned: frames are for one of its partitions")
+        topic = self._engine.find(name)
+        limit = None if topic is None else topic.policies.max_message_bytes
+        if limit is not None and entry_bytes_max > limit:
+            raise MessageTooLarge(
+                f"entry of {entry_bytes_max} bytes is over the limit of {name}, {limit} bytes (max_message_bytes): let "
+                "batches be smaller (batch_bytes)"
+            )
+
+    async def seal(self, key: AttemptKey, size_bytes: int) -> None:
+        """Make an attempt durable, that has ``size_bytes``. Raises :class:`StagedMissing`, :class:`BlockCorrupt`."""
+        if size_bytes:
+            verify = self.core.to_be_verified(key, size_bytes)
+            await asyncio.to_thread(self.files.seal, key, verify=verify)
+            self.core.sealed(key, size_bytes, self._clock())
+
+    async def abort(self, key: EpochKey, attempts: Sequence[str] | None = None) -> int:
+        """Drop what is staged for an epoch and not decided; returns how many attempts that were."""
+        dropped = self.core.abort(key, attempts)
+        self.counters.aborted_attempts += len(dropped)
+        await asyncio.to_thread(self.files.drop, dropped)
+        return len(dropped)
+
+    # Committing.
+
+    async def commit(self, request: CommitRequest, topics: Sequence[str], wait_seconds: float) -> Outcome | None:
+        """Publish what was staged; ``topics`` are all that it has messages for. None if it lasts longer than that.
+
+        It then goes on in the background; ask again. Raises what :meth:`StagingCore.decide` does, and, before anything
+        is decided, why a topic or the store would not take it.
+        """
+        key = request.key
+        if key not in self._publishing:
+            state = self.core.writers.get(key.writer)
+            if state is None or not (state.is_done(key) or state.pending):
+                await self._check_takes(request, topics)
+            commit = self.core.decide(request, self._clock())
+            if commit is None:
+                self.counters.repeated += 1
+                return Outcome(repeated=True)
+            if key not in self._publishing:  # the core knows it from here on, so whoever asks again joins
+                self._publish_in_background(commit)
+        done, _ = await asyncio.wait({self._publishing[key]}, timeout=wait_seconds)
+        return next(iter(done)).result() if done else None
+
+    async def _check_takes(self, request: CommitRequest, topics: Sequence[str]) -> None:
+        size = sum(receipt.bytes for receipt in request.receipts)
+        self._engine.admission.check_producer()
+        if not self._engine.store.has_room(size):
+            raise StoreFull(
+                f"the commit has {size} bytes, and the store's limit is {self._engine.store.size_max} (store.size_max)"
+            )
+        for name in topics:
+            topic = await self._engine.topic(name)
+            topic.check_takes()
+
+    def _publish_in_background(self, commit: PendingCommit) -> None:
+        task = asyncio.get_running_loop().create_task(self._publish(commit), name="publishing of a commit")
+        self._publishing[commit.key] = task
+        task.add_done_callback(lambda task: self._published(commit.key, task))
+
+    def _published(self, key: EpochKey, task: asyncio.Task[Outcome]) -> None:
+        del self._publishing[key]
+        self.obstacles.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("commit not published", writer=key.writer, run=key.run, epoch=key.epoch, reason=str(error))
+
+    async def _publish(self, commit: PendingCommit) -> Outcome:
+        key = commit.key
+        if key not in self._decided:
+            await _to_the_end(self._make_durable(commit))
+        outcome = Outcome(entries=commit.entries, messages=commit.messages, bytes=commit.bytes)
+        while True:
+            progress = self.core.writers[key.writer].progress
+            step = await asyncio.to_thread(self.files.read_step, commit, progress)
+            if await self._publish_step(commit, step, outcome):
+                break
+        self.counters.commits += 1
+        self.counters.messages += commit.messages
+        self.counters.bytes += commit.bytes
+        return outcome
+
+    async def _make_durable(self, commit: PendingCommit) -> None:
+        try:
+            await self._engine.writer.put_many(rows.rows_of_decision(commit))
+        except EngineError:
+            self.core.undecided(commit.key)
+            raise
+        self._decided.add(commit.key)
+
+    async def _publish_step(self, commit: PendingCommit, step: Step, outcome: Outcome) -> bool:
+        """Publish one step, however often that must be tried. Whether it was the last."""
+        async for attempt in AsyncRetrying(
+            stop=stop_never,  # the decision stands: only a restart of the worker is another way to go on
+            wait=wait_exponential(multiplier=0.05, max=RETRY_SECONDS_MAX),
+            retry=retry_if_exception_type(EngineError),
+            before_sleep=lambda state: self._note_obstacle(commit.key, state),
+        ):
+            with attempt:
+                topics = [self._engine.find(run.topic) for run in step.runs]
+                for topic, run in zip(topics, step.runs, strict=True):
+                    if topic is not None:
+                        await topic.admit(sum(map(len, run.entries)))
+                await _to_the_end(self._append_step(commit, step, topics, outcome))
+        self.obstacles.pop(commit.key, None)
+        return step.last
+
+    async def _append_step(
+        self, commit: PendingCommit, step: Step, topics: Sequence[Topic | None], outcome: Outcome
+    ) -> None:
+        """Not to be cancelled in the middle: what is durable must be known to the core."""
+        parts = []
+        for topic, run in zip(topics, step.runs, strict=True):
+            if topic is None or topic.deleted is not None:
+                outcome.dropped_topics.add(run.topic)
+            else:
+                numbered = await asyncio.to_thread(_numbered, run) if topic.policies.deduplication else None
+                parts.append((run.topic, StagedPart(topic.tail, run.entries, run.batch_sizes, numbered)))
+        key = commit.key
+        if step.last:
+            finished = self.core.last_step(key, self._clock())
+            writes = rows.rows_of_last_step(finished)
+        else:
+            finished = None
+            writes = rows.rows_of_step(key.writer, step.progress)
+        places = await self._engine.writer.publish_staged([part for _, part in parts], writes)
+        for (name, _), place in zip(parts, places, strict=True):
+            if place is None:
+                outcome.dropped_topics.add(name)
+            elif name in outcome.topics or len(outcome.topics) < TOPICS_REPORTED_MAX:
+                outcome.topics[name] = (outcome.topics.get(name, place)[0], place[1])
+        if finished is None:
+            self.core.moved(key, step.progress)
+        else:
+            dropped = self.core.finish(finished)
+            self._decided.discard(key)
+            await asyncio.to_thread(self.files.drop, dropped)
+
+    def _note_obstacle(self, key: EpochKey, state: RetryCallState) -> None:
+        error = None if state.outcome is None else state.outcome.exception()
+        if key not in self.obstacles:
+            log.warning("commit waits", writer=key.writer, run=key.run, epoch=key.epoch, reason=str(error))
+        self.obstacles[key] = str(error)
+
+    # Upkeep.
+
+    async def sweep(self) -> None:
+        """Drop what nobody comes back for."""
+        attempts, writers = self.core.sweep(self._clock())
+        self.counters.swept_attempts += len(attempts)
+        await asyncio.to_thread(self.files.drop, attempts)
+        for writer in writers:
+            await self._engine.writer.put_many([rows.row_of_facts(writer)], cleared=rows.prefixes_of(writer))
+
+    async def _sweep_now_and_then(self) -> None:
+        while True:
+            with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
+                await self.sweep()
+            await asyncio.sleep(SWEEP_SECONDS)
+
+
+def _check_frames(body: bytes) -> dict[str, int]:
+    """The size of the largest entry of each topic; raises for a frame that could not be published."""
+    largest: dict[str, int] = {}
+    for run in decode_frames(body):
+        checked = check_entries(run.entries, TopicPolicies())
+        if list(checked.batch_sizes) != list(run.batch_sizes):
+            raise EntryCorrupt(f"a staged frame for {run.topic} says other batch sizes than its entries do")
+        largest[run.topic] = max(largest.get(run.topic, 0), *map(len, run.entries))
+    return largest
+
+
+def _numbered(run: StagedRun) -> list[Numbered]:
+    """What deduplication notes of each entry."""
+    numbered: list[Numbered] = []
+    for first in range(0, len(run.entries), PUBLISH_ENTRIES_MAX):
+        entries = run.entries[first : first + PUBLISH_ENTRIES_MAX]
+        numbered += check_entries(entries, TopicPolicies(deduplication=True)).numbered or ()
+    return numbered
+
+
+async def _to_the_end(work: Any) -> Any:
+    """Await ``work`` to its end, also when whoever waits is cancelled meanwhile; then raise that."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
