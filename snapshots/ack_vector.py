@@ -148,6 +148,22 @@ def without(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
     return left
 
 
+def within(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
+    """What of ``ranges`` lies in one of ``holes``; both ascend and are disjoint."""
+    found: list[Range] = []
+    left, wanted = iter(ranges), iter(holes)
+    each, hole = next(left, None), next(wanted, None)
+    while each is not None and hole is not None:
+        after, upto = max(each[0], hole[0]), min(each[1], hole[1])
+        if after < upto:
+            found.append((after, upto))
+        if each[1] < hole[1]:
+            each = next(left, None)
+        else:
+            hole = next(wanted, None)
+    return found
+
+
 def union(vectors: Iterable[AckVector]) -> AckVector:
     """All of them merged; they stay as they are."""
     result = AckVector()

@@ -9,7 +9,8 @@ It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks
 3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
 4. When messages come, what waits is placed again, before a consumer gets them.
 5. What is said of messages that were trimmed here before the generation began means nothing here, but others may have
-   them. It is kept, and told on as it came.
+   them. It is kept, and told on as it came. So is, where it is to be told on at all, what is said of messages that a
+   link left out.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class ExactState:
         untold = subscription.cursor.take_untold()
         if whole or untold.whole:
             return self.whole(subscription), True
-        delta = self.acks.delta_of(untold, subscription.cursor.state)
+        delta, later = self.acks.delta_of(untold, subscription.cursor.state)
+        subscription.cursor.tell_later(later)
         if untold.heard:
             delta.merge(self.pending.heard(subscription.name, subscription.cursor.generation))
         return delta, False
@@ -119,6 +121,8 @@ class ExactState:
         claims = union([vector, waiting]) if waiting else vector
         placed = self.acks.place(claims, cursor.mark_delete)
         news = self.acks.up_to(claims, cursor.state.unclaimed or {})
+        if relay:
+            news.merge(self.acks.of_missing(claims))
         hearing = union([heard, news]) if news else heard
         is_news = hearing != heard
         if waiting or placed.rest or is_news:

@@ -10,15 +10,16 @@ Out of the cursor:
    may have it.
 2. Of another origin so as well, as it may be that one which was restored: ledger by ledger up to the last entry that is
    or was here. The last range ends at the last entry that lies at or below the mark-delete position. Ranges that a
-   link left out are taken away: nobody here has seen those messages. So is, of any origin, what was trimmed when the
-   generation began here: it counts as consumed in this cluster only, which cannot deliver it.
+   link left out are taken away: nobody here has seen those messages. So are batches of which it left out a part: of
+   those the messages that are here are claimed (:mod:`replicator.sync.partly_told`). So is, of any origin, what was
+   trimmed when the generation began here: it counts as consumed in this cluster only, which cannot deliver it.
 3. Positions beyond, and parts of batches, are translated by the extents.
 
 Into the cursor:
 
 4. A range of our own names the entries of it that are not copies; positions that are copies are passed over.
 5. What is claimed of another origin beyond what is here of it is handed back, to be placed when it has come. What is
-   not here below that never comes: it was left out, or trimmed.
+   not here below that never comes: it was left out, or trimmed. It is accepted, and means nothing here.
 6. A claim about an incarnation that is not the one here says nothing: an older one is gone, a newer one is kept.
 
 Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be to be told.
@@ -35,6 +36,7 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import CursorState
 from replicator.engine.subscriptions.untold import Untold
+from replicator.sync.partly_told import of_missing, tell_around, tell_parts, without_absent
 from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without
 from snapshots.extents import ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -122,8 +124,24 @@ class TopicAcks:
         for origin, upto in (state.unclaimed or {}).items():
             if (unclaimed := vector.origins.get(origin)) is not None:
                 unclaimed.ranges = without(unclaimed.ranges, [(BEFORE_ALL, upto)])
-        self._add(vector, state.individually_deleted, state.batch_acks)
+        positions = state.individually_deleted
+        batches: Mapping[Position, BitMap] = state.batch_acks
+        if (parts := self._log.parts) is not None:
+            for origin, partly in parts.origins.items():
+                if origin in vector.origins:
+                    tell_around(vector.origins[origin], partly)
+            consumed = parts.local.copy()
+            consumed.discard_after(state.mark_delete)
+            consumed.update(positions)
+            positions, batches, _ = tell_parts(parts, consumed, self._seen(state, batches))
+        self._add(vector, positions, batches)
         return vector
+
+    def _seen(self, state: CursorState, batches: Mapping[Position, BitMap]) -> Mapping[Position, BitMap]:
+        """``batches``, as far as somebody may have acknowledged those messages. To who reads compacted, what a batch
+        lacks is compacted away, and so acknowledged."""
+        parts = self._log.parts
+        return without_absent(parts, batches) if parts is not None and state.read_compacted else batches
 
     def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
         """By origin, the position up to which all of it that was here is trimmed; see :attr:`CursorState.unclaimed`."""
@@ -133,14 +151,17 @@ class TopicAcks:
         others = ((origin, each) for origin, each in origins.items() if origin != self._cluster)
         return {self._cluster: trimmed, **{origin: self._reached(origin, each, trimmed) for origin, each in others}}
 
-    def delta_of(self, untold: Untold, state: CursorState) -> AckVector:
-        """What is untold, with the indexes that the cursor has of its batches."""
+    def delta_of(self, untold: Untold, state: CursorState) -> tuple[AckVector, PositionSet]:
+        """What is untold, with the indexes that the cursor has of its batches; and what is too much for now."""
         vector = AckVector()
         batches = {
             position: indexes for position in untold.batches if (indexes := state.batch_acks.get(position)) is not None
         }
-        self._add(vector, untold.positions, batches)
-        return AckVector({origin: acks for origin, acks in vector.origins.items() if acks})
+        positions, told, later = untold.positions, self._seen(state, batches), PositionSet()
+        if self._log.parts is not None:
+            positions, told, later = tell_parts(self._log.parts, positions, told)
+        self._add(vector, positions, told)
+        return AckVector({origin: acks for origin, acks in vector.origins.items() if acks}), later
 
     def _own_ranges(self, upto: Position) -> list[Range]:
         trimmed = min(upto, self._log.trimmed)
@@ -241,6 +262,18 @@ class TopicAcks:
             below.discard_above(end)
             if below:
                 found.origins[origin] = below
+        return found
+
+    def of_missing(self, vector: AckVector) -> AckVector:
+        """What a vector says of messages that links left out here, in the incarnations that are known here."""
+        found = AckVector()
+        for origin, acks in vector.origins.items():
+            partly = PositionSet() if self._log.parts is None else self._log.parts.origins.get(origin, PositionSet())
+            holes = [] if origin == self._cluster else self._left_out(origin)
+            if (holes or partly) and acks.incarnation == self._incarnation_of(origin):
+                missing = of_missing(acks, holes, partly)
+                if missing:
+                    found.origins[origin] = missing
         return found
 
     def _incarnation_of(self, origin: str) -> int | None:

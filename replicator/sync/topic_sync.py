@@ -273,7 +273,16 @@ class TopicSync:
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
         """See :class:`~snapshots.telling.AckSource`."""
         subscription = self._topic.subscriptions.get(name)
-        return (AckVector(), False) if subscription is None else self._exact.take(subscription, whole=whole)
+        if subscription is None:
+            return AckVector(), False
+        taken = self._exact.take(subscription, whole=whole)
+        if subscription.cursor.state.untold:  # there was too much for one update
+            self._loop.call_soon(self._tell_more, subscription)
+        return taken
+
+    def _tell_more(self, subscription: Subscription) -> None:
+        if not self._stopped and self._topic.subscriptions.get(subscription.name) is subscription:
+            self.on_acknowledged(subscription)
 
     def describe(self, name: str) -> Description:
         subscription = self._topic.subscriptions.get(name)
@@ -337,7 +346,8 @@ class TopicSync:
         """
         cluster = self._sync.engine.cluster
         lost = cluster in answer.vector and not self._holds(cluster, answer.vector[cluster])
-        return lost or any(self._topic.left_out(origin) for origin in answer.vector)
+        topic = self._topic
+        return lost or any(topic.left_out(origin) or topic.partly_left_out(origin) for origin in answer.vector)
 
     def _log_state(self) -> LogState:
         topic = self._topic

@@ -3,8 +3,9 @@ an order of its own, and what a cursor in one of them says to the other (invaria
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,17 +13,20 @@ from pyroaring import BitMap
 
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.parts import PartlyHere
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
 from replicator.engine.subscriptions.untold import Untold
+from replicator.sync import partly_told
 from replicator.sync.topic_acks import TopicAcks
-from snapshots.ack_vector import AckVector
+from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 INCARNATIONS = {"a": 11, "b": 22, "c": 33}
 BATCH = 3
 """Messages in each entry."""
+ALL = set(range(BATCH))
 Identity = tuple[str, Position]
 
 
@@ -37,6 +41,8 @@ class Log:
     holes: dict[str, list[Hole]] = field(default_factory=dict)
     never_here: set[Identity] = field(default_factory=set)
     """What a link left out."""
+    absent: dict[Identity, set[int]] = field(default_factory=dict)
+    """What a link left out of batches that it brought."""
     next: Position = field(default_factory=lambda: Position(1, 0))
 
     def __post_init__(self) -> None:
@@ -49,7 +55,9 @@ class Log:
             dict,
         )
 
-    def append(self, origin: str, at: Position | None, *, marker: bool) -> Position:
+    def append(
+        self, origin: str, at: Position | None, *, marker: bool, absent: Collection[int] = frozenset()
+    ) -> Position:
         """``at`` is where the entry is at its origin; None for one of our own."""
         here = self.next
         self.next = Position(here.ledger, here.entry + 1)
@@ -60,7 +68,18 @@ class Log:
         self.high_water[origin] = HighWater(INCARNATIONS[origin], at)
         if not marker:
             self.place[origin, at] = here
+        if absent:
+            self.absent[origin, at] = set(absent)
+            if self.shape.parts is None:
+                self.shape.parts = PartlyHere(lambda position: BitMap(self.absent[self.at(position)]), lambda _: BATCH)
+            self.shape.parts.add(here, origin, at)
         return at
+
+    def at(self, position: Position) -> Identity:
+        return next(identity for identity, place in self.place.items() if place == position)
+
+    def is_here(self, identity: Identity, index: int) -> bool:
+        return identity in self.place and index not in self.absent.get(identity, ())
 
     def new_ledger(self) -> None:
         self.next = Position(self.next.ledger + 1, 0)
@@ -95,23 +114,32 @@ def two_logs(draw: st.DrawFn) -> tuple[Log, Log]:
             at, marker = originated[source][reached[link]]
             reached[link] += 1
             logs[to].holes.setdefault(source, []).append((after, Position(at.ledger, at.entry - 1)))
-        logs[to].append(source, at, marker=marker)
+        lacks = st.sets(st.integers(0, BATCH - 1), max_size=BATCH - 1)
+        logs[to].append(source, at, marker=marker, absent=set() if marker else draw(lacks))
     return logs["a"], logs["b"]
 
 
 @st.composite
 def consumed_in(draw: st.DrawFn, log: Log) -> tuple[Cursor, set[Identity], dict[Identity, set[int]]]:
-    """A cursor, the entries that it consumed, and the messages of others."""
+    """A cursor, the entries that it consumed, and the messages of others. Of a batch that is here in part that is at
+    most what is here."""
     cursor = Cursor(log.shape, CursorState())
     whole, parts = set[Identity](), dict[Identity, set[int]]()
     for identity, position in list(log.messages()):
+        absent = log.absent.get(identity, set[int]())
         kind = draw(st.sampled_from(["whole", "whole", "part", "not"]))
         if kind == "whole":
             cursor.acknowledge(position, None, BATCH)
-            whole.add(identity)
+            if absent:
+                parts[identity] = ALL - absent
+            else:
+                whole.add(identity)
         elif kind == "part":
-            parts[identity] = draw(st.sets(st.integers(0, BATCH - 1), min_size=1, max_size=BATCH - 1))
-            cursor.acknowledge(position, parts[identity], BATCH)
+            acked = draw(st.sets(st.integers(0, BATCH - 1), min_size=1, max_size=BATCH - 1))
+            consumed = cursor.acknowledge(position, acked, BATCH)
+            assert consumed == (acked | absent == ALL), "it is consumed when all that is here of it is"
+            if acked - absent:
+                parts[identity] = acked - absent
     return cursor, whole, parts
 
 
@@ -140,7 +168,7 @@ def test_invariant_5_nothing_is_placed_that_was_not_consumed_and_all_that_was(
     placed = there.acks.place(vector, BEFORE_ALL)
     of = {position: identity for identity, position in there.messages()}
     claimed = {of[position] for position in placed.positions if position in of}
-    assert claimed == {identity for identity in whole if identity in there.place}
+    assert claimed == {identity for identity in whole if identity in there.place}, "what is here in part is not whole"
     assert {of[position]: set(indexes) for position, indexes in placed.batches.items()} == {
         identity: indexes for identity, indexes in parts.items() if identity in there.place
     }
@@ -158,7 +186,8 @@ def test_a_change_says_only_what_was_noted(logs: tuple[Log, Log], data: st.DataO
     untold = Untold(
         PositionSet(here.place[identity] for identity in whole), {here.place[identity]: None for identity in parts}
     )
-    vector = here.acks.delta_of(untold, cursor.state)
+    vector, later = here.acks.delta_of(untold, cursor.state)
+    assert not later
     for origin, position in here.place:
         acks = vector.origins.get(origin)
         assert (acks is not None and acks.covers(position)) == ((origin, position) in whole)
@@ -179,9 +208,63 @@ def test_two_clusters_that_consumed_the_same_of_what_both_have_agree_on_what_is_
     left, left_there = (
         log.acks.unconsumed(each.state, log.high_water) for log, each in ((here, cursor), (there, other))
     )
-    for origin, position in here.place.keys() & there.place.keys():
+    for identity in here.place.keys() & there.place.keys():
+        if identity in here.absent or identity in there.absent:
+            for index in ALL:
+                if here.is_here(identity, index) and there.is_here(identity, index):
+                    assert _consumed(here, cursor, identity, index) == _consumed(there, other, identity, index)
+            continue
+        origin, position = identity
         assert left.origins[origin].covers(position) == left_there.origins[origin].covers(position)
         assert left.origins[origin].batches.get(position) == left_there.origins[origin].batches.get(position)
+
+
+@given(two_logs(), st.data())
+def test_what_others_say_of_messages_that_were_left_out_means_nothing_here_and_can_be_told_on(
+    logs: tuple[Log, Log], data: st.DataObject
+) -> None:
+    log, _ = logs
+    said = AckVector({origin: OriginAcks(INCARNATIONS[origin]) for origin in log.high_water})
+    of_links = [identity for identity in [*log.never_here, *log.absent] if not _comes_later(identity, log)]
+    for identity in [*log.place, *of_links]:
+        origin, at = identity
+        kind = data.draw(st.sampled_from(["range", "whole", "part", "not"]))
+        if kind == "range":
+            said.origins[origin].merge(OriginAcks(INCARNATIONS[origin], [(Position(at.ledger, at.entry - 1), at)]))
+        elif kind == "whole":
+            said.origins[origin].positions.add(at)
+        elif kind == "part":
+            said.origins[origin].batches[at] = BitMap([0])
+    heard = log.acks.of_missing(said)
+    for identity in of_links:
+        origin, at = identity
+        kept = heard.origins.get(origin, OriginAcks(0))
+        assert kept.covers(at) == said.origins[origin].covers(at)
+        if not kept.covers(at):
+            assert kept.batches.get(at) == said.origins[origin].batches.get(at)
+    for origin, at in log.place.keys() - log.absent.keys():
+        assert origin not in heard.origins or not heard.origins[origin].covers(at), "what is here is not kept twice"
+    placed = log.acks.place(said, BEFORE_ALL)
+    assert not any(placed.rest.origins[o].covers(at) for o, at in of_links if o in placed.rest.origins), "never comes"
+
+
+@given(two_logs(), st.data())
+def test_what_is_too_much_to_be_told_at_once_is_told_later(logs: tuple[Log, Log], data: st.DataObject) -> None:
+    log, _ = logs
+    cursor, whole, parts = data.draw(consumed_in(log))
+    untold = Untold(PositionSet(position for _, position in log.messages() if cursor.is_consumed(position)))
+    told = AckVector()
+    with patch.object(partly_told, "PARTS_TOLD_MAX", 1):
+        while untold:
+            vector, later = log.acks.delta_of(untold, cursor.state)
+            assert len(later) < max(len(untold.positions), 1)
+            told.merge(vector)
+            untold = Untold(later)
+    for identity, position in log.messages():
+        if cursor.is_consumed(position):
+            acks = told.origins[identity[0]]
+            assert acks.covers(identity[1]) == (identity in whole)
+            assert set(acks.batches.get(identity[1], ())) == parts.get(identity, set())
 
 
 @given(two_logs())
@@ -219,6 +302,11 @@ def test_indexes_of_a_batch_travel_as_they_are() -> None:
     cursor.acknowledge(at, [0, 2], BATCH)
     placed = there.acks.place(here.acks.vector_of(cursor.state, here.high_water), BEFORE_ALL)
     assert placed.batches == {Position(1, 1): BitMap([0, 2])}
+
+
+def _consumed(log: Log, cursor: Cursor, identity: Identity, index: int) -> bool:
+    position = log.place[identity]
+    return cursor.is_consumed(position) or index in (cursor.acked_indexes(position) or ())
 
 
 def _comes_later(identity: Identity, log: Log) -> bool:

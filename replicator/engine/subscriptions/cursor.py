@@ -314,6 +314,11 @@ class Cursor:
                 untold.note(position)
         return untold
 
+    def tell_later(self, positions: PositionSet) -> None:
+        """Those of what was taken that could not be told yet."""
+        if positions and (untold := self._telling()) is not None:
+            untold.note_set(positions)
+
     def told(self) -> bool:
         """What was taken is known to be told for good. Returns whether that is all there is to tell."""
         if not self._state.untold:
