@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from replicator.topology_fields import (
     EMBEDDED,
+    SPARK,
     Cluster,
     PipelineSettings,
     PolicySettings,
@@ -23,6 +24,7 @@ from replicator.topology_values import PROBLEMS_SHOWN_MAX, Topology, TopologyErr
 __all__ = [
     "EMBEDDED",
     "PROBLEMS_SHOWN_MAX",
+    "SPARK",
     "TOPOLOGY_FILE_BYTES_MAX",
     "Cluster",
     "Link",

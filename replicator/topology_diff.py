@@ -37,7 +37,11 @@ DIGEST_CHARS: Final = 32
 _DEFAULT: Final = "default"
 _TAKEN_UNDER_WAY: Final = frozenset(
     {
+        ("pipeline", "engine"),
         ("pipeline", "master"),
+        ("pipeline", "driver"),
+        ("pipeline", "batch"),
+        ("pipeline", "conf"),
         ("sync", "snapshot_interval_ms"),
         ("sync", "snapshot_timeout_ms"),
         ("sync", "update_interval_ms"),
@@ -145,8 +149,9 @@ def digest(topology: Topology) -> str:
     Data directories are left out: relative ones are elsewhere on every machine. Passwords are left out: it is shown.
     Defaults are left out, so that workers of different versions agree about a file that uses nothing new.
     """
+    shown = masked(topology)
     said: dict[str, Any] = {
-        section: getattr(topology, section).model_dump(mode="json", exclude_defaults=True)
+        section: getattr(shown, section).model_dump(mode="json", exclude_defaults=True)
         for section in _section_names(topology)
     }
     said["clusters"] = {
@@ -181,7 +186,8 @@ def portable_text(topology: Topology) -> str:
 def masked(topology: Topology) -> Topology:
     """The same without passwords."""
     clusters = (cluster.model_copy(update={"database": cluster.database_masked}) for cluster in topology.clusters)
-    return replace(topology, clusters=tuple(clusters))
+    pipeline = topology.pipeline.model_copy(update={"conf": topology.pipeline.conf_masked})
+    return replace(topology, clusters=tuple(clusters), pipeline=pipeline)
 
 
 # Clusters.
@@ -271,6 +277,8 @@ def _sections(before: Topology, after: Topology) -> Iterator[Change]:
     for section in _section_names(after):
         old, new = getattr(before, section).model_dump(), getattr(after, section).model_dump()
         for field, was, now in _fields(old, new):
+            if field == "conf":
+                was, now = before.pipeline.conf_masked, after.pipeline.conf_masked
             restarts = frozenset() if (section, field) in _TAKEN_UNDER_WAY else everyone
             if field == "size_max":
                 was, now = format_size(was), format_size(now)

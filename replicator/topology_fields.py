@@ -32,6 +32,13 @@ STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
 """LMDB maps the store into the address space, of which a process has 128 TiB on the common machines."""
 
 EMBEDDED: Final = "embedded"
+"""A database of the worker's own; and copying by the worker itself."""
+SPARK: Final = "spark"
+ENGINES: Final = (SPARK, EMBEDDED)
+DRIVERS: Final = ("worker", "external")
+BATCH_SECONDS_MAX: Final = 60
+"""A micro-batch that takes longer holds back what Spark is told of it for as long."""
+CONF_MAX: Final = 200
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\]")
@@ -52,6 +59,8 @@ _DURATION = re.compile(rf"(\d{{1,12}})\s*({'|'.join(_DURATION_UNITS)})")
 UNLIMITED: Final = "unlimited"
 """Takes a limit away that has a default, or that all clusters have."""
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d{0,3})\])?|yarn|(spark|k8s)://\S+")
+_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
+"""Names of settings whose values are not shown; as Spark itself has it."""
 _ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})
 
 
@@ -223,12 +232,34 @@ def _check_master(text: str) -> str:
     return text
 
 
-def _check_engine(text: str) -> str:
-    if text == "spark":
-        raise ValueError("`spark` copies come in a later version; use `embedded` (verify uses Spark all the same)")
-    if text != "embedded":
-        raise ValueError(f"{text[:40]!r} is not an engine; use `embedded`")
-    return text
+def choice(words: tuple[str, ...]) -> BeforeValidator:
+    """One of ``words``."""
+
+    def check(value: object) -> object:
+        if value not in words:
+            shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
+            raise ValueError(f"{shown} {', '.join(words)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _check_batch(value: object) -> object:
+    seconds = parse_duration(value)
+    if type(seconds) is not int or not 1 <= seconds <= BATCH_SECONDS_MAX:
+        raise ValueError(f"must be a duration from 1s to {BATCH_SECONDS_MAX}s")
+    return seconds
+
+
+def _check_conf(value: object) -> object:
+    if not isinstance(value, Mapping) or len(value) > CONF_MAX:
+        raise ValueError(f"must be a mapping of at most {CONF_MAX} settings of Spark, as spark.executor.memory: 2g")
+    for key, setting in value.items():
+        if not (isinstance(key, str) and key.startswith("spark.") and len(key) <= 200):
+            raise ValueError(f"{str(key)[:80]!r} is not a setting of Spark; their names begin with spark.")
+        if not isinstance(setting, str):
+            raise ValueError(f"the value of {key} must be text; put it in quotes")  # noqa: TRY004 - for pydantic
+    return dict(value)
 
 
 class Section(BaseModel):
@@ -377,10 +408,21 @@ class Cluster(Section):
 
 
 class PipelineSettings(Section):
-    """What copies, and which Spark ``verify`` runs on."""
+    """What copies, and which Spark the pipeline runs on."""
 
-    engine: Annotated[Literal["embedded"], BeforeValidator(_check_engine)] = "embedded"
+    engine: Annotated[str, choice(ENGINES)] = EMBEDDED
+    """Of the links that do not say another."""
     master: Annotated[str, AfterValidator(_check_master)] = "local[2]"
+    driver: Annotated[str, choice(DRIVERS)] = "worker"
+    """Who starts the process that carries: each worker its own, or the operator elsewhere."""
+    batch: Annotated[int, BeforeValidator(_check_batch)] = 2
+    """Seconds that a micro-batch of live copy lasts at most."""
+    conf: Annotated[dict[str, str], BeforeValidator(_check_conf)] = Field(default={}, repr=False)
+    """Settings of Spark; show them through :attr:`conf_masked`."""
+
+    @property
+    def conf_masked(self) -> dict[str, str]:
+        return {key: "***" if _SECRET.search(key) else value for key, value in self.conf.items()}
 
 
 class SyncSettings(Section):

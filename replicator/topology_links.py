@@ -20,9 +20,11 @@ from replicator.engine.topics.partitions import base_name
 from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
 from replicator.topology_fields import (
     DURATION_KIND,
+    ENGINES,
     SIZE_KIND,
     Flag,
     Section,
+    choice,
     format_duration,
     format_size,
     limit,
@@ -68,6 +70,8 @@ class Link:
     """How old the oldest message may be that the link keeps from retention; None for no limit."""
     on_hold_exceeded: str = "hold"
     """What happens past these limits: one of :data:`HOLD_POLICIES`."""
+    engine: str = ""
+    """What copies: one of :data:`ENGINES`; empty for what ``pipeline.engine`` says."""
 
     @property
     def reverse(self) -> Link:
@@ -112,6 +116,7 @@ class Link:
             "compression": None if self.compression == "none" else self.compression,
             "on_gap": None if self.on_gap == "stop" else self.on_gap,
             "hold": {key: value for key, value in hold.items() if value is not None},
+            "engine": self.engine,
         }
         return {key: value for key, value in written.items() if value}
 
@@ -177,16 +182,6 @@ def _check_rate(value: object) -> object:
     return value
 
 
-def _choice(words: tuple[str, ...]) -> BeforeValidator:
-    def check(value: object) -> object:
-        if value not in words:
-            shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
-            raise ValueError(f"{shown} {', '.join(words)}")
-        return value
-
-    return BeforeValidator(check)
-
-
 _Patterns = Annotated[tuple[Annotated[str, AfterValidator(_check_pattern)], ...], BeforeValidator(_check_patterns)]
 _Size = Annotated[int | None, limit(SIZE_KIND, parse_size)]
 
@@ -196,7 +191,7 @@ class HoldSettings(Section):
 
     size: _Size = None
     age: Annotated[int | None, limit(DURATION_KIND, parse_duration)] = None
-    policy: Annotated[str, _choice(HOLD_POLICIES)] = "hold"
+    policy: Annotated[str, choice(HOLD_POLICIES)] = "hold"
 
 
 class LinkSettings(Section):
@@ -207,9 +202,10 @@ class LinkSettings(Section):
     topics: _Patterns = ()
     exclude: _Patterns = ()
     rate: Annotated[int | None, AfterValidator(_check_rate), limit(SIZE_KIND, parse_size)] = None
-    compression: Annotated[str, _choice(COMPRESSIONS)] = "none"
-    on_gap: Annotated[str, _choice(GAP_POLICIES)] = "stop"
+    compression: Annotated[str, choice(COMPRESSIONS)] = "none"
+    on_gap: Annotated[str, choice(GAP_POLICIES)] = "stop"
     hold: HoldSettings = HoldSettings()
+    engine: Annotated[str, choice(ENGINES)] = ""
 
     def link(self, source: str, destination: str) -> Link:
         """With these settings, from one cluster to another."""
@@ -226,6 +222,7 @@ class LinkSettings(Section):
             hold_bytes=self.hold.size,
             hold_seconds=self.hold.age,
             on_hold_exceeded=self.hold.policy,
+            engine=self.engine,
         )
 
 

@@ -83,6 +83,10 @@ class Topology:
         """Whether this link carries a topic of that full name, and no earlier one of the same two clusters does."""
         return link.carries(topic) and self.link_carrying(link.source, link.destination, topic) == link
 
+    def engine_of(self, link: Link) -> str:
+        """What copies over the link: ``spark`` or ``embedded``."""
+        return link.engine or self.pipeline.engine
+
     def origins_over(self, link: Link, topic: str | None = None) -> frozenset[str]:
         """The clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages reach its
         source on a way that does not lead through its destination. With ``topic``, over links that carry it."""

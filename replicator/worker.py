@@ -25,6 +25,7 @@ from replicator.api.data_plane import end_streams
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
+from replicator.api.pipeline import add_pipeline
 from replicator.api.staging import add_staging
 from replicator.database import Database, DatabaseUnavailable
 from replicator.engine.engine import Engine, EngineSettings
@@ -41,7 +42,7 @@ from replicator.links.link import Link
 from replicator.running_links import RunningLinks, incoming
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
-from replicator.topology import Cluster, Topology, TopologyError
+from replicator.topology import SPARK, Cluster, Topology, TopologyError
 from replicator.topology_diff import digest
 from replicator.topology_reload import NotRunning, TopologyReloader
 from snapshots.ack_vector import AckVector
@@ -234,6 +235,7 @@ class Worker:
         app = make_app(engine, self, self._sources, self._link_opened, self)
         add_failover(app, self._failover, from_json)
         add_ack_vectors(app, self._sync)
+        add_pipeline(app, self)
         self._staging = StagingService(engine)
         self._staging.start()
         add_staging(app, self._staging)
@@ -320,6 +322,19 @@ class Worker:
 
     def links(self) -> Sequence[Link]:
         return list(self._links or ())
+
+    def pipeline(self) -> dict[str, Any]:
+        """What a driver of the pipeline needs to know: the links of this worker that Spark carries for."""
+        topology = self._reloader.topology
+        settings = topology.pipeline
+        return {
+            "cluster": self._cluster.name,
+            "master": settings.master,
+            "batch_seconds": settings.batch,
+            "conf": settings.conf,
+            "driver": settings.driver,
+            "links": [link.planned() for link in self.links() if link.route.engine == SPARK],
+        }
 
     async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
         assert self._index is not None

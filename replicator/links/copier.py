@@ -175,6 +175,8 @@ class Copier:
         in flight."""
         assert not self._in_flight, f"{len(self._in_flight)} frames are in flight"
         assert 0 < lanes <= LANES_MAX
+        if only is self._only and lanes == len(self._lanes):
+            return
         before, self._lanes, self._only = self._lanes, [_Lane() for _ in range(lanes)], only
         for lane in before:
             for topic, position in lane.reached.items():
@@ -182,12 +184,11 @@ class Copier:
         for topic, state in self.topics.items():
             self._queue_if_behind(topic, state)
 
-    def next_read(
-        self, frame_bytes: int = 0, *, lane: int = 0, frame_bytes_max: int = FRAME_BYTES_TARGET
-    ) -> Read | None:
+    def next_read(self, frame_bytes: int = 0, *, lane: int = 0, frame_bytes_max: int | None = None) -> Read | None:
         """What to read next for a frame of ``lane`` that has ``frame_bytes`` already; None if there is nothing or no
         room."""
         dealt = self._lanes[lane]
+        frame_bytes_max = FRAME_BYTES_TARGET if frame_bytes_max is None else frame_bytes_max
         if not self.connected or dealt.in_flight_bytes >= self._window_bytes_max:
             return None
         while dealt.behind and frame_bytes < frame_bytes_max:

@@ -25,6 +25,10 @@ class LinkPaused(LinkError):
     """An operator paused the link."""
 
 
+class CarriageChanged(LinkError):
+    """Others carry the link's blocks from now on: connect again, for them."""
+
+
 class NotResolved(LinkError, EngineError):
     """There is no gap in that topic, or it cannot be ended in that way, or not now."""
 
@@ -37,3 +41,25 @@ class PeerRefused(LinkError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
+
+
+class PlanGone(LinkError, EngineError):
+    """That plan is not open any more, or never was: ask for another."""
+
+    status = 404
+
+
+class LinkTaken(LinkError, EngineError):
+    """Another backfill has the link."""
+
+    status = 409
+
+
+class BadReport(LinkError, EngineError):
+    """A carrier's report cannot be read; the message names the field."""
+
+
+class TooManyPolls(LinkError, EngineError):
+    """More requests wait for segments of one link than its lanes can have."""
+
+    status = 503

@@ -32,6 +32,14 @@ class LinkFigures:
     """Of frames, as compressed."""
     reconnects: int = 0
 
+    def add(self, blocks: int, entries: int, messages: int, size_bytes: int, wire_bytes: int) -> None:
+        """Others carried that much."""
+        self.blocks += blocks
+        self.entries += entries
+        self.messages += messages
+        self.bytes += size_bytes
+        self.wire_bytes += wire_bytes
+
 
 def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
     """The age of the oldest block that the destination has not confirmed, by the source's clock; 0 if it has all."""
@@ -58,6 +66,8 @@ def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str,
         "name": spec.name,
         "address": link.address,
         "forward": spec.forward,
+        "engine": link.route.engine,
+        "carrier": link.planner.carriers.holder,
         "origins": sorted(link.route.origins),
         "state": link.state,
         "detail": link.detail,

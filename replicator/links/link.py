@@ -1,8 +1,10 @@
 """A link: copies one cluster's blocks to another cluster, for as long as the worker runs.
 
 The shell around :class:`replicator.links.copier.Copier`. It belongs to the source's worker, reads its engine, and
-pushes. A destination that is away delays only this link (invariant 8); when it is back the link resumes by itself.
-Until the destination has confirmed what it was sent, the link holds the source's log back from retention.
+decides what is copied; carrying is done by that worker (:mod:`replicator.links.sending`) or by Spark
+(:mod:`replicator.links.planning`). A destination that is away delays only this link (invariant 8); when it is back the
+link resumes by itself. Until the destination has confirmed what it was sent, the link holds the source's log back from
+retention.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,42 +19,32 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import BlockCorrupt, EngineError
-from replicator.engine.log.arrow import Outgoing, encode_append
+from replicator.engine.errors import EngineError
+from replicator.engine.log.arrow import encode_append
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import parse_topic
-from replicator.engine.topics.partitions import base_name
-from replicator.links.copier import Read
-from replicator.links.errors import LinkError, LinkPaused, NotResolved, PeerRefused, PeerUnavailable
+from replicator.links.carriage import SETTLE_SECONDS, Carriage, Carrying
+from replicator.links.errors import CarriageChanged, LinkError, LinkPaused, NotResolved, PeerUnavailable
 from replicator.links.figures import LinkFigures, link_status
-from replicator.links.gaps import Gap
 from replicator.links.link_topics import LinkIndex, LinkTopics
 from replicator.links.partition_teller import PartitionTeller
+from replicator.links.planning import Planner
 from replicator.links.route import Route
-from replicator.links.token_bucket import TokenBucket
-from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Reply
+from replicator.links.sending import FrameSender
+from replicator.links.transport import HttpTransport
+from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
-from snapshots.position import BEFORE_ALL
+from snapshots.position import Position
 
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
-SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
 CANCEL_AGAIN_SECONDS: Final = 0.1
 
-SETTLE_SECONDS: Final = 5.0
-"""How long a topic stays halted after what halted it is over, such as an old copy that was deleted."""
 SETTLED_AT_ONCE: Final = 50
 """Topics asked for in one request; their names go into its address."""
 SAVE_SECONDS: Final = 2.0
 """How often it is noted how far the topics are."""
-
-_RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
-"""Refusals that are of the destination, not of a topic: nothing would be taken now. Others halt their topic."""
-_FOR_GOOD: Final = frozenset({BlockCorrupt.code})
-"""Refusals of a topic that do not heal. Others may, as when it is being deleted there, or when the destination has not
-read its new topology yet: it starts again once the destination was asked what it has."""
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +55,7 @@ class Link:
 
     ``index`` is told how far the topics are; ``on_lost_copy`` of a topic of which the destination has less than it had,
     whenever that is found out; ``on_state`` of the link's state when it changes: ``connecting``,
-    ``copying``, ``idle``, ``paused`` or ``failed``.
+    ``copying``, ``idle``, ``paused`` or ``failed``; with Spark also ``waiting`` for it, and ``backfilling``.
     """
 
     def __init__(
@@ -82,23 +73,26 @@ class Link:
         self.to = to
         self.address = address
         self.route = route or Route.single(LinkSpec(engine.cluster, to))
-        self.state = "connecting"
-        self.detail = ""
-        self.figures = LinkFigures()
-        self._on_state = on_state
+        self.backfill_progress: tuple[int, int] | None = None
+        """Bytes in all and bytes left, as the backfill that has the link was last told; None without one."""
         self._topics = LinkTopics(engine, self.route, index, on_lost_copy)
         self._copier = self._topics.copier
-        self._work = asyncio.Event()
-        self._sent = asyncio.Event()
         self._nudged = asyncio.Event()
         self._pause_changed = asyncio.Event()
-        self._failures = 0
+        self._changed_hands = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._transport: HttpTransport | None = None
         self._settling = asyncio.Lock()
         self._partitions = PartitionTeller(engine, to, self._topics.carries_name)
-        rate = self.route.link.rate_bytes
-        self._bucket = None if rate is None else TokenBucket(rate, time.monotonic())
+        self._carriage = Carriage(
+            engine,
+            self._topics,
+            self._partitions,
+            self.route.link.rate_bytes,
+            lambda: None if on_state is None else on_state(self),
+        )
+        self._frames = FrameSender(self._carriage)
+        self.planner = Planner(self.key, self._carriage, self._changed_hands.set)
         engine.add_listener(self)
 
     @property
@@ -109,6 +103,18 @@ class Link:
     @property
     def key(self) -> str:
         return self.spec.key
+
+    @property
+    def state(self) -> str:
+        return self._carriage.state
+
+    @property
+    def detail(self) -> str:
+        return self._carriage.detail
+
+    @property
+    def figures(self) -> LinkFigures:
+        return self._carriage.figures
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -123,6 +129,7 @@ class Link:
         A task group in which a child has just failed drops a cancellation of its own task (Python before 3.13), and the
         link would reconnect: so it is cancelled until it ends.
         """
+        self.planner.stop()
         while running := [task for task in self._tasks if not task.done()]:
             for task in running:
                 task.cancel()
@@ -142,6 +149,19 @@ class Link:
     def tell_index(self) -> None:
         """The index lost something: tell it again how far all topics are."""
         self._topics.tell_index(self._copier.topics)
+
+    def carrier_heard(self, carrier: str) -> bool:
+        """A carrier said that it is alive; returns whether it has the link."""
+        return self.planner.heard(carrier)
+
+    def acknowledged(self) -> dict[str, Position]:
+        """By topic that the link goes on with, up to where the destination has what it is to have."""
+        copies = self._topics.copier.topics.items()
+        return {name: copy.acknowledged for name, copy in copies if copy.halted is None}
+
+    def acknowledged(self) -> dict[str, Position]:
+        """By topic that it carries, up to where the destination has what it is to have."""
+        return {name: copy.acknowledged for name, copy in self._copier.topics.items()}
 
     # What an operator asks.
 
@@ -189,7 +209,7 @@ class Link:
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
         if self._topics.moved(topic):
-            self._work.set()
+            self._carrying.wake()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Links carry blocks; what happens to subscriptions travels in markers."""
@@ -208,14 +228,14 @@ class Link:
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         self._partitions.changed(topic_name)
-        self._work.set()
+        self._carrying.wake()
 
     def on_namespace_policies(self, namespace: str) -> None:
         """They say which clusters the namespace is copied to."""
         self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
-        self._work.set()
+        self._carrying.wake()
 
     def on_topic_created(self, topic_name: str) -> None:
         """A topic is copied from its first entry on."""
@@ -259,8 +279,8 @@ class Link:
 
     def _pause_seconds(self, _: RetryCallState) -> float:
         """Grows with the failures since the link last made progress, so that no failure is retried in a tight loop."""
-        self._failures += 1
-        pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(self._failures, 16))
+        failures = self._carriage.failures = self._carriage.failures + 1
+        pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(failures, 16))
         return pause * random.uniform(0.5, 1.0)
 
     async def _sleep_unless_nudged(self, seconds: float) -> None:
@@ -274,6 +294,9 @@ class Link:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
         if isinstance(error, LinkPaused):
             self._set_state("paused", "")
+            return
+        if isinstance(error, CarriageChanged):
+            self._carriage.failures = 0
             return
         self.figures.reconnects += 1
         if not isinstance(error, LinkError):
@@ -296,11 +319,12 @@ class Link:
         """Send and receive until one of them fails."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._send(transport))
-                group.create_task(self._receive(transport))
-                group.create_task(self._notice_end(transport))
+                carrying = self._carrying
+                for loop in carrying.loops(transport):
+                    group.create_task(loop)
                 group.create_task(self._settle_often(transport))
                 group.create_task(self._notice_pause())
+                group.create_task(self._notice_other(carrying))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -309,6 +333,17 @@ class Link:
             self._pause_changed.clear()
             await self._pause_changed.wait()
         raise LinkPaused(f"link {self.key} is paused")
+
+    @property
+    def _carrying(self) -> Carrying:
+        """Who carries now: Spark also for a link that is embedded, while it is backfilled."""
+        return self.planner if self.route.engine == SPARK or self.planner.backfilling else self._frames
+
+    async def _notice_other(self, carrying: Carrying) -> None:
+        while self._carrying is carrying:
+            self._changed_hands.clear()
+            await self._changed_hands.wait()
+        raise CarriageChanged(f"link {self.key} is carried by others from now on")
 
     async def _settle_often(self, transport: HttpTransport) -> None:
         """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""
@@ -327,127 +362,7 @@ class Link:
             there = await transport.high_water(self.route.origins, names)
             for name in names:
                 await self._topics.settle(name, there.get(name, {}), policy, transport)
-            self._work.set()
-
-    async def _send(self, transport: HttpTransport) -> None:
-        while True:
-            self._work.clear()
-            await self._partitions.tell(transport)  # before there are blocks of them in a frame
-            await self._wait_for_rate()
-            frame, size_bytes, searching = self._next_frame()
-            if searching and not frame:
-                await asyncio.sleep(0)
-                continue
-            if frame:
-                self._set_state("copying", "")
-                await self._tell_of_first_blocks(frame, transport)
-                self._note_sent(size_bytes)
-                packed = await transport.pack(encode_append(frame))
-                wire_bytes = len(packed[0]) + packed[1].size
-                self.figures.wire_bytes += wire_bytes
-                if self._bucket is not None:
-                    self._bucket.take(wire_bytes, time.monotonic())
-                await transport.send(packed)
-                continue
-            if not self._copier.in_flight:
-                self._topics.reached(self._copier.on_idle())
-                self._set_state("idle", "")
-            try:
-                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
-                    await self._work.wait()
-            except TimeoutError:
-                await self._send_sign_of_life(transport)
-
-    async def _send_sign_of_life(self, transport: HttpTransport) -> None:
-        self._note_sent(0)
-        await transport.send(await transport.pack(encode_append(())))
-
-    async def _wait_for_rate(self) -> None:
-        """A frame may overdraw the rate; the next one waits."""
-        while self._bucket is not None and (seconds := self._bucket.wait_seconds(time.monotonic())) > 0:
-            await asyncio.sleep(min(seconds, SIGN_OF_LIFE_SECONDS))
-            if seconds > SIGN_OF_LIFE_SECONDS and self._transport is not None:
-                await self._send_sign_of_life(self._transport)
-
-    async def _tell_of_first_blocks(self, frame: Sequence[Outgoing], transport: HttpTransport) -> None:
-        """A topic that begins anew at the destination may have been deleted there with the number of partitions."""
-        for each in frame:
-            if each.previous == BEFORE_ALL and parse_topic(each.topic).partition >= 0:
-                self._partitions.changed(base_name(each.topic))
-        await self._partitions.tell(transport)
-
-    def _note_sent(self, size_bytes: int) -> None:
-        self._copier.on_sent(size_bytes)
-        self._sent.set()
-
-    async def _receive(self, transport: HttpTransport) -> None:
-        while True:
-            while not self._copier.in_flight and not transport.at_end:
-                self._sent.clear()
-                await self._sent.wait()
-            self._note_reply(await transport.receive())
-
-    async def _notice_end(self, transport: HttpTransport) -> None:
-        """Wake the receiver when the destination ends the connection, so that an idle link learns of it at once."""
-        await transport.ended()
-        self._sent.set()
-
-    def _note_reply(self, reply: Reply) -> None:
-        self._failures = self._failures if reply.refused else 0
-        for topic, (code, message) in reply.refused.items():
-            if code in _RETRY_WHOLE:
-                raise PeerRefused(code, message)
-            if not self._copier.outdated(topic):
-                again = code not in _FOR_GOOD
-                self._topics.refused(topic, f"{code}: {message}", ask_again=again, seconds_max=SETTLE_SECONDS)
-        self._topics.reached(self._copier.on_acknowledged())
-        self._work.set()
-
-    def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
-        """Blocks of as many topics as are behind, up to about one frame's size; their bytes; whether to ask again.
-
-        Stops after a read that found nothing to copy, so that the event loop gets its turn.
-        """
-        frame: list[Outgoing] = []
-        size_bytes = 0
-        searching = False
-        while (read := self._copier.next_read(size_bytes)) is not None:
-            found = self._read(read, frame)
-            size_bytes += found
-            if not found:
-                searching = True
-                break
-        self.figures.bytes += size_bytes
-        return frame, size_bytes, searching
-
-    def _read(self, read: Read, frame: list[Outgoing]) -> int:
-        """Read a piece of a topic, and put into the frame what is to be sent of it; returns its bytes."""
-        topic = self.engine.find(read.topic)
-        if topic is None:  # it is being deleted
-            return 0
-        try:
-            blocks, reached = topic.read_blocks(read.after, bytes_max=read.bytes_max, origins=read.origins)
-        except EngineError as error:
-            self._topics.halt(read.topic, str(error))
-            return 0
-        missing = self._topics.starts.missing(topic)
-        size_bytes = 0
-        for stored in blocks:
-            header = stored.header
-            before = missing.before(header.origin, header.origin_first)
-            send = self._copier.on_block(read.topic, header.origin, header.origin_last, before)
-            if isinstance(send, Gap):
-                self._topics.found_gap(read.topic, send)
-                return size_bytes
-            if send is None:
-                continue
-            frame.append(Outgoing(read.topic, send.previous, stored.block, send.left_out))
-            size_bytes += len(stored.block)
-            self.figures.blocks += 1
-            self.figures.entries += header.entries
-            self.figures.messages += header.messages
-        self._copier.on_read(read.topic, reached)
-        return size_bytes
+            self._carrying.wake()
 
     async def _save_often(self) -> None:
         while True:
@@ -458,10 +373,7 @@ class Link:
                 log.warning("link: marks not saved", cluster=self.engine.cluster, to=self.to, reason=str(error))
 
     def _set_state(self, state: str, detail: str) -> None:
-        if (state, detail) != (self.state, self.detail):
-            self.state, self.detail = state, detail
-            if self._on_state is not None:
-                self._on_state(self)
+        self._carriage.set_state(state, detail)
 
     # Figures.
 
@@ -472,6 +384,24 @@ class Link:
     def backlog_by_topic(self) -> dict[str, int]:
         """The same by topic, of those that have one."""
         return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
+
+    def planned(self) -> dict[str, Any]:
+        """The link as its carriers need it."""
+        spec = self.spec
+        return {
+            "key": self.key,
+            "source": spec.source,
+            "destination": spec.destination,
+            "address": self.address,
+            "name": spec.name,
+            "compression": spec.compression,
+            "where": getattr(spec, "where", None),
+            "select": getattr(spec, "select", None),
+            "origins": sorted(self.route.origins),
+            "engine": self.route.engine,
+            "state": self.state,
+            "detail": self.detail,
+        }
 
     def status(self) -> dict[str, Any]:
         """The figures of this link, as the status page shows them."""

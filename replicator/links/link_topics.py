@@ -161,9 +161,7 @@ class LinkTopics:
                 continue
             if self.carries(topic):
                 self._take_up(topic)
-                self.copier.on_halted(name, BEING_ASKED)
-                self.unsettled[name] = None
-                self.ask_again.set()
+                self.ask([name])
             else:
                 self._release(topic)
                 self.copier.topic_gone(name)
@@ -243,6 +241,15 @@ class LinkTopics:
             self._refusals[name] = _Refusal(times + 1, loop.time() + seconds, reason)
             loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
+
+    def ask(self, names: Iterable[str]) -> None:
+        """It is not known what the destination has of these topics: they go on once it was asked."""
+        for name in names:
+            copy = self.copier.topics.get(name)
+            if copy is not None and copy.halted is None:
+                self.copier.on_halted(name, BEING_ASKED)
+                self.unsettled[name] = None
+                self.ask_again.set()
 
     def to_settle(self) -> list[str]:
         """Topics that wait and about which the destination is to be asked now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replicator.topology import Link, Topology
+from replicator.topology import EMBEDDED, Link, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Route:
     """The links of the same two clusters that carry a topic rather than this one."""
     elsewhere: frozenset[str] = frozenset()
     """Those of ``origins``, without its source, whose messages other links bring to its destination too."""
+    engine: str = EMBEDDED
+    """Who carries: ``embedded`` or ``spark``."""
 
     @classmethod
     def of(cls, topology: Topology, link: Link) -> Route:
@@ -26,7 +28,7 @@ class Route:
         origins = topology.origins_over(link)
         others = (topology.origins_over(each) for each in topology.links_to(link.destination) if each.key != link.key)
         elsewhere = (origins - {link.source}) & frozenset().union(*others)
-        return cls(link, origins, between[: between.index(link)], elsewhere)
+        return cls(link, origins, between[: between.index(link)], elsewhere, topology.engine_of(link))
 
     @classmethod
     def single(cls, link: Link) -> Route:

@@ -71,6 +71,10 @@ class StoredHeader:
     header: BlockHeader
     size_bytes: int
 
+    @property
+    def last(self) -> Position:
+        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
