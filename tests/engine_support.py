@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from pyroaring import BitMap
 
 from replicator.api import data_plane
 from replicator.api.errors import report_errors
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.reading import add_reading
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
@@ -64,8 +67,9 @@ def make_block(
     incarnation: int = 7,
     kind: BlockKind = BlockKind.MESSAGES,
     batch_sizes: Sequence[int] | None = None,
+    absent: Mapping[int, Collection[int]] | None = None,
 ) -> bytes:
-    """A block as a worker of ``origin`` writes it."""
+    """A block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out."""
     default_size = 1 if kind is BlockKind.MESSAGES else 0
     return build_block(
         kind=kind,
@@ -75,6 +79,7 @@ def make_block(
         publish_time_ms=PUBLISH_TIME_MS,
         entries=entries,
         batch_sizes=batch_sizes or [default_size] * len(entries),
+        absent={entry: BitMap(indexes) for entry, indexes in (absent or {}).items()},
     )
 
 
@@ -207,6 +212,7 @@ class DataPlaneServer:
         app[data_plane.ENGINE] = self.engine
         app[data_plane.LINKED_SOURCES] = self._linked_sources
         app.add_routes(data_plane.routes())
+        add_reading(app, secrets.token_hex(8))
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()

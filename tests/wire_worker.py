@@ -72,6 +72,9 @@ class ScriptedTopic:
     next: Position = field(default=Position(3, 0))
     clusters: list[str] | None = None
     """To which its namespace is copied."""
+    life: int = 1
+    """Which topic of that name it is, as the listing for readers says it: below the ids of its ledgers."""
+    trimmed: Position = BEFORE_ALL
 
     def publish(self, *entries: bytes, sizes: list[int] | None = None, kind: BlockKind = BlockKind.MESSAGES) -> bytes:
         """Store entries of this cluster's own as one block; returns the block."""
@@ -95,6 +98,20 @@ class ScriptedTopic:
         self.blocks.append((at, entries, block))
         self.next = Position(at.ledger, at.entry + entries)
         return at
+
+    def trim(self, upto: Position) -> None:
+        """Drop the blocks up to ``upto``, the end of one."""
+        self.blocks = [row for row in self.blocks if row[0] > upto]
+        self.trimmed = upto
+
+    @property
+    def runs(self) -> list[list[int]]:
+        """The ledgers with their first and last entries."""
+        found: dict[int, list[int]] = {}
+        for at, entries, _ in self.blocks:
+            run = found.setdefault(at.ledger, [at.ledger, at.entry, at.entry])
+            run[2] = at.entry + entries - 1
+        return list(found.values())
 
     def open_ledger(self, ledger: int) -> None:
         self.next = Position(ledger, 0)
@@ -165,6 +182,9 @@ class WireWorker:
         application = web.Application()
         for what in ("links", "topics", "blocks", "subscriptions", "mappings"):
             application.router.add_get(f"/replication/v1/{what}", self._answer)
+        application.router.add_get("/replication/v1/positions", self._positions)
+        application.router.add_post("/replication/v1/measure", self._measure)
+        application.router.add_post("/replication/v1/positions-at", self._positions_at)
         runner = web.AppRunner(application)
 
         async def start() -> None:
@@ -195,6 +215,50 @@ class WireWorker:
         if what == "blocks":
             return self._blocks(topic, request)
         return web.json_response({"topic": name, what: getattr(topic, what)})
+
+    async def _positions(self, request: web.Request) -> web.Response:
+        self.requests.append(request.path_qs)
+        if "positions" in self.refuse:
+            return web.json_response({"error": "Scripted", "message": "as scripted"}, status=self.refuse["positions"])
+        rows = [[name, topic.life, str(topic.trimmed), topic.runs] for name, topic in self.topics.items()]
+        return web.json_response({"cluster": self.cluster, "token": "", "whole": True, "topics": rows, "deleted": []})
+
+    async def _measure(self, request: web.Request) -> web.Response:
+        self.requests.append(request.path_qs)
+        body = await request.json()
+        left, answer = body["bytes_max"], list[list[Any] | None]()
+        for name, after, upto, limit in body["ranges"]:
+            if answer and left <= 0:
+                break
+            reached, entries, messages, size = Position.parse(after), 0, 0, 0
+            for at, count, block in self.topics[name].blocks:
+                last = Position(at.ledger, at.entry + count - 1)
+                if last <= reached:
+                    continue
+                if at > Position.parse(upto) or (size and size + len(block) > min(limit, left)):
+                    break
+                entries += count
+                messages += read_header(block).messages
+                size += len(block)
+                reached = min(last, Position.parse(upto))
+            left -= size
+            answer.append([str(reached), entries, messages, size])
+        return web.json_response({"cluster": self.cluster, "ranges": answer})
+
+    async def _positions_at(self, request: web.Request) -> web.Response:
+        """By the blocks' own times."""
+        self.requests.append(request.path_qs)
+        body = await request.json()
+        found = {}
+        for name in body["topics"]:
+            topic = self.topics[name]
+            reached = topic.trimmed
+            for at, count, block in topic.blocks:
+                if read_header(block).publish_time_ms >= body["time_ms"]:
+                    break
+                reached = Position(at.ledger, at.entry + count - 1)
+            found[name] = str(reached)
+        return web.json_response({"cluster": self.cluster, "topics": found})
 
     def _state(self, name: str) -> dict[str, Any]:
         topic = self.topics[name]
@@ -238,5 +302,10 @@ class WireWorker:
             )
         return web.Response(
             body=sink.getvalue().to_pybytes(),
-            headers={"X-Replicator-Next": str(following), "X-Replicator-End": str(end).lower()},
+            headers={
+                "X-Replicator-Next": str(following),
+                "X-Replicator-End": str(end).lower(),
+                "X-Replicator-Trimmed": str(topic.trimmed),
+                "X-Replicator-Incarnation": str(topic.life),
+            },
         )

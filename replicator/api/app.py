@@ -7,6 +7,7 @@ know nothing of links, sync or databases.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
@@ -20,7 +21,9 @@ from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
+from replicator.api.reading import add_reading
 from replicator.api.topology import TopologySource, add_topology
+from replicator.api.verifying import add_verifying
 from replicator.engine.engine import Engine
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.mapping import SnapshotMapping
@@ -80,12 +83,12 @@ def make_app(
         ]
     )
     app.add_routes(data_plane.routes())
-    add_links(app, source)
-    app.add_routes(client_sockets.routes())
-    topic_sockets.add_topic_sockets(app, engine)
     app.add_routes(block_lists.routes())
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
+    add_links(app, source)
+    app.add_routes(client_sockets.routes())
+    topic_sockets.add_topic_sockets(app, engine)
     add_admin(app, engine)
     if topology is not None:
         add_topology(app, topology)

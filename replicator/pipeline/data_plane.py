@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -16,9 +16,10 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
-from replicator.engine.log.arrow import BLOCK_SCHEMA
+from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
 from replicator.engine.log.block import BLOCK_BYTES_MAX
-from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
+from replicator.pipeline.topic_positions import Measured, StandingsChange, topic_positions
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -111,6 +112,39 @@ class DataPlane:
                 for topic in answer["topics"]
             ]
 
+    def positions(self, since: str = "") -> StandingsChange:
+        """Where the topics stand; with the token of an answer before, only those that changed since."""
+        answer = self._json("positions", **({"since": since} if since else {}))
+        with _promised(self.url, "positions"):
+            return StandingsChange(
+                cluster=str(answer["cluster"]),
+                token=str(answer["token"]),
+                whole=bool(answer["whole"]),
+                topics=topic_positions(answer["topics"]),
+                deleted=tuple(map(str, answer["deleted"])),
+            )
+
+    def measure(
+        self, ranges: Sequence[tuple[str, Position, Position, int]], bytes_max: int = 2**62
+    ) -> list[Measured | None]:
+        """How much lies in ranges ``(topic, after, upto, bytes_max)`` in whole blocks; None for a topic that is gone.
+
+        Each is followed up to its own limit, and all together up to ``bytes_max``: what is beyond has no answer.
+        """
+        rows = [[topic, str(after), str(upto), limit] for topic, after, upto, limit in ranges]
+        answer = self.call("POST", "/replication/v1/measure", {"bytes_max": bytes_max, "ranges": rows})
+        with _promised(self.url, "measure"):
+            return [
+                None if row is None else Measured(Position.parse(row[0]), int(row[1]), int(row[2]), int(row[3]))
+                for row in answer["ranges"]
+            ]
+
+    def positions_at(self, time_ms: int, topics: Sequence[str]) -> dict[str, Position]:
+        """For each topic that is there, the last position before what was published at a time or later."""
+        answer = self.call("POST", "/replication/v1/positions-at", {"time_ms": time_ms, "topics": list(topics)})
+        with _promised(self.url, "positions-at"):
+            return {str(topic): Position.parse(position) for topic, position in answer["topics"].items()}
+
     def subscriptions(self, topic: str) -> list[SubscriptionState]:
         """Every subscription of a topic with all that it has acknowledged."""
         answer = self._json("subscriptions", topic=topic)
@@ -156,14 +190,26 @@ class DataPlane:
                 for row in answer["mappings"]
             ]
 
-    def blocks(self, topic: str, after: Position = BEFORE_ALL, upto: Position | None = None) -> Iterator[FetchedBlock]:
+    def blocks(
+        self,
+        topic: str,
+        after: Position = BEFORE_ALL,
+        upto: Position | None = None,
+        *,
+        incarnation: int | None = None,
+        page_bytes: int | None = None,
+    ) -> Iterator[FetchedBlock]:
         """The blocks that hold entries with ``after < position <= upto`` (the LAC if None), in order.
 
-        The first and the last may hold entries outside. Checksums are not looked at.
+        The first and the last may hold entries outside. Checksums are not looked at. With an ``incarnation`` all of
+        the range must be there, in that life of the topic: raises :class:`TopicChanged` where it is not.
         """
         bound = {} if upto is None else {"upto": str(upto)}
         while True:
-            answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=str(PAGE_BYTES), **bound)
+            limit = str(page_bytes or PAGE_BYTES)
+            answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
+            if incarnation is not None:
+                self._check_whole(topic, after, incarnation, headers)
             with _promised(self.url, "blocks"):
                 yield from _read_page(answer)
                 if headers["X-Replicator-End"] == "true":
@@ -173,18 +219,48 @@ class DataPlane:
                     raise ValueError(f"the page after {after} says that the next is after {following}")
             after = following
 
+    def block_list(self, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> pa.Array:
+        """The blocks that start at ``[ledger, first entry]`` in each topic, in that order, as a column of bytes; null
+        for one that is not there. The first ones of those asked for: at least one, then about a page.
+
+        Nothing of a block is looked at.
+        """
+        answer, _ = self._ask("POST", "/replication/v1/blocks", {"topics": topics})
+        with _promised(self.url, "blocks"):
+            return decode_block_list(answer)
+
+    def call(self, method: str, path: str, body: Any = None, **query: str) -> JsonObject:
+        """Ask ``path``, such as ``/pipeline/v1/links``; what comes back must be a JSON object."""
+        answer, _ = self._ask(method, path, body, **query)
+        with _promised(self.url, path):
+            return _json_object(answer)
+
+    def _check_whole(self, topic: str, after: Position, incarnation: int, headers: http.client.HTTPMessage) -> None:
+        with _promised(self.url, "blocks"):
+            trimmed = Position.parse(headers.get("X-Replicator-Trimmed", str(BEFORE_ALL)))
+            here = int(headers.get("X-Replicator-Incarnation", incarnation))
+        if here != incarnation:
+            raise TopicChanged(topic, "was deleted and made anew since the read was planned")
+        if trimmed > after:
+            raise TopicChanged(topic, f"was trimmed up to {trimmed} since the read from after {after} was planned")
+
     def _json(self, what: str, **query: str) -> JsonObject:
         answer, _ = self._get(what, **query)
         with _promised(self.url, what):
-            content = json.loads(answer)
-            if not isinstance(content, dict):
-                raise TypeError("not a JSON object")
-            return content
+            return _json_object(answer)
 
     def _get(self, what: str, **query: str) -> tuple[bytes, http.client.HTTPMessage]:
-        path = f"{self._base_path}/replication/v1/{what}" + (f"?{urlencode(query)}" if query else "")
+        return self._ask("GET", f"/replication/v1/{what}", **query)
+
+    def _ask(self, method: str, path: str, body: Any = None, **query: str) -> tuple[bytes, http.client.HTTPMessage]:
+        what = path.removeprefix("/replication/v1/")
+        target = f"{self._base_path}{path}" + (f"?{urlencode(query)}" if query else "")
+        content, headers = None, {}
+        if body is not None:
+            content = json.dumps(body, separators=(",", ":")).encode()
+            headers["Content-Type"] = "application/json"
         try:
-            self._connection.request("GET", path)
+            self._connection.request(method, target, content, headers)
             response = self._connection.getresponse()
             answer = response.read(ANSWER_BYTES_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
@@ -196,9 +272,7 @@ class DataPlane:
         if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
             raise PeerUnavailable(f"worker at {self.url} cannot answer {what} now: {_error_text(answer)}")
         if response.status != http.HTTPStatus.OK:
-            raise UnexpectedAnswer(
-                f"worker at {self.url} refused {what} with status {response.status}: {_error_text(answer)}"
-            )
+            raise _refusal(self.url, what, response.status, answer)
         return answer, response.headers
 
 
@@ -253,6 +327,31 @@ def _read_page(answer: bytes) -> Iterator[FetchedBlock]:
             ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
             for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):
                 yield FetchedBlock(Position(ledger, first), memoryview(block.as_buffer()))
+
+
+def _json_object(answer: bytes) -> JsonObject:
+    content = json.loads(answer)
+    if not isinstance(content, dict):
+        raise TypeError("not a JSON object")
+    return content
+
+
+def _refusal(url: str, what: str, status: int, answer: bytes) -> UnexpectedAnswer:
+    code = _error_code(answer)
+    error: UnexpectedAnswer
+    if kind := {PlanGone.__name__: PlanGone, LinkTaken.__name__: LinkTaken}.get(code or ""):
+        error = kind(f"worker at {url}: {_error_text(answer)}")
+    else:
+        error = UnexpectedAnswer(f"worker at {url} refused {what} with status {status}: {_error_text(answer)}")
+    error.code = code
+    return error
+
+
+def _error_code(answer: bytes) -> str | None:
+    try:
+        return str(json.loads(answer)["error"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _error_text(answer: bytes) -> str:

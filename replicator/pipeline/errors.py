@@ -29,9 +29,16 @@ class PeerUnavailable(PipelineError):
 class UnexpectedAnswer(PipelineError):
     """A worker's answer that is refused: an error status, or something that is not what the API promises."""
 
+    code: str | None = None
+    """The error's, where the worker gave one."""
+
 
 class PlanGone(UnexpectedAnswer):
     """A link's plan that its worker does not know any more: it was given up, or the worker has started again."""
+
+
+class LinkTaken(UnexpectedAnswer):
+    """Another backfill has the link; the message names it."""
 
 
 class EntryUnreadable(PipelineError):
@@ -40,3 +47,33 @@ class EntryUnreadable(PipelineError):
 
 class BadArchive(PipelineError):
     """An archive for executors that cannot be made: its name, its place, or what is installed here."""
+
+
+class TopicChanged(PipelineError):
+    """What a read was to begin with is gone: the topic was deleted, made anew, or trimmed further than that."""
+
+    def __init__(self, topic: str, what: str) -> None:
+        super().__init__(topic, what)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"topic {self.args[0]} {self.args[1]}; option 'onGap' set to 'skip' reads on with what is there"
+
+
+class BadOffset(PipelineError):
+    """An offset of a checkpoint that the source did not write: start the query anew, or with its own checkpoint."""
+
+
+class BadRow(PipelineError):
+    """A row that cannot become a message: the text names the column and what is wrong with it."""
+
+
+class WriteRefused(PipelineError):
+    """A worker does not take what is written, or not any more; ``code`` is the API's name for why."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[1])

@@ -1,0 +1,101 @@
+"""What planning asks of workers, and what tasks read of them: the blocking I/O of the data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from replicator.pipeline.data_plane import DataPlane
+from replicator.pipeline.decode import message_batches
+from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.planning import TopicRange, TopicSpan, to_sample, wanted_topics
+from replicator.pipeline.source_options import Bound, Mode, SourceOptions
+from replicator.pipeline.topic_positions import Measured, Standings
+from snapshots.position import Position
+
+ASKED_AT_ONCE_MAX: Final = 1_000
+"""Topics in one request to a worker, which is its limit."""
+SAMPLE_BYTES: Final = 256 * 1024
+"""Of each topic: some blocks of small messages, one of large ones."""
+
+
+def refresh(standings: Mapping[str, Standings], options: SourceOptions) -> None:
+    """Ask each worker where its topics stand, all at once.
+
+    Raises :class:`~replicator.pipeline.errors.PeerUnavailable`, and :class:`UnexpectedAnswer` for a worker that is of
+    another cluster than the options say, or of one that another of them is of.
+    """
+
+    def ask(url: str) -> None:
+        with DataPlane(url) as worker:
+            standings[url].apply(worker.positions(standings[url].token))
+
+    with ThreadPoolExecutor(max_workers=len(options.urls)) as pool:
+        list(pool.map(ask, options.urls))
+    for url, name in zip(options.urls, options.clusters, strict=False):
+        if standings[url].cluster != name:
+            raise UnexpectedAnswer(f"worker at {url} is of cluster {standings[url].cluster}, not {name}")
+    clusters = [standings[url].cluster for url in options.urls]
+    for cluster in clusters:
+        if clusters.count(cluster) > 1:
+            raise UnexpectedAnswer(f"option 'url': {' and '.join(options.urls)} name cluster {cluster} twice")
+
+
+def search_times(
+    standings: Mapping[str, Standings], options: SourceOptions, bound: Bound | None
+) -> dict[tuple[str, str], Position]:
+    """For a bound that is a time, the last position before it of each wanted topic, by URL and topic."""
+    if bound is None or bound.time_ms is None:
+        return {}
+    found = {}
+    for url, topics in wanted_topics(standings, options).items():
+        with DataPlane(url) as worker:
+            for names in _batched([topic.name for topic in topics if topic.runs]):
+                found.update({(url, name): at for name, at in worker.positions_at(bound.time_ms, names).items()})
+    return found
+
+
+def sample(spans: Sequence[TopicSpan]) -> dict[tuple[str, str], Measured]:
+    """How large entries are where each larger span begins, by URL and topic."""
+    found = {}
+    of_worker: dict[str, list[TopicSpan]] = {}
+    for span in to_sample(spans):
+        of_worker.setdefault(span.url, []).append(span)
+    for url, asked in of_worker.items():
+        with DataPlane(url) as worker:
+            for some in _batched(asked):
+                rows = [(span.positions.name, span.after, span.upto, SAMPLE_BYTES) for span in some]
+                for span, row in zip(some, worker.measure(rows), strict=False):
+                    if row is not None:
+                        found[span.key] = row
+    return found
+
+
+def read_ranges(
+    ranges: Iterable[TopicRange], columns: pa.Schema, *, mode: Mode = "messages"
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ranges, in order, over one connection to each worker.
+
+    Raises :class:`~replicator.pipeline.errors.TopicChanged` where a range that must be whole is not any more,
+    :class:`~replicator.engine.errors.BlockCorrupt`, :class:`~replicator.pipeline.errors.EntryUnreadable`, and what a
+    worker's answers raise.
+    """
+    with ExitStack() as open_workers:
+        workers: dict[str, DataPlane] = {}
+        for part in ranges:
+            if part.url not in workers:
+                workers[part.url] = open_workers.enter_context(DataPlane(part.url))
+            blocks = workers[part.url].blocks(part.topic, part.after, part.upto, incarnation=part.incarnation)
+            yield from message_batches(blocks, part.cluster, part.topic, part.after, part.upto, columns)
+
+
+_Asked = TypeVar("_Asked")
+
+
+def _batched(asked: Sequence[_Asked]) -> Iterator[Sequence[_Asked]]:
+    for start in range(0, len(asked), ASKED_AT_ONCE_MAX):
+        yield asked[start : start + ASKED_AT_ONCE_MAX]

@@ -1,0 +1,108 @@
+"""The offsets of a stream: up to which position each topic of each cluster was read, as JSON. Pure.
+
+Spark writes the whole offset into the checkpoint with each micro-batch, and hands it back as all that a query knows
+after a restart. So an offset stands for itself, and its size is what counts with many topics:
+
+1. A topic of which nothing was read is not in it; one that comes later starts at its beginning by that.
+2. Neither are incarnations: ids of ledgers and incarnations come from one rising counter of the cluster, so a
+   position alone tells whether a topic was made anew.
+3. Up to :data:`READABLE_TOPICS_MAX` topics are written as they are: ``{"us-east": {"persistent://…/a": "3:17"}}``.
+4. More are packed: ``{"us-east": "1~…"}``, the names in order, the ledgers and the entries as numbers, bytes
+   of the same weight together, compressed by zlib, and in base 64: 6 to 13 bytes a topic, 40 if names are random.
+
+The same positions always make the same text, by which Spark knows that there is nothing new.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from replicator.pipeline.errors import BadOffset
+from snapshots.errors import InvalidPosition
+from snapshots.position import BEFORE_ALL, Position
+
+READABLE_TOPICS_MAX: Final = 100
+"""Of one cluster. Packed, so many are no shorter than what one can read in Spark's progress."""
+PACKED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Unpacked: a million topics with the longest names would be larger, and no worker has them."""
+_VERSION: Final = "1~"
+_LEVEL: Final = 6
+
+Positions = Mapping[str, Mapping[str, Position]]
+"""By cluster and topic, the last position that was read."""
+
+
+def encode_offset(positions: Positions) -> dict[str, Any]:
+    """The offset that says so."""
+    offset: dict[str, Any] = {}
+    for cluster, topics in sorted(positions.items()):
+        read = {topic: position for topic, position in sorted(topics.items()) if position > BEFORE_ALL}
+        if len(read) > READABLE_TOPICS_MAX:
+            offset[cluster] = _pack(read)
+        else:
+            offset[cluster] = {topic: str(position) for topic, position in read.items()}
+    return offset
+
+
+def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
+    """What :func:`encode_offset` was given. Raises :class:`BadOffset` for what is no offset of this source."""
+    positions: dict[str, dict[str, Position]] = {}
+    for cluster, topics in offset.items():
+        try:
+            if isinstance(topics, str):
+                positions[cluster] = _unpack(topics)
+            else:
+                positions[cluster] = {str(topic): Position.parse(text) for topic, text in topics.items()}
+        except (ValueError, TypeError, AttributeError, IndexError, InvalidPosition, zlib.error) as error:
+            raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {error}") from None
+    return positions
+
+
+def offset_bytes(offset: Mapping[str, Any]) -> int:
+    """How large it is in the checkpoint."""
+    return len(json.dumps(offset))
+
+
+def _pack(read: Mapping[str, Position]) -> str:
+    names = "\n".join(read).encode()
+    ledgers = np.array([position.ledger for position in read.values()], dtype=np.uint64)
+    # Entries count from -1, the place before the first of a ledger.
+    entries = np.array([position.entry + 1 for position in read.values()], dtype=np.uint64)
+    ledgers[1:] -= ledgers[:-1].copy()  # wraps around, and back when it is summed up
+    body = b"".join([len(read).to_bytes(4, "big"), _planes(ledgers), _planes(entries), names])
+    return _VERSION + base64.b64encode(zlib.compress(body, _LEVEL)).decode("ascii")
+
+
+def _unpack(text: str) -> dict[str, Position]:
+    if not text.startswith(_VERSION):
+        raise ValueError(f"it begins with {text[:8]!r}, not {_VERSION!r}; was it written by a later version?")
+    try:
+        packed = base64.b64decode(text[len(_VERSION) :], validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+    stream = zlib.decompressobj()
+    body = stream.decompress(packed, PACKED_BYTES_MAX)
+    count = int.from_bytes(body[:4], "big")
+    if not stream.eof or len(body) < 4 + 16 * count:
+        raise ValueError("its packed part is cut short")
+    ledgers = np.cumsum(_numbers(body[4 : 4 + 8 * count], count), dtype=np.uint64).tolist()
+    entries = _numbers(body[4 + 8 * count : 4 + 16 * count], count).tolist()
+    names = body[4 + 16 * count :].decode().split("\n") if count else []
+    return {name: Position(ledger, entry - 1) for name, ledger, entry in zip(names, ledgers, entries, strict=True)}
+
+
+def _planes(numbers: npt.NDArray[np.uint64]) -> bytes:
+    return numbers.astype("<u8").view(np.uint8).reshape(-1, 8).T.tobytes()
+
+
+def _numbers(planes: bytes, count: int) -> npt.NDArray[np.uint64]:
+    by_weight = np.frombuffer(planes, np.uint8).reshape(8, count)
+    return np.ascontiguousarray(by_weight.T).view("<u8").reshape(count).astype(np.uint64)

@@ -1,0 +1,131 @@
+"""Where the topics of a cluster stand, as its worker tells it: which positions exist, and what follows what. Pure.
+
+A :class:`Standings` is kept over many answers: a worker tells of ten thousand topics once, then of those that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from snapshots.position import BEFORE_ALL, Position
+
+Run = tuple[int, int, int]
+"""A ledger, and its first and last entry that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPositions:
+    """The entries of one topic that are there: whole runs, one for each ledger, in order."""
+
+    name: str
+    incarnation: int
+    trimmed: Position
+    """Everything up to here is gone."""
+    runs: tuple[Run, ...]
+
+    @property
+    def last(self) -> Position:
+        """The LAC; where the log was trimmed to if nothing is there."""
+        return Position(self.runs[-1][0], self.runs[-1][2]) if self.runs else self.trimmed
+
+    def runs_between(self, after: Position, upto: Position) -> Iterator[Run]:
+        """The entries p with ``after < p <= upto``."""
+        for ledger, first, last in self.runs:
+            if after.ledger <= ledger <= upto.ledger:
+                low = max(first, after.entry + 1) if ledger == after.ledger else first
+                high = min(last, upto.entry) if ledger == upto.ledger else last
+                if low <= high:
+                    yield ledger, low, high
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many entries p have ``after < p <= upto``."""
+        return sum(high - low + 1 for _, low, high in self.runs_between(after, upto))
+
+    def advance(self, after: Position, entries: int) -> Position:
+        """The last of the next ``entries`` entries above ``after``, or of those that there are; ``after`` if none."""
+        reached = after
+        for ledger, low, high in self.runs_between(after, self.last):
+            if entries <= 0:
+                break
+            reached = Position(ledger, min(high, low + entries - 1))
+            entries -= high - low + 1
+        return reached
+
+    def lost_after(self, after: Position) -> bool:
+        """Whether entries above ``after`` are gone, so that reading on from there would leave them out."""
+        return after < self.trimmed
+
+    def replaced_since(self, position: Position) -> bool:
+        """Whether the topic was deleted and made anew since ``position`` was read.
+
+        Ids of ledgers and incarnations of a cluster come from one rising counter, an incarnation's before its ledgers'.
+        """
+        return BEFORE_ALL < position < Position(self.incarnation, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsChange:
+    """One answer of a worker; ``whole`` says that it names every topic."""
+
+    cluster: str
+    token: str
+    whole: bool
+    topics: tuple[TopicPositions, ...]
+    deleted: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Standings:
+    """The topics of one cluster, as of the last answer."""
+
+    cluster: str = ""
+    token: str = ""
+    topics: dict[str, TopicPositions] = field(default_factory=dict)
+
+    def apply(self, change: StandingsChange) -> None:
+        self.cluster, self.token = change.cluster, change.token
+        if change.whole:
+            self.topics = {}
+        for name in change.deleted:
+            self.topics.pop(name, None)
+        self.topics.update((topic.name, topic) for topic in change.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What lies from where was asked up to ``reached``."""
+
+    reached: Position
+    entries: int
+    messages: int
+    size_bytes: int
+
+
+def topic_positions(rows: Iterable[Sequence[object]]) -> tuple[TopicPositions, ...]:
+    """From the worker's rows; raises ValueError, TypeError or InvalidPosition for one that is not of the form."""
+    found = []
+    for name, incarnation, trimmed, runs in rows:
+        if not isinstance(incarnation, int) or not isinstance(runs, list):
+            raise TypeError(f"the row of topic {name!r} is not of the form [name, incarnation, trimmed, runs]")
+        checked = tuple((int(ledger), int(first), int(last)) for ledger, first, last in runs)
+        if any(first > last for _, first, last in checked) or list(checked) != sorted(checked):
+            raise ValueError(f"the runs of topic {name!r} are out of order")
+        found.append(TopicPositions(str(name), incarnation, Position.parse(str(trimmed)), checked))
+    return tuple(found)
+
+
+def water_fill(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Share ``limit`` out: who wants little gets all of it, the others equal shares of the rest.
+
+    The shares add up to the limit, or to what is wanted. Who gets one more than another where shares are uneven is
+    decided by the mapping's order.
+    """
+    shares: dict[str, int] = {}
+    left = limit
+    for remaining, (name, amount) in zip(
+        range(len(wanted), 0, -1), sorted(wanted.items(), key=lambda item: item[1]), strict=True
+    ):
+        shares[name] = min(amount, -(-left // remaining))
+        left -= shares[name]
+    return shares
