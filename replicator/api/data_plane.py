@@ -123,10 +123,14 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
     except BlockCorrupt as error:
         return error_response(error.code, str(error), 500)  # the fault is here, not in the request
     end = "true" if reached >= upto or not blocks else "false"
-    return await send_page(request, encode_read(blocks), {"X-Replicator-Next": str(reached), "X-Replicator-End": end})
-            # What a page does not begin with may be gone, or of another life of the topic: the reader must know.
-            "X-Replicator-Trimmed": str(topic.log.trimmed),
-            "X-Replicator-Incarnation": str(topic.incarnation),
+    headers = {
+        "X-Replicator-Next": str(reached),
+        "X-Replicator-End": end,
+        # What a page does not begin with may be gone, or of another life of the topic: the reader must know.
+        "X-Replicator-Trimmed": str(topic.log.trimmed),
+        "X-Replicator-Incarnation": str(topic.incarnation),
+    }
+    return await send_page(request, encode_read(blocks), headers)
 
 
 def check_room_for_page(app: web.Application) -> None:
