@@ -107,7 +107,7 @@ async def _call(address: str, method: str, path: str, body: Mapping[str, str] | 
 def _row(link: Mapping[str, Any]) -> Sequence[object]:
     return (
         link["key"],
-        f"{link['state']}: {link['detail']}" if link["detail"] else link["state"],
+        _state(link),
         link["backlog_entries"],
         f"{link['lag_ms'] / 1000:.1f} s",
         link["messages"],
@@ -115,6 +115,12 @@ def _row(link: Mapping[str, Any]) -> Sequence[object]:
         link["gap_count"],
         "\n".join(_remarks(link)),
     )
+
+
+def _state(link: Mapping[str, Any]) -> str:
+    progress = link.get("backfill")
+    state = link["state"] if progress is None else f"{link['state']} {progress['percent']} %"
+    return f"{state}: {link['detail']}" if link["detail"] else str(state)
 
 
 def _remarks(link: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from replicator.engine.topic_name import SCHEME
 from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 5.0
+_GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
 
 
 async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
@@ -111,7 +112,9 @@ def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
     )
     for cluster, answer in answers.items():
         for link in answer.get("links", ()):
-            state = Text(link["state"], style="green" if link["state"] in {"idle", "copying"} else "red")
+            state = Text(link["state"], style="green" if link["state"] in _GOING_WELL else "red")
+            if (progress := link.get("backfill")) is not None:
+                state.append(f" {progress['percent']} %")
             if link["detail"]:
                 state.append(f": {link['detail']}")
             for topic, reason in link["halted"].items():

@@ -21,6 +21,7 @@ from aiohttp import web
 from replicator import __version__
 from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
+from replicator.api.backfills import add_backfills
 from replicator.api.data_plane import end_streams
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
@@ -236,6 +237,7 @@ class Worker:
         add_failover(app, self._failover, from_json)
         add_ack_vectors(app, self._sync)
         add_pipeline(app, self)
+        add_backfills(app, self)
         self._staging = StagingService(engine)
         self._staging.start()
         add_staging(app, self._staging)

@@ -34,12 +34,15 @@ TOPICS_AT_ONCE: Final = 50
 class BackfilledLink(Protocol):
     """A link, as far as a backfill's progress has to do with it."""
 
-    key: str
-    state: str
-    detail: str
     backfill_progress: tuple[int, int] | None
     """Bytes in all and bytes left, for the status; None while no backfill has the link."""
 
+    @property
+    def key(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
     def acknowledged(self) -> Mapping[str, Position]:
         """By topic that it carries, up to where the destination has what it is to have."""
 

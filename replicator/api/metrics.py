@@ -37,6 +37,10 @@ _LINK_COUNTS: Final = (
     ("hold_exceeded_topics", "hold_exceeded_count", "Topics of which the link holds back more than its hold allows."),
     ("skipped_gaps", "skipped_count", "Gaps that the link went over, by policy or because an operator said so."),
 )
+_BACKFILL_GAUGES: Final = {
+    "bytes_total": "Bytes of the topics that a backfill is bringing over the link; only while there is one.",
+    "bytes_left": "Bytes of them that the destination does not have yet.",
+}
 _LINK: Final = ["to", "link"]
 _GAP_KINDS: Final = ("trimmed", "made-anew", "lost-data")
 
@@ -73,6 +77,9 @@ class StatusCollector(Collector):
             yield self._gauge(f"link_{name}", text, _LINK, [(_names(link), link[name]) for link in links])
         for name, field, text in _LINK_COUNTS:
             yield self._gauge(f"link_{name}", text, _LINK, [(_names(link), link[field]) for link in links])
+        for name, text in _BACKFILL_GAUGES.items():
+            rows = [(_names(link), link["backfill"][name]) for link in links if link.get("backfill") is not None]
+            yield self._gauge(f"link_backfill_{name}", text, _LINK, rows)
         gaps = [([*_names(link), kind], count) for link in links for kind, count in _gaps_by_kind(link).items()]
         yield self._gauge("link_gaps", "Topics that the link stopped at a gap, by kind.", [*_LINK, "kind"], gaps)
         for name, text in _LINK_COUNTERS.items():

@@ -70,6 +70,7 @@ def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str,
         "carrier": link.planner.carriers.holder,
         "origins": sorted(link.route.origins),
         "state": link.state,
+        "backfill": _backfill(link),
         "detail": link.detail,
         "paused": link.paused,
         "topics": len(copies),
@@ -97,4 +98,18 @@ def link_status(link: Link, topics: LinkTopics, partitions_refused: Mapping[str,
         "bytes": figures.bytes,
         "wire_bytes": figures.wire_bytes,
         "reconnects": figures.reconnects,
+    }
+
+
+def _backfill(link: Link) -> dict[str, int] | None:
+    """How far the backfill is that has the link, as it was last told; None without one."""
+    progress = link.backfill_progress
+    if not link.planner.backfilling or progress is None:
+        return None
+    total, left = progress
+    done = max(0, total - left)
+    return {
+        "bytes_total": total,
+        "bytes_left": left,
+        "percent": 100 if left <= 0 else min(99, 100 * done // max(total, 1)),
     }

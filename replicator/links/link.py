@@ -159,10 +159,6 @@ class Link:
         copies = self._topics.copier.topics.items()
         return {name: copy.acknowledged for name, copy in copies if copy.halted is None}
 
-    def acknowledged(self) -> dict[str, Position]:
-        """By topic that it carries, up to where the destination has what it is to have."""
-        return {name: copy.acknowledged for name, copy in self._copier.topics.items()}
-
     # What an operator asks.
 
     @property
