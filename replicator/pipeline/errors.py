@@ -77,3 +77,9 @@ class WriteRefused(PipelineError):
 
     def __str__(self) -> str:
         return str(self.args[1])
+
+
+class CannotMask(PipelineError):
+    """A message that a link's ``select`` is to mask, and whose content cannot be seen: encrypted, or a chunk."""
+
+    code = "CannotMask"

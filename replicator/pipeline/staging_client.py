@@ -1,0 +1,218 @@
+"""Writing to a worker's staging area over plain blocking HTTP, as Spark's Python processes need it.
+
+Every request may be sent again (see :mod:`replicator.engine.staging.core`), so a connection that breaks, a worker that
+starts anew and one that has no room just now are waited for, up to a limit; then the task fails with one error that
+says what was waited for.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlencode, urlsplit
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+
+from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Origin, Receipt, SourceMark
+from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer, WriteRefused
+
+TIMEOUT_S: Final = 60
+"""Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+WAIT_FIRST_S: Final = 0.05
+WAIT_STEP_S_MAX: Final = 2.0
+COMMIT_SECONDS_MAX: Final = 600
+"""How long a driver waits for a commit that is decided. The worker goes on with it in any case."""
+_PREFIX: Final = "/pipeline/v1/staged"
+
+
+class _Waiting(Exception):
+    """The worker cannot now: the reason is the text. It is waited for ``seconds_max``, or as long as the user said."""
+
+    def __init__(self, error: PipelineError, seconds_max: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.seconds_max = seconds_max
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a task learns when it begins; see :class:`replicator.engine.staging.core.Opened`."""
+
+    done: bool
+    commits: int
+    sequence_from: int
+    marks: dict[Origin, SourceMark]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a commit published. ``topics`` has first and last position by topic; ``repeated``: it was done before."""
+
+    repeated: bool
+    entries: int
+    messages: int
+    bytes: int
+    topics: dict[str, tuple[str, str]]
+    dropped_topics: tuple[str, ...]
+
+
+class StagingClient:
+    """One connection to one worker. Use it as a context manager, or close it.
+
+    Methods raise :class:`WriteRefused` where the worker says no, :class:`PeerUnavailable` when it was away, or without
+    room, for ``wait_seconds``, and :class:`UnexpectedAnswer`.
+    """
+
+    def __init__(self, url: str, *, wait_seconds: float) -> None:
+        self.url = url
+        self._wait_seconds = wait_seconds
+        parts = urlsplit(url)
+        self._base_path = parts.path
+        connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = connection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def open(self, key: AttemptKey, *, marks: bool) -> Opened:
+        """Begin an attempt. With ``marks`` it is told how far the writer has published each origin."""
+        answer = self._post("open", b"", {**_attempt(key), "marks": "true" if marks else "false"})
+        try:
+            told = {Origin(str(c), int(i)): SourceMark(*map(int, mark)) for c, i, *mark in answer.get("marks", ())}
+            return Opened(bool(answer["done"]), int(answer["commits"]), int(answer["sequence_from"]), told)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unexpected("open", error) from None
+
+    def topics(self, names: Sequence[str]) -> dict[str, int]:
+        """How many partitions topics have that are to be written to; 0 for those without."""
+        answer = self._post("topics", {"topics": list(names)})
+        try:
+            return {name: int(answer["topics"][name]) for name in names}
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unexpected("topics", error) from None
+
+    def append(self, key: AttemptKey, at: int, body: bytes) -> None:
+        self._post("append", body, {**_attempt(key), "at": str(at)})
+
+    def seal(self, key: AttemptKey, size_bytes: int) -> None:
+        self._post("seal", b"", {**_attempt(key), "bytes": str(size_bytes)})
+
+    def abort(self, key: EpochKey, attempts: Sequence[str] | None = None) -> None:
+        """Drop what is staged for an epoch, or those attempts of it."""
+        self._post("abort", {**key._asdict(), "attempts": None if attempts is None else list(attempts)})
+
+    def commit(self, request: CommitRequest, topics: Sequence[str]) -> Published:
+        """Publish; returns when all is published, however often that must be asked."""
+        body = {
+            **request.key._asdict(),
+            "receipts": [_receipt(receipt) for receipt in request.receipts],
+            "marks": [[*origin, *mark] for origin, mark in request.marks.items()],
+            "base": request.base,
+            "kept": request.kept,
+            "topics": list(topics),
+        }
+        answer = self._post("commit", body)
+        try:
+            return Published(
+                repeated=bool(answer["repeated"]),
+                entries=int(answer["entries"]),
+                messages=int(answer["messages"]),
+                bytes=int(answer["bytes"]),
+                topics={str(name): (str(first), str(last)) for name, (first, last) in answer["topics"].items()},
+                dropped_topics=tuple(map(str, answer["dropped_topics"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unexpected("commit", error) from None
+
+    def _post(self, what: str, body: bytes | dict[str, Any], query: dict[str, str] | None = None) -> dict[str, Any]:
+        """Ask until there is an answer that is more than 'not now'."""
+        target = f"{self._base_path}{_PREFIX}/{what}" + (f"?{urlencode(query)}" if query else "")
+        content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+        try:
+            for attempt in Retrying(
+                stop=self._waited_enough,
+                wait=wait_exponential_jitter(initial=WAIT_FIRST_S, max=WAIT_STEP_S_MAX, jitter=WAIT_FIRST_S),
+                retry=retry_if_exception_type(_Waiting),
+                reraise=True,
+            ):
+                with attempt:
+                    return self._ask(what, target, content)
+        except _Waiting as waiting:
+            text = f"{waiting.error}; gave up after {waiting.seconds_max or self._wait_seconds:g} s"
+            if isinstance(waiting.error, WriteRefused):
+                raise WriteRefused(waiting.error.code, text) from None
+            raise PeerUnavailable(text) from None
+        raise AssertionError("the loop ends by a return or an error")
+
+    def _waited_enough(self, state: RetryCallState) -> bool:
+        waiting = None if state.outcome is None else state.outcome.exception()
+        limit = waiting.seconds_max if isinstance(waiting, _Waiting) else None
+        return (state.seconds_since_start or 0.0) >= (limit or self._wait_seconds)
+
+    def _ask(self, what: str, target: str, content: bytes) -> dict[str, Any]:
+        try:
+            self._connection.request("POST", target, content)
+            response = self._connection.getresponse()
+            answer = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            reason = error or type(error).__name__
+            raise _Waiting(PeerUnavailable(f"worker at {self.url} cannot be reached: {reason}")) from None
+        try:
+            told = dict(json.loads(answer))
+        except (ValueError, TypeError) as error:
+            if response.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                text = f"worker at {self.url} cannot take {what} now: status {response.status}"
+                raise _Waiting(PeerUnavailable(text)) from None
+            raise self._unexpected(what, error) from None
+        if response.status == http.HTTPStatus.OK:
+            return told
+        if response.status == http.HTTPStatus.ACCEPTED:
+            detail = told.get("detail")
+            text = f"worker at {self.url} has decided the commit and is still publishing it" + (
+                f", it waits: {detail}" if detail else ""
+            )
+            raise _Waiting(PeerUnavailable(text), COMMIT_SECONDS_MAX)
+        code, message = str(told.get("error", response.status)), str(told.get("message", ""))[:2000]
+        refused = WriteRefused(code, f"worker at {self.url} refused {what}: {message} ({code})")
+        if response.status in (http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS):
+            raise _Waiting(refused)
+        raise refused
+
+    def _unexpected(self, what: str, error: Exception) -> UnexpectedAnswer:
+        return UnexpectedAnswer(f"worker at {self.url}: its answer to {what} cannot be read: {error}")
+
+
+def _attempt(key: AttemptKey) -> dict[str, str]:
+    writer, run, epoch = key.epoch
+    return {
+        "writer": writer,
+        "run": run,
+        "epoch": str(epoch),
+        "partition": str(key.partition),
+        "attempt": key.attempt,
+    }
+
+
+def _receipt(receipt: Receipt) -> list[Any]:
+    return [
+        receipt.partition,
+        receipt.attempt,
+        receipt.bytes,
+        receipt.entries,
+        receipt.messages,
+        receipt.sequence_last,
+    ]
