@@ -14,7 +14,8 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -56,14 +57,12 @@ def spark_session(
 ) -> SparkSession:
     """A session with the ``replicator`` data source registered; the running one if there is one.
 
-    ``short_lived`` tunes the JVM of a local master for jobs of seconds; turn it off for runs of many minutes.
+    ``short_lived`` tunes the driver's JVM for jobs of seconds; turn it off for runs of many minutes.
     ``conf`` has settings of Spark, which win over those made here (the driver's JVM gets the options of both).
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PATH``, and for a local master ``SPARK_LOCAL_IP``, in this process's
     environment: Spark reads them from there. Raises :class:`~replicator.pipeline.errors.JavaNotFound`.
     """
-    with warnings.catch_warnings():
-        # PySpark 4.3 warns of pandas 3, which nothing here uses.
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    with without_pandas_warning():
         from pyspark.sql import SparkSession
 
         from replicator.pipeline.source import register
@@ -71,6 +70,14 @@ def spark_session(
         session = SparkSession.getActiveSession() or _start(master, app_name, short_lived, dict(conf or {}))
         register(session)
     return session
+
+
+@contextmanager
+def without_pandas_warning() -> Iterator[None]:
+    """PySpark 4.3 warns of pandas 3, which nothing here uses: when it is imported, and at each ``mapInArrow``."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+        yield
 
 
 def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) -> SparkSession:
@@ -112,6 +119,8 @@ def _settings(scratch: Path, local: bool, short_lived: bool, conf: Mapping[str, 
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
     jvm = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
+    if short_lived:
+        jvm += f" {_SHORT_LIVED_JVM}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -130,7 +139,6 @@ def _settings(scratch: Path, local: bool, short_lived: bool, conf: Mapping[str, 
             "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         }
         if short_lived:
-            jvm += f" {_SHORT_LIVED_JVM}"
             # Plans again after each stage, which pays where partitions are many and uneven, not among four.
             settings["spark.sql.adaptive.enabled"] = "false"
     elif any(part.endswith(f"#{UNPACKED_AS}") for part in conf.get("spark.archives", "").split(",")):
