@@ -17,6 +17,7 @@ from rich.console import Console
 from replicator import (
     __version__,
     cli_apply,
+    cli_backfill,
     cli_drills,
     cli_failover,
     cli_links,
@@ -116,6 +117,7 @@ def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
 
 
 app.command()(cli_apply.apply)
+app.command()(cli_backfill.backfill)
 
 
 @app.command()

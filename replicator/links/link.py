@@ -155,9 +155,9 @@ class Link:
         return self.planner.heard(carrier)
 
     def acknowledged(self) -> dict[str, Position]:
-        """By topic that the link goes on with, up to where the destination has what it is to have."""
+        """By topic that the link can go on with, up to where the destination has what it is to have."""
         copies = self._topics.copier.topics.items()
-        return {name: copy.acknowledged for name, copy in copies if copy.halted is None}
+        return {name: copy.acknowledged for name, copy in copies if copy.gap is None}
 
     # What an operator asks.
 

@@ -23,12 +23,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Left to carry: less than a live link has in flight."""
 STALL_SECONDS_MAX: Final = 60.0
 """Longer than a worker takes to be killed and started again, its database included."""
+EMPTY_SECONDS_MAX: Final = 5.0
+"""How long a link may plan nothing while much is left: it asks the destination where topics go on."""
 TELL_AGAIN_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 2.0
@@ -112,6 +114,10 @@ class Planned:
     """Of the segments that there are."""
     full: bool = False
     """Whether some segment is as large as one may be, so that its lane has more."""
+    opened: bool = True
+    """Whether there is a plan at all: a link that is just connecting has none yet."""
+    bytes_left: int = 0
+    """Of all topics that the link can go on with."""
 
 
 @dataclass(slots=True)
@@ -167,8 +173,11 @@ class Backfill:
             return self._give_up("the link is paused; `replicator links resume` lets it go on")
         if plan.lane_bytes and (plan.full or sum(plan.lane_bytes) > SMALL_BYTES):
             return RunJob()
-        if not plan.lane_bytes and plan.state in ("connecting", "failed"):
-            return self._again(f"the destination takes nothing: {plan.detail or plan.state}", now)
+        if not plan.opened or (not plan.lane_bytes and plan.state in ("connecting", "failed")):
+            return self._again(f"the link is not connected to its destination: {plan.detail or plan.state}", now)
+        waited = now - self._clock.since
+        if not plan.lane_bytes and plan.bytes_left > SMALL_BYTES and waited < EMPTY_SECONDS_MAX:
+            return Pause(self._clock.next_pause(), MakePlan())
         return self._hand_over(now)
 
     def on_job(self, error: str | None, now: float, *, moved: bool) -> Action:
@@ -299,7 +308,8 @@ def _named(what: str, reasons: Mapping[str, str]) -> str:
     return f"{what} {', '.join(named)}" + (f" and {more} more topics" if more else "")
 
 
-def planned(state: str, detail: str, lanes: Sequence[Mapping[str, object] | None], bytes_max: int) -> Planned:
-    """A plan as the source answers it; ``bytes_max`` is what was allowed for a segment."""
-    sizes = tuple(int(str(lane["bytes"])) for lane in lanes if lane is not None)
-    return Planned(state, detail, sizes, any(size >= bytes_max // 2 for size in sizes))
+def sizes_of(lanes: Sequence[Mapping[str, Any] | None], bytes_max: int) -> tuple[tuple[int, ...], bool]:
+    """For a :class:`Planned`, of the segments as the source answers them: their sizes, and whether one is as large as
+    ``bytes_max`` allows it to be."""
+    sizes = tuple(int(lane["bytes"]) for lane in lanes if lane is not None)
+    return sizes, any(size >= bytes_max // 2 for size in sizes)

@@ -102,7 +102,7 @@ class Pace:
         return max(0.0, self._due_seconds - now_seconds)
 
     def take(self, size_bytes: int, now_seconds: float) -> None:
-        """A segment went that had this many bytes on the wire."""
+        """A segment of that size goes; or it turned out to be so much more, or less, than was taken for it."""
         self._due_seconds = max(self._due_seconds, now_seconds - BURST_SECONDS) + size_bytes / self._rate_bytes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group
 from rich.table import Table
@@ -15,14 +15,15 @@ from replicator.pipeline.backfill_progress import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """One topic. ``carried_*`` are what this run's tasks brought; the live link, and runs before, brought the rest."""
+    """One topic. ``carried_*`` is what this run's tasks brought; the live link, and runs before, brought the rest."""
 
     topic: str
     messages_source: int
     """That the source had when the backfill began."""
     messages_there: int
     """That the destination has; more, where it published itself or the source went on."""
-    carried_messages: int
+    new_messages: int
+    """That came while this run went on."""
     carried_entries: int
     carried_bytes: int
     subscriptions: int
@@ -42,6 +43,9 @@ class LackingState:
     reason: str
 
 
+_LISTS: Final = frozenset({"topics", "lacking", "unreplicated"})
+
+
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
     """``outcome`` is ``done`` only if the destination has everything that the source had, and every state."""
@@ -52,12 +56,16 @@ class BackfillReport:
     outcome: str
     """``done`` or ``incomplete``."""
     reason: str
+    unavailable: bool
+    """Whether it is incomplete because a worker did not answer, or a destination took nothing."""
     seconds: float
     carrying_seconds: float
     jobs: int
     carried_bytes: int
     topics: tuple[TopicResult, ...]
     lacking: tuple[LackingState, ...]
+    unreplicated: tuple[LackingState, ...] = ()
+    """Subscriptions that nobody asked to be the same everywhere: that is no fault."""
 
     @property
     def done(self) -> bool:
@@ -71,12 +79,13 @@ class BackfillReport:
     def as_json(self) -> dict[str, Any]:
         subscriptions = sum(topic.subscriptions for topic in self.topics)
         return {
-            **{key: value for key, value in asdict(self).items() if key not in ("topics", "lacking")},
+            **{key: value for key, value in asdict(self).items() if key not in _LISTS},
             "bytes_per_second": self.rate_bytes,
             "subscriptions": subscriptions,
             "subscriptions_transferred": sum(topic.transferred for topic in self.topics),
             "topics": [asdict(topic) for topic in self.topics],
             "not_transferred": [asdict(each) for each in self.lacking],
+            "not_replicated": [asdict(each) for each in self.unreplicated],
         }
 
     def render(self) -> Group:
@@ -104,6 +113,9 @@ class BackfillReport:
         remarks += [
             Text(f"not transferred: {each.subscription} of {each.topic}: {each.reason}", style="red")
             for each in self.lacking
+        ]
+        remarks += [
+            Text(f"stays behind: {each.subscription} of {each.topic}: {each.reason}") for each in self.unreplicated
         ]
         return remarks
 

@@ -42,8 +42,10 @@ class TopicGoal:
     """By origin."""
     messages: int
     """That the source ever had, of all origins."""
-    replicated: tuple[str, ...]
+    replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
+    unreplicated: tuple[str, ...] = ()
+    """The others: what they acknowledged stays where it is."""
 
 
 def topics_by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -59,6 +61,7 @@ def goals_of(
             {origin: mark for origin in sorted(origins) if (mark := _mark(topic, origin)) is not None},
             int(topic["messages"]),
             tuple(each for each, state in topic["subscriptions"].items() if state["replicated"]),
+            tuple(each for each, state in topic["subscriptions"].items() if not state["replicated"]),
         )
         for name, topic in topics.items()
         if carried(name) and (topic["clusters"] is None or destination in topic["clusters"])

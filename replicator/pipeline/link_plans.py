@@ -6,6 +6,7 @@ the destination drops what it has already, and the worker what it was told alrea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -55,14 +56,30 @@ class LinkPlans:
         self._worker = worker
         self._path = f"/pipeline/v1/links/{quote(key, safe='')}"
 
-    def plan(self, carrier: str, *, lanes: int, bytes_max: int, wait_ms: int, kind: str = "live") -> Plan:
-        """A new plan; the one before it of this carrier is given up. Waits until there is something to carry."""
+    def plan(
+        self,
+        carrier: str,
+        *,
+        lanes: int,
+        bytes_max: int,
+        wait_ms: int,
+        kind: str = "live",
+        topics: Sequence[str] = (),
+    ) -> Plan:
+        """A new plan; the one before it of this carrier is given up. Waits until there is something to carry.
+
+        ``topics`` are patterns of those that are to be planned, empty for all. Raises
+        :class:`~replicator.pipeline.errors.LinkTaken` to a backfill while another has the link.
+        """
+        body: dict[str, Any] = {
+            "carrier": carrier,
+            "kind": kind,
+            "lanes": lanes,
+            "bytes_max": bytes_max,
+            "wait_ms": wait_ms,
+        }
         return self._plan(
-            self._worker.call(
-                "POST",
-                f"{self._path}/plan",
-                {"carrier": carrier, "kind": kind, "lanes": lanes, "bytes_max": bytes_max, "wait_ms": wait_ms},
-            )
+            self._worker.call("POST", f"{self._path}/plan", body | ({"topics": list(topics)} if topics else {}))
         )
 
     def again(self, plan: PlanId) -> Plan:
@@ -71,9 +88,24 @@ class LinkPlans:
             self._worker.call("GET", f"{self._path}/plan", session=plan.session, plan=str(plan.plan)),
         )
 
-    def following(self, plan: PlanId, lane: int, done: list[Done], *, bytes_max: int, wait_ms: int) -> Segment | None:
-        """Report what is done, and get the lane's next segment; None if there was nothing for ``wait_ms``."""
-        answer = self._post("next", plan, lane=lane, done=done, bytes_max=bytes_max, wait_ms=wait_ms)
+    def following(
+        self,
+        plan: PlanId,
+        lane: int,
+        done: list[Done],
+        *,
+        holding: Sequence[int] = (),
+        bytes_max: int,
+        wait_ms: int = 0,
+    ) -> Segment | None:
+        """Report what is done, and get the lane's next segment; None if there was nothing for ``wait_ms``.
+
+        ``holding`` are the segments that the lane is carrying: any other that it was given, it is given again. With
+        ``bytes_max`` 0 it only reports.
+        """
+        answer = self._post(
+            "next", plan, lane=lane, done=done, holding=list(holding), bytes_max=bytes_max, wait_ms=wait_ms
+        )
         segment: Segment | None = answer.get("segment")
         return segment
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from replicator.pipeline.backfill_phases import (
+    EMPTY_SECONDS_MAX,
     PAUSE_SECONDS_MAX,
     SMALL_BYTES,
     STALL_SECONDS_MAX,
@@ -17,7 +18,7 @@ from replicator.pipeline.backfill_phases import (
     Release,
     RunJob,
     Tell,
-    planned,
+    sizes_of,
 )
 
 LARGE = Planned("backfilling", "", (SMALL_BYTES, 1))
@@ -60,10 +61,19 @@ def test_history_is_carried_until_little_is_left_and_then_all_is_compared() -> N
 
 
 def test_a_segment_as_large_as_may_be_means_that_there_is_more() -> None:
-    plan = planned("backfilling", "", [{"bytes": 900}, None, {"bytes": 1}], bytes_max=1000)
-    assert plan == Planned("backfilling", "", (900, 1), full=True)
-    assert begun("a").on_plan(plan, 1) == RunJob()
-    assert begun("a").on_plan(planned("backfilling", "", [{"bytes": 400}], 1000), 1) == Release()
+    assert sizes_of([{"bytes": 900}, None, {"bytes": 1}], bytes_max=1000) == ((900, 1), True)
+    assert sizes_of([{"bytes": 400}], bytes_max=1000) == ((400,), False)
+    assert begun("a").on_plan(Planned("backfilling", "", (900, 1), full=True), 1) == RunJob()
+    assert begun("a").on_plan(Planned("backfilling", "", (400,)), 1) == Release()
+
+
+def test_a_link_that_plans_nothing_yet_is_asked_again_for_a_moment() -> None:
+    backfill = begun("a")
+    waited(backfill.on_plan(Planned("backfilling", "", opened=False), 1), MakePlan())
+    nothing = Planned("backfilling", "", bytes_left=SMALL_BYTES + 1)
+    waited(backfill.on_plan(nothing, 2), MakePlan())
+    assert backfill.on_plan(nothing, EMPTY_SECONDS_MAX) == Release(), "the topics that are left have stopped"
+    assert begun("a").on_plan(Planned("backfilling", "", bytes_left=SMALL_BYTES), 1) == Release()
 
 
 def test_without_replicated_subscriptions_it_is_done_when_the_messages_are_there() -> None:
@@ -98,7 +108,7 @@ def test_a_destination_that_takes_nothing_is_waited_for_and_not_carried_to() -> 
     backfill = begun("a")
     waited(backfill.on_plan(Planned("connecting", "west is away"), 1), MakePlan())
     assert backfill.on_plan(Planned("connecting", "west is away"), STALL_SECONDS_MAX) == Finish()
-    assert backfill.reason == "the destination takes nothing: west is away"
+    assert backfill.reason == "the link is not connected to its destination: west is away"
     backfill = begun("a")
     waited(backfill.on_job(None, 1, moved=False), MakePlan())
 
