@@ -8,6 +8,9 @@ checks name the invariants of DESIGN §3. What everybody said of a subscription 
 - generations change while a rule begins, so what is said is noted in the same step of the loop as it is said;
 - at rest, every cluster counts as consumed what was said in all clusters from which links lead to it, in the newest
   generation among them (convergence); and at rest nobody writes a marker (7).
+
+Some links leave messages out, whole entries and parts of batches, as links with a ``where`` do: those messages are not
+there where the link leads, and what is said of them elsewhere is still to come to all who have them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from engine_support import batch, message
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -29,11 +34,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import CopyGap, SubscriptionNotFound
-from replicator.engine.log.block import BlockKind
+from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
+from replicator.pipeline.filtering import Chain, filter_block
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Link, Topology
@@ -49,6 +55,16 @@ REST_SECONDS_MAX = 20.0
 SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
 
 TWO_WAY = [("a", "b", False), ("b", "a", False)]
+FILTERED: dict[str, list[tuple[str, str]]] = {
+    "two-way": [("a", "b")],
+    "one-way": [("a", "b")],
+    "mesh": [("a", "b"), ("b", "c")],
+    "ring": [("a", "b")],
+    "hub that forwards": [("a", "h")],
+    "hub that does not": [("h", "a")],
+    "chain of four": [("b", "c")],
+}
+"""The links that leave messages out, in runs that do."""
 SHAPES: dict[str, list[tuple[str, str, bool]]] = {
     "two-way": TWO_WAY,
     "one-way": [("a", "b", False)],
@@ -119,11 +135,13 @@ class Cluster:
         if self.topic is None:
             return []
         entries = self.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
+        parts = self.topic.log.parts
         return [
             (Identity(entry.origin, entry.origin_position, index), entry.position)
             for entry in entries
             if not entry.marker
             for index in range(entry.batch_size)
+            if parts is None or index not in (parts.absent(entry.position) or ())
         ]
 
     def consumed(self, name: str) -> set[Identity]:
@@ -142,8 +160,9 @@ class Cluster:
 class LossyLink:
     """Carries blocks in frames, as a link does, over a network that loses, repeats and reorders them."""
 
-    def __init__(self, source: Cluster, destination: Cluster, origins: frozenset[str]) -> None:
+    def __init__(self, source: Cluster, destination: Cluster, origins: frozenset[str], *, leaves_out: bool) -> None:
         self.source = source
+        self._leaves_out = leaves_out
         self.destination = destination
         self.origins = origins
         self.frames: deque[list[CopiedBlock]] = deque()
@@ -164,17 +183,30 @@ class LossyLink:
             return False
         blocks, reached = topic.read_blocks(self._read, bytes_max=2000, origins=self.origins)
         frame = []
+        chains: dict[str, Chain] = {}
         for stored in blocks:
             origin, last = stored.header.origin, stored.header.origin_last
             before = self._sent.get(origin, BEFORE_ALL)
             if last > before:
-                frame.append(CopiedBlock(before, stored.block))
+                view = BlockView(stored.block)
+                left_out = any(
+                    after < stored.header.origin_first and upto > before for after, upto in topic.left_out(origin)
+                )
+                left = filter_block(stored.block, view, self._keep(view), {}, frozenset())
+                frame += chains.setdefault(origin, Chain(TOPIC)).outgoing(before, left_out, view, left)
                 self._sent[origin] = last
+        frame += [note for chain in chains.values() for note in chain.end()]
         if frame:
-            self.frames.append(frame)
+            self.frames.append([CopiedBlock(each.previous, each.block, each.left_out) for each in frame])
         moved = reached > self._read
         self._read = reached
         return moved
+
+    def _keep(self, view: BlockView) -> npt.NDArray[np.bool_]:
+        """A third of the messages is left out, wherever they are in a batch."""
+        first = view.header.origin_first.entry
+        numbers = [first + entry + index for entry, size in enumerate(view.batch_sizes) for index in range(size)]
+        return np.array([not self._leaves_out or number % 3 > 0 for number in numbers], dtype=bool)
 
     async def deliver(self, at: int, *, keep: bool = False) -> None:
         """Give the destination one of the frames that are on their way; with ``keep`` it comes again."""
@@ -214,8 +246,14 @@ class SyncMachine(RuleBasedStateMachine):
     def do(self, action: Any) -> Any:
         return self.loop.run_until_complete(action)
 
-    @initialize(shape=st.sampled_from(sorted(SHAPES)), at=st.integers(0, 3), latest=st.booleans(), whole=st.booleans())
-    def start(self, shape: str, at: int, latest: bool, whole: bool) -> None:
+    @initialize(
+        shape=st.sampled_from(sorted(SHAPES)),
+        at=st.integers(0, 3),
+        latest=st.booleans(),
+        whole=st.booleans(),
+        filtered=st.booleans(),
+    )
+    def start(self, shape: str, at: int, latest: bool, whole: bool, filtered: bool) -> None:
         """With ``whole`` every update tells the whole state."""
         links = tuple(Link(source, destination, forward=forward) for source, destination, forward in SHAPES[shape])
         topology = Topology((), links)
@@ -225,7 +263,12 @@ class SyncMachine(RuleBasedStateMachine):
         for cluster in self.clusters.values():
             self.do(cluster.start())
         self.links = [
-            LossyLink(self.clusters[link.source], self.clusters[link.destination], topology.origins_over(link))
+            LossyLink(
+                self.clusters[link.source],
+                self.clusters[link.destination],
+                topology.origins_over(link),
+                leaves_out=filtered and (link.source, link.destination) in FILTERED[shape],
+            )
             for link in links
         ]
         for cluster in range(len(self.clusters)):
