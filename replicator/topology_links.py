@@ -33,6 +33,8 @@ from replicator.topology_fields import (
 )
 
 LINK_NAME_CHARS_MAX: Final = 64
+SQL_CHARS_MAX: Final = 10_000
+"""Of one expression; what needs more is a job of its own."""
 PATTERNS_MAX: Final = 100
 """Of one link, each way: more are a list of topics, which belongs into a namespace."""
 RATE_BYTES_MIN: Final = 1024
@@ -41,6 +43,7 @@ COMPRESSIONS: Final = ("none", "lz4", "zstd")
 GAP_POLICIES: Final = ("stop", "skip-and-record", "copy-anew")
 HOLD_POLICIES: Final = ("hold", "release", "refuse-producers")
 
+_SQL_TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LINK_NAME_CHARS_MAX}}}")
 
 
@@ -72,6 +75,15 @@ class Link:
     """What happens past these limits: one of :data:`HOLD_POLICIES`."""
     engine: str = ""
     """What copies: one of :data:`ENGINES`; empty for what ``pipeline.engine`` says."""
+    where: str = ""
+    """The SQL condition that a message meets if it is copied; empty for all. See docs/links.md."""
+    masks: tuple[tuple[str, str], ...] = ()
+    """Of payload, key and properties those that are copied as an SQL expression makes them, each with it."""
+
+    @property
+    def select(self) -> dict[str, str]:
+        """``masks`` by field, as in the file."""
+        return dict(self.masks)
 
     @property
     def reverse(self) -> Link:
@@ -117,6 +129,8 @@ class Link:
             "on_gap": None if self.on_gap == "stop" else self.on_gap,
             "hold": {key: value for key, value in hold.items() if value is not None},
             "engine": self.engine,
+            "where": self.where,
+            "select": self.select,
         }
         return {key: value for key, value in written.items() if value}
 
@@ -194,6 +208,26 @@ class HoldSettings(Section):
     policy: Annotated[str, choice(HOLD_POLICIES)] = "hold"
 
 
+def _check_sql(text: str) -> str:
+    """What can be said of it without Spark, which checks the rest when the link starts."""
+    if not text.strip() or len(text) > SQL_CHARS_MAX:
+        raise ValueError(f"must be an SQL expression of 1 to {SQL_CHARS_MAX} characters")
+    if ";" in _SQL_TEXTS.sub("", text):
+        raise ValueError("must be one SQL expression; take the semicolon out")
+    return text.strip()
+
+
+_Sql = Annotated[str, AfterValidator(_check_sql)]
+
+
+class SelectSettings(Section):
+    """What of a message is copied as an SQL expression makes it."""
+
+    payload: _Sql | None = None
+    key: _Sql | None = None
+    properties: _Sql | None = None
+
+
 class LinkSettings(Section):
     """What an item of ``links`` may hold besides its two ends."""
 
@@ -206,6 +240,8 @@ class LinkSettings(Section):
     on_gap: Annotated[str, choice(GAP_POLICIES)] = "stop"
     hold: HoldSettings = HoldSettings()
     engine: Annotated[str, choice(ENGINES)] = ""
+    where: _Sql | None = None
+    select: SelectSettings = SelectSettings()
 
     def link(self, source: str, destination: str) -> Link:
         """With these settings, from one cluster to another."""
@@ -223,6 +259,8 @@ class LinkSettings(Section):
             hold_seconds=self.hold.age,
             on_hold_exceeded=self.hold.policy,
             engine=self.engine,
+            where=self.where or "",
+            masks=tuple((field, text) for field, text in self.select.model_dump().items() if text is not None),
         )
 
 

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from replicator.located_yaml import FieldPath, LocatedYaml, YamlError, read_yaml
 from replicator.topology_fields import (
+    SPARK,
     Cluster,
     PipelineSettings,
     PolicySettings,
@@ -111,6 +112,7 @@ class _Reader:
             self._section(StoreSettings, ("store",), root.get("store")) or StoreSettings(),
             self._path,
         )
+        self._refuse_sql_without_spark(topology, root.get("links"))
         if self._problems:
             self._problems.sort(key=lambda problem: problem[0])
             raise TopologyError([text for _line, text in self._problems])
@@ -207,6 +209,18 @@ class _Reader:
         else:
             return True
         return False
+
+    def _refuse_sql_without_spark(self, topology: Topology, raw: object) -> None:
+        """Only Spark knows SQL."""
+        for index, fields in enumerate(raw if isinstance(raw, list) else ()):
+            if not isinstance(fields, Mapping) or (fields.get("engine") or topology.pipeline.engine) == SPARK:
+                continue
+            for key in ("where", "select"):
+                if fields.get(key):
+                    self._problem(
+                        ("links", index, key),
+                        "needs Spark; write `engine: spark` at this link, or in `pipeline` for all",
+                    )
 
     def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
         """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""

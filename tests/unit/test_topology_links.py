@@ -108,6 +108,47 @@ def test_a_mistake_in_a_link_is_one_problem_with_its_line(tmp_path: Path, links:
     assert expected in problem(tmp_path, links)
 
 
+SQL = """\
+  - from: a
+    to: b
+    engine: spark
+    where: "properties['region'] <> 'eu;'"
+    select: {payload: "sha2(payload, 256)", key: "'masked'"}
+"""
+
+
+def test_sql_of_a_link_is_read_and_written_back(tmp_path: Path) -> None:
+    topology = load(tmp_path, SQL)
+    (link,) = topology.links
+    assert link.where == "properties['region'] <> 'eu;'"
+    assert link.select == {"payload": "sha2(payload, 256)", "key": "'masked'"}
+    again = tmp_path / "again.yaml"
+    again.write_text(dump(topology))
+    assert load_topology(again).links == topology.links
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("where: true", "links[0].where: must be text, not true (put it in quotes if it is text)"),
+        ("where: ' '", "links[0].where: must be an SQL expression of 1 to 10000 characters"),
+        ("where: a; drop", "links[0].where: must be one SQL expression; take the semicolon out"),
+        ("select: {topic: a}", "links[0].select.topic: unknown key; the keys here are: payload, key, properties"),
+        (
+            "engine: embedded, where: a",
+            "links[0].where: needs Spark; write `engine: spark` at this link, or in `pipeline` for all",
+        ),
+        (
+            "engine: embedded, select: {key: a}",
+            "links[0].select: needs Spark; write `engine: spark` at this link, or in `pipeline` for all",
+        ),
+    ],
+)
+def test_a_mistake_in_the_sql_of_a_link_is_named(tmp_path: Path, fields: str, expected: str) -> None:
+    engine = "" if "engine" in fields else "engine: spark, "
+    assert problem(tmp_path, f"  - {{from: a, to: b, {engine}{fields}}}\n").endswith(expected)
+
+
 def test_patterns_stand_for_whole_names_of_topics_or_namespaces() -> None:
     link = Link("a", "b", topics=("shop/orders", "bank/eu/pay-.*", "persistent://x/y/z"), exclude=(".*/pay-test",))
     carried = ["shop/orders/any", "bank/eu/pay-1", "x/y/z", "shop/orders/t-partition-3"]
