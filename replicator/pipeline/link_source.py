@@ -1,0 +1,271 @@
+"""The Structured Streaming source and sink ``replicator-link``: live copy of one link as one query.
+
+The rows of the query are plans, not messages: blocks go from worker to worker through the tasks' sockets, never
+through the JVM (docs/adr/0030).
+
+1. ``latestOffset`` asks the link for a plan, and waits a moment for one. An offset names it: ``{session, plan}``.
+2. ``partitions`` makes one of each lane of the plan; ``read`` gives it on as one row.
+3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.lane`), and returns what is not reported yet as its
+   commit message: Spark takes that of one attempt of each task, whatever it tried again or twice.
+4. ``commit`` reports it, and that the plan is over; ``abort`` that it failed.
+
+Nothing is lost with the query's checkpoint, and nothing repeated from an old one: a plan that the worker does not know
+any more is an empty batch, and the next starts where the destination says.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StringType, StructField, StructType
+
+from replicator.pipeline.data_plane import DataPlane
+from replicator.pipeline.errors import BadOption, PeerUnavailable, PlanGone
+from replicator.pipeline.link_plans import LinkPlans, Plan, PlanId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+FORMAT_NAME: Final = "replicator-link"
+SCHEMA: Final = StructType([StructField("lane", StringType(), nullable=False)])
+WAIT_MS: Final = 1_000
+"""How long the planner waits for something to carry: Spark cannot stop a query meanwhile."""
+UNREACHABLE_SECONDS: Final = 0.5
+"""The pause after a worker did not answer."""
+LANES_MAX: Final = 64
+"""As many as a link hands out."""
+
+SPARKS_OPTIONS: Final = ("path", "checkpointlocation", "asyncprogress", "_asyncprogress")
+"""How the options begin that Spark itself takes, and passes on."""
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """The options of the source and the sink; both get the same."""
+
+    url: str
+    link: str
+    source: str
+    destination: str
+    address: str
+    carrier: str
+    name: str = ""
+    compression: str = "none"
+    lanes: int = 1
+    batch_seconds: float = 2.0
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> LinkOptions:
+        """Raises :class:`BadOption`."""
+        options = {key.lower(): value for key, value in given.items() if not key.lower().startswith(SPARKS_OPTIONS)}
+        known = {field: field.replace("_", "") for field in cls.__slots__}
+        for name in options:
+            if name.replace("_", "") not in known.values():
+                raise BadOption(name, f"not an option of {FORMAT_NAME}; it has {', '.join(known)}")
+        values = {field: options.get(field, options.get(short)) for field, short in known.items()}
+        for field in ("url", "link", "source", "destination", "address", "carrier"):
+            if not values[field]:
+                raise BadOption(field, f"{FORMAT_NAME} needs it")
+        try:
+            lanes, seconds = int(values["lanes"] or 1), float(values["batch_seconds"] or 2)
+        except ValueError as error:
+            raise BadOption("lanes", str(error)) from None
+        if not 0 < lanes <= LANES_MAX:
+            raise BadOption("lanes", f"{lanes} is not a number from 1 to {LANES_MAX}")
+        texts = {field: values[field] or "" for field in ("url", "link", "source", "destination", "address", "carrier")}
+        name, compression = values["name"] or "", values["compression"] or "none"
+        return cls(**texts, name=name, compression=compression, lanes=lanes, batch_seconds=seconds)
+
+    def as_options(self) -> dict[str, str]:
+        return {field: str(getattr(self, field)) for field in self.__slots__}
+
+
+class LinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types
+    """What ``spark.dataSource.register`` takes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return PlanReader(LinkOptions.parse(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return LaneWriter(LinkOptions.parse(self.options))
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("replicator-link")`` known to a session."""
+    spark.dataSource.register(LinkDataSource)
+
+
+def start_query(spark: SparkSession, options: LinkOptions, checkpoint: str) -> StreamingQuery:
+    """Start copying a link; ``checkpoint`` is a directory that may be lost."""
+    given = options.as_options()
+    return (
+        spark.readStream.format(FORMAT_NAME)
+        .options(**given)
+        .load()
+        .writeStream.format(FORMAT_NAME)
+        .options(**given, checkpointLocation=checkpoint)
+        .queryName(options.link)
+        .start()
+    )
+
+
+class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
+    """On the driver: asks for plans."""
+
+    def __init__(self, options: LinkOptions) -> None:
+        self._options = options
+        self._worker: DataPlane | None = None
+        self._plan: Plan | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below
+        return {"session": "", "plan": 0}
+
+    def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802
+        try:
+            plan = self._plans().plan(
+                self._options.carrier,
+                lanes=self._options.lanes,
+                bytes_max=segment_bytes(),
+                wait_ms=WAIT_MS,
+            )
+        except (PeerUnavailable, PlanGone):
+            time.sleep(UNREACHABLE_SECONDS)
+            return start or self.initialOffset()
+        if plan.empty:
+            return start or self.initialOffset()
+        self._plan = plan
+        return {"session": plan.id.session, "plan": plan.id.plan}
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        if start == end or not end["session"]:
+            return []
+        wanted = PlanId(end["session"], end["plan"])
+        plan = self._plan if self._plan is not None and self._plan.id == wanted else self._plan_again(wanted)
+        if plan is None:
+            return []
+        return [
+            InputPartition(
+                json.dumps({"session": wanted.session, "plan": wanted.plan, "lane": lane, "segment": segment})
+            )
+            for lane, segment in enumerate(plan.lanes)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        yield (partition.value,)
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    def _plan_again(self, wanted: PlanId) -> Plan | None:
+        """Of a batch that is run again: it may still be open."""
+        try:
+            return self._plans().again(wanted)
+        except (PeerUnavailable, PlanGone):
+            return None
+
+    def _plans(self) -> LinkPlans:
+        if self._worker is None:
+            self._worker = DataPlane(self._options.url)
+        return LinkPlans(self._worker, self._options.link)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What one task did; ``done`` is not reported yet."""
+
+    plan: PlanId
+    lane: int
+    done: list[dict[str, Any]]
+    error: str | None
+
+
+class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Its ``write`` runs in the tasks, the rest on the driver."""
+
+    def __init__(self, options: LinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        # Here, so that a process that only commits does not load what it does not need.
+        from replicator.pipeline.carrying import LinkWork
+        from replicator.pipeline.lane import LaneTask, carry_lane
+
+        rows = [json.loads(text) for batch in iterator for text in batch.column(0).to_pylist()]
+        if not rows:
+            return LaneMessage(PlanId("", 0), 0, [], None)
+        (row,) = rows
+        options, plan, lane = self._options, PlanId(row["session"], row["plan"]), row["lane"]
+        work = LinkWork(
+            worker_url=options.url,
+            key=options.link,
+            source=options.source,
+            destination=options.destination,
+            address=options.address,
+            name=options.name,
+            compression=options.compression,
+            stream=f"{options.carrier[:40]} {lane} {_attempt()}",
+        )
+        result = carry_lane(LaneTask(work, plan, lane, row["segment"], options.batch_seconds))
+        return LaneMessage(plan, lane, result.unreported, result.error)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        lanes = [message for message in messages if isinstance(message, LaneMessage) and message.plan.session]
+        if not lanes:
+            return
+        errors = sorted({message.error for message in lanes if message.error is not None})
+        with DataPlane(self._options.url) as worker:
+            plans = LinkPlans(worker, self._options.link)
+            try:
+                if not errors:
+                    plans.done(lanes[0].plan, [done for message in lanes for done in message.done])
+                    return
+                for message in lanes:
+                    plans.following(message.plan, message.lane, message.done, bytes_max=0)
+                plans.failed(lanes[0].plan, "; ".join(errors))
+            except (PlanGone, PeerUnavailable):
+                return  # the link asks the destination what it has
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        lanes = [message for message in messages if isinstance(message, LaneMessage) and message.plan.session]
+        if not lanes:
+            return
+        with DataPlane(self._options.url) as worker:
+            try:
+                LinkPlans(worker, self._options.link).failed(lanes[0].plan, "Spark gave the batch up")
+            except (PlanGone, PeerUnavailable):
+                return
+
+
+def segment_bytes() -> int:
+    from replicator.pipeline.lane import SEGMENT_BYTES
+
+    return SEGMENT_BYTES
+
+
+def _attempt() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else int(context.taskAttemptId())

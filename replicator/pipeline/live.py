@@ -1,0 +1,294 @@
+"""``python -m replicator.pipeline.live``: the driver of live copy, one Structured Streaming query for each link.
+
+Started and watched by the worker of the links' source, or run elsewhere for it (``replicator pipeline run``). It keeps
+nothing that matters: what is copied is the worker's to decide, what has arrived the destination's to know. So its
+checkpoints lie in a scratch directory, and a driver that was killed is simply started again.
+
+It ends on SIGTERM and SIGINT, and, where its standard input is a pipe, when that ends: with the worker that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from replicator.pipeline import link_source
+from replicator.pipeline.data_plane import DataPlane, check_url
+from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer
+from replicator.pipeline.link_plans import LinkPlans
+from replicator.pipeline.session import spark_session
+from replicator.pipeline.supervision import Start, Stop, Supervisor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+CONF_VARIABLE: Final = "REPLICATOR_PIPELINE_CONF"
+"""The settings of ``pipeline.conf`` as a JSON object, secrets among them: the worker's listing leaves those out."""
+LANES_SETTING: Final = "spark.replicator.lanes"
+"""In ``pipeline.conf``: into how many lanes each link's topics are dealt."""
+LANES_MAX: Final = 8
+"""Unless :data:`LANES_SETTING` says more: one lane carries some hundreds of MB/s."""
+SLOTS_LOCAL: Final = 64
+"""Tasks that a local master runs at once. They wait more than they work, so they are more than the cores."""
+POLL_SECONDS: Final = 1.0
+"""How often the worker is asked for its links, and queries are looked at."""
+WORKER_WAIT_SECONDS_MAX: Final = 5.0
+"""The longest pause between two tries to reach a worker that is not there."""
+REASON_CHARS_MAX: Final = 500
+
+
+class LiveCopy:
+    """The queries of one worker's links. ``scratch`` is a directory for their checkpoints."""
+
+    def __init__(self, spark: SparkSession, worker_url: str, lanes: int, scratch: Path) -> None:
+        self._spark = spark
+        self._worker_url = worker_url
+        self._lanes = lanes
+        self._scratch = scratch
+        self._carrier = f"{socket.gethostname()[:60]} {os.getpid()} {secrets.token_hex(4)}"
+        self._supervisor = Supervisor()
+        self._queries: dict[str, StreamingQuery] = {}
+        self._unreachable = ""
+        link_source.register(spark)
+
+    def run(self, ended: threading.Event) -> None:
+        """Until ``ended`` is set."""
+        while not ended.is_set():
+            self.step()
+            ended.wait(POLL_SECONDS)
+        self._spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
+        for key in list(self._queries):
+            self._stop(key)
+
+    def step(self) -> None:
+        """Look once at the worker's links and at the queries, and do what is to be done."""
+        try:
+            with DataPlane(self._worker_url) as worker:
+                listing = worker.call("GET", "/pipeline/v1/links")
+            self._unreachable = ""
+        except (PeerUnavailable, UnexpectedAnswer) as error:
+            self._say_once(str(error))  # what runs goes on: it finds the worker again by itself
+        else:
+            self._supervisor.on_links({**link, "batch_seconds": listing["batch_seconds"]} for link in listing["links"])
+        self._note_ended()
+        for action in self._supervisor.actions(time.monotonic()):
+            match action:
+                case Stop(key):
+                    self._stop(key)
+                case Start(key, link):
+                    self._start(key, link)
+
+    def _start(self, key: str, link: Mapping[str, Any]) -> None:
+        checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
+        try:
+            self._queries[key] = self._query(link, checkpoint)
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            self._failed(key, error)
+
+    def _query(self, link: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        options = link_source.LinkOptions(
+            url=self._worker_url,
+            link=link["key"],
+            source=link["source"],
+            destination=link["destination"],
+            address=link["address"],
+            carrier=self._carrier,
+            name=link["name"],
+            compression=link["compression"],
+            lanes=self._lanes,
+            batch_seconds=float(link["batch_seconds"]),
+        )
+        if link.get("where") or link.get("select"):
+            from replicator.pipeline.sql_link import sql_query
+
+            return sql_query(self._spark, link, options, checkpoint)
+        return link_source.start_query(self._spark, options, checkpoint)
+
+    def _stop(self, key: str) -> None:
+        query = self._queries.pop(key, None)
+        if query is not None:
+            query.stop()
+        try:
+            with DataPlane(self._worker_url) as worker:
+                LinkPlans(worker, key).release(self._carrier)
+        except (PeerUnavailable, UnexpectedAnswer):
+            return  # the worker, or its link, has gone too
+
+    def _note_ended(self) -> None:
+        for key, query in list(self._queries.items()):
+            if not query.isActive:
+                del self._queries[key]
+                self._failed(key, query.exception())
+
+    def _failed(self, key: str, error: BaseException | None) -> None:
+        """Say why, here and at the worker, whose link shows it."""
+        reason = reason_of(error)
+        _say(f"link {key}: {reason}; it is tried again")
+        self._supervisor.on_ended(key, time.monotonic())
+        try:
+            with DataPlane(self._worker_url) as worker:
+                plans = LinkPlans(worker, key)
+                plan = plans.plan(self._carrier, lanes=1, bytes_max=1, wait_ms=0)
+                if plan.id.session:
+                    plans.failed(plan.id, reason)
+        except (PeerUnavailable, UnexpectedAnswer):
+            return
+
+    def _say_once(self, text: str) -> None:
+        if text != self._unreachable:
+            self._unreachable = text
+            _say(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 when it was told to end, 2 for what the user can correct, 3 where Spark does not start."""
+    parser = argparse.ArgumentParser(
+        prog="replicator.pipeline.live", description="Copies the links of a worker by Spark."
+    )
+    parser.add_argument(
+        "--worker", required=True, metavar="URL", help="the worker of the links' source, http://HOST:PORT"
+    )
+    parser.add_argument("--master", metavar="M", help="Spark's master; else what the worker's topology says")
+    given = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    if stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
+        threading.Thread(target=_end_with_input, args=(ended,), daemon=True).start()
+    try:
+        return run(given.worker, given.master, ended)
+    except PipelineError as error:
+        _say(str(error))
+        return 2
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        _say(f"Spark does not start: {reason_of(error)}")
+        return 3
+
+
+def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
+    """Copy until ``ended`` is set; returns the exit status. Raises :class:`PipelineError`."""
+    worker_url = check_url(worker_url)
+    listing = _first_listing(worker_url, ended)
+    if listing is None:
+        return 0
+    conf = {**listing.get("conf", {}), **json.loads(os.environ.get(CONF_VARIABLE) or "{}")}
+    master = master or str(listing["master"])
+    # Messages pass through the JVM only where SQL looks at them. Else it plans a few tasks a second, and needs neither
+    # the second compiler nor its memory.
+    has_sql = any(link.get("where") or link.get("select") for link in listing["links"])
+    scratch = Path(tempfile.mkdtemp(prefix="replicator-live-", dir=_scratch_parent()))
+    try:
+        spark = spark_session(
+            with_slots(master),
+            f"replicator live copy of {listing['cluster']}",
+            short_lived=not has_sql,
+            conf=_conf(conf),
+        )
+        try:
+            lanes = lanes_of(master, conf, spark.sparkContext.defaultParallelism)
+            LiveCopy(spark, worker_url, lanes, scratch).run(ended)
+        finally:
+            spark.stop()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+def with_slots(master: str) -> str:
+    """A local master with room for the waiting tasks of many links; others as they are."""
+    return f"local[{SLOTS_LOCAL}]" if master.startswith("local[") or master == "local" else master
+
+
+def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
+    """How many lanes a link has: half as many as there are cores, since the workers of both sides need the others."""
+    if LANES_SETTING in conf:
+        return max(1, min(int(conf[LANES_SETTING]), link_source.LANES_MAX))
+    if master.startswith("local["):
+        cores = master.removeprefix("local[").partition("]")[0].partition(",")[0]
+        parallelism = int(cores) if cores.isdecimal() else os.cpu_count() or 1
+    elif master == "local":
+        parallelism = 1
+    return max(1, min(parallelism // 2, LANES_MAX))
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a query ended, in one line: the last line of a Python traceback within, else the first of the message."""
+    text = str(error or "it ended by itself").strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("replicator.") and ": " in line]
+    found = ours[-1].partition(": ")[2] if ours else lines[0]
+    return found[:REASON_CHARS_MAX]
+
+
+def _conf(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings: those given win."""
+    return {
+        "spark.scheduler.mode": "FAIR",  # a link with much to copy does not hold up another
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "5",
+        "spark.sql.ui.retainedExecutions": "5",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        **given,
+    }
+
+
+def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | None:
+    """What the worker says; waits until it is there. None when it was told to end meanwhile."""
+    pause_seconds, said = 0.2, ""
+    while not ended.is_set():
+        try:
+            with DataPlane(worker_url) as worker:
+                return worker.call("GET", "/pipeline/v1/links")
+        except PeerUnavailable as error:
+            if str(error) != said:
+                said = str(error)
+                _say(said)
+        ended.wait(pause_seconds)
+        pause_seconds = min(WORKER_WAIT_SECONDS_MAX, 2 * pause_seconds)
+    return None
+
+
+def _scratch_parent() -> str | None:
+    """Memory, where there is a file system in it: a micro-batch writes two small files and waits for each."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else None
+
+
+def _end_with_input(ended: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    ended.set()
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether it is Spark's, or comes from its JVM. Its types are not ours to import before it is there."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def _say(text: str) -> None:
+    print(f"live copy: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
