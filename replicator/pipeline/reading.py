@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.decode import message_batches
+from replicator.pipeline.decode import Decoder, EntryFilter
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.planning import TopicRange, TopicSpan, to_sample, wanted_topics
 from replicator.pipeline.source_options import Bound, Mode, SourceOptions
@@ -76,7 +76,11 @@ def sample(spans: Sequence[TopicSpan]) -> dict[tuple[str, str], Measured]:
 
 
 def read_ranges(
-    ranges: Iterable[TopicRange], columns: pa.Schema, *, mode: Mode = "messages"
+    ranges: Iterable[TopicRange],
+    columns: pa.Schema,
+    *,
+    mode: Mode = "messages",
+    entry_filter: EntryFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ranges, in order, over one connection to each worker.
 
@@ -84,13 +88,16 @@ def read_ranges(
     :class:`~replicator.engine.errors.BlockCorrupt`, :class:`~replicator.pipeline.errors.EntryUnreadable`, and what a
     worker's answers raise.
     """
+    decoder = Decoder(columns, entry_filter)
     with ExitStack() as open_workers:
         workers: dict[str, DataPlane] = {}
         for part in ranges:
             if part.url not in workers:
                 workers[part.url] = open_workers.enter_context(DataPlane(part.url))
             blocks = workers[part.url].blocks(part.topic, part.after, part.upto, incarnation=part.incarnation)
-            yield from message_batches(blocks, part.cluster, part.topic, part.after, part.upto, columns)
+            for fetched in blocks:
+                yield from decoder.add(fetched, part.cluster, part.topic, part.after, part.upto)
+        yield from decoder.finish()
 
 
 _Asked = TypeVar("_Asked")

@@ -1,0 +1,156 @@
+"""Fields of many protobuf messages at once, by NumPy. Pure: one buffer, where messages lie in it, and values out.
+
+A message is a run of ``tag varint | value``. All messages are read in step: in round k the k-th field of each, so the
+work is some array operations a field, however many messages there are.
+
+1. Each round reads a tag and a number (the value of a varint field, the length of a field of bytes) of every message
+   that has not ended, byte by byte of the varints, most of which have one or two.
+2. Wanted fields are kept; the last one counts where a field comes twice, as in protobuf. Repeated ones are all kept.
+3. A message that is not of the form (a field beyond its end, a type that the format does not use) is left, and marked.
+
+What is marked is for the caller: a guess that was wrong, or a message that protobuf itself must look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+PADDING_BYTES: Final = 32
+"""What a buffer must have behind its last message: a varint of ten bytes is read before it is known to be outside."""
+ROUNDS_MAX: Final = 256
+"""Fields of a message. Longer ones are for protobuf: a round costs the same for one message as for hundreds."""
+_VARINT_BYTES_MAX: Final = 10
+
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A varint field of each message, 0 where it has none."""
+
+    values: UInt64s
+    present: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A field of bytes of each message: where its content lies in the buffer."""
+
+    starts: Int64s
+    lengths: Int64s
+    present: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """All values of a repeated field of bytes, message by message: whose each is, and where it lies."""
+
+    owners: Int64s
+    starts: Int64s
+    lengths: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What was read. Values of messages that are not ``sound`` mean nothing."""
+
+    numbers: dict[int, Numbers]
+    spans: dict[int, Spans]
+    repeated: dict[int, Repeated]
+    sound: Bools
+
+
+def read_fields(
+    content: Bytes,
+    starts: Int64s,
+    ends: Int64s,
+    *,
+    numbers: Collection[int] = (),
+    spans: Collection[int] = (),
+    repeated: Collection[int] = (),
+) -> Fields:
+    """Read the named fields of the messages that lie from ``starts`` to ``ends``.
+
+    ``content`` must have :data:`PADDING_BYTES` more than the last end.
+    """
+    count = len(starts)
+    assert not count or int(ends.max()) + PADDING_BYTES <= len(content)
+    found_numbers = {field: Numbers(np.zeros(count, np.uint64), np.zeros(count, np.bool_)) for field in numbers}
+    found_spans = {
+        field: Spans(np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.bool_)) for field in spans
+    }
+    lists: dict[int, list[tuple[Int64s, Int64s, Int64s]]] = {field: [] for field in repeated}
+    sound = np.ones(count, np.bool_)
+    open_rows = np.flatnonzero(starts < ends)
+    at, limit = starts[open_rows], ends[open_rows]
+    for _ in range(ROUNDS_MAX):
+        if not len(open_rows):
+            break
+        tags, at, whole = read_varints(content, at)
+        amounts, at, whole_amount = read_varints(content, at)
+        field_numbers, types = tags >> np.uint64(3), tags & np.uint64(7)
+        is_bytes = types == 2
+        good = whole & whole_amount & (is_bytes | (types == 0)) & (field_numbers > 0)
+        # Compared before they are added: a length may be anything up to 2**64.
+        good &= ~is_bytes | (amounts <= np.uint64(len(content)))
+        value_at = at
+        at = at + np.where(good & is_bytes, amounts, np.uint64(0)).astype(np.int64)
+        good &= at <= limit
+        for field in np.unique(field_numbers[good]).tolist():
+            chosen = good & (field_numbers == field)
+            if field in found_numbers:
+                rows = open_rows[chosen & ~is_bytes]
+                found_numbers[field].values[rows] = amounts[chosen & ~is_bytes]
+                found_numbers[field].present[rows] = True
+                good &= ~(chosen & is_bytes)  # another type than the format's
+            elif field in found_spans:
+                rows = open_rows[chosen & is_bytes]
+                found_spans[field].starts[rows] = value_at[chosen & is_bytes]
+                found_spans[field].lengths[rows] = amounts[chosen & is_bytes].astype(np.int64)
+                found_spans[field].present[rows] = True
+                good &= ~(chosen & ~is_bytes)
+            elif field in lists:
+                taken = chosen & is_bytes
+                lists[field].append((open_rows[taken], value_at[taken], amounts[taken].astype(np.int64)))
+                good &= ~(chosen & ~is_bytes)
+        sound[open_rows[~good]] = False
+        more = good & (at < limit)
+        open_rows, at, limit = open_rows[more], at[more], limit[more]
+    sound[open_rows] = False
+    return Fields(found_numbers, found_spans, {field: _in_order(parts) for field, parts in lists.items()}, sound)
+
+
+def read_varints(content: Bytes, at: Int64s) -> tuple[UInt64s, Int64s, Bools]:
+    """The varint at each place, the place after it, and whether it is one of at most ten bytes."""
+    first = content[at]
+    values = (first & 0x7F).astype(np.uint64)
+    after = at + 1
+    longer = np.flatnonzero(first & 0x80)
+    for index in range(1, _VARINT_BYTES_MAX):
+        if not len(longer):
+            break
+        byte = content[at[longer] + index]
+        values[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+        after[longer] = at[longer] + index + 1
+        longer = longer[(byte & 0x80) != 0]
+    whole = np.ones(len(at), np.bool_)
+    whole[longer] = False
+    return values, after, whole
+
+
+def _in_order(parts: list[tuple[Int64s, Int64s, Int64s]]) -> Repeated:
+    """Rounds have the first value of each message, then the second of each: put together by message."""
+    if not parts:
+        none = np.zeros(0, np.int64)
+        return Repeated(none, none, none)
+    owners, starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(owners, kind="stable")
+    return Repeated(owners[order], starts[order], lengths[order])
