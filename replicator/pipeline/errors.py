@@ -37,6 +37,10 @@ class PlanGone(UnexpectedAnswer):
     """A link's plan that its worker does not know any more: it was given up, or the worker has started again."""
 
 
+class NoSuchLink(UnexpectedAnswer):
+    """The worker of a link's source does not run it."""
+
+
 class LinkTaken(UnexpectedAnswer):
     """Another backfill has the link; the message names it."""
 
@@ -83,3 +87,14 @@ class CannotMask(PipelineError):
     """A message that a link's ``select`` is to mask, and whose content cannot be seen: encrypted, or a chunk."""
 
     code = "CannotMask"
+
+
+class BadSql(PipelineError):
+    """An expression of a link's ``where`` or ``select`` that Spark does not take."""
+
+    def __init__(self, link: str, field: str, text: str, reason: str) -> None:
+        super().__init__(link, field, text, reason)
+
+    def __str__(self) -> str:
+        link, field, text, reason = self.args
+        return f"link {link}: {field} {text[:100]!r}: {reason}"

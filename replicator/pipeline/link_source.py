@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from replicator.pipeline.carrying import LinkWork
+
 FORMAT_NAME: Final = "replicator-link"
 SCHEMA: Final = StructType([StructField("lane", StringType(), nullable=False)])
 WAIT_MS: Final = 1_000
@@ -211,15 +213,23 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, so that a process that only commits does not load what it does not need.
-        from replicator.pipeline.carrying import LinkWork
         from replicator.pipeline.lane import LaneTask, carry_lane
 
         rows = [json.loads(text) for batch in iterator for text in batch.column(0).to_pylist()]
         if not rows:
             return LaneMessage(PlanId("", 0), 0, [], None)
         (row,) = rows
-        options, plan, lane = self._options, PlanId(row["session"], row["plan"]), row["lane"]
-        work = LinkWork(
+        plan, lane = PlanId(row["session"], row["plan"]), row["lane"]
+        task = LaneTask(self.work(lane), plan, lane, row["segment"], self._options.batch_seconds)
+        result = carry_lane(task)
+        return LaneMessage(plan, lane, result.unreported, result.error)
+
+    def work(self, lane: int) -> LinkWork:
+        """What a task that carries for ``lane`` must know."""
+        from replicator.pipeline.carrying import LinkWork
+
+        options = self._options
+        return LinkWork(
             worker_url=options.url,
             key=options.link,
             source=options.source,
@@ -229,8 +239,6 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             compression=options.compression,
             stream=f"{options.carrier[:40]} {lane} {_attempt()}",
         )
-        result = carry_lane(LaneTask(work, plan, lane, row["segment"], options.batch_seconds))
-        return LaneMessage(plan, lane, result.unreported, result.error)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         lanes = [message for message in messages if isinstance(message, LaneMessage) and message.plan.session]
