@@ -16,6 +16,7 @@ from aiohttp import web
 
 from replicator.engine.log.arrow import BLOCK_SCHEMA
 from replicator.engine.log.block import BlockKind, build_block, read_header
+from replicator.engine.log.block_heads import encode_heads, head_of
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL, Position
@@ -72,6 +73,8 @@ class ScriptedTopic:
     next: Position = field(default=Position(3, 0))
     clusters: list[str] | None = None
     """To which its namespace is copied."""
+    cut: dict[str, Any] = field(default_factory=dict)
+    """What it says of how far it is, where that is not nothing: ``trimmed``, ``high_water`` and so on."""
     life: int = 1
     """Which topic of that name it is, as the listing for readers says it: below the ids of its ledgers."""
     trimmed: Position = BEFORE_ALL
@@ -180,7 +183,7 @@ class WireWorker:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         application = web.Application()
-        for what in ("links", "topics", "blocks", "subscriptions", "mappings"):
+        for what in ("links", "topics", "blocks", "raw-blocks", "block-heads", "cuts", "subscriptions", "mappings"):
             application.router.add_get(f"/replication/v1/{what}", self._answer)
         application.router.add_get("/replication/v1/positions", self._positions)
         application.router.add_post("/replication/v1/measure", self._measure)
@@ -206,14 +209,20 @@ class WireWorker:
             return web.json_response({"error": "Scripted", "message": "as scripted"}, status=self.refuse[what])
         if what == "topics":
             return web.json_response({"cluster": self.cluster, "topics": [self._state(name) for name in self.topics]})
+        if what == "cuts":
+            return web.json_response(
+                {"cluster": self.cluster, "topics": {name: self._cut(name) for name in self.topics}}
+            )
         if what == "links":
             return web.json_response({"links": self.links})
         name = request.query["topic"]
         if name not in self.topics:
             return web.json_response({"error": "TopicNotFound", "message": f"no topic {name}"}, status=404)
         topic = self.topics[name]
-        if what == "blocks":
+        if what in ("blocks", "raw-blocks"):
             return self._blocks(topic, request)
+        if what == "block-heads":
+            return self._heads(topic, request)
         return web.json_response({"topic": name, what: getattr(topic, what)})
 
     async def _positions(self, request: web.Request) -> web.Response:
@@ -272,10 +281,28 @@ class WireWorker:
             "clusters": topic.clusters,
         }
 
+    def _cut(self, name: str) -> dict[str, Any]:
+        topic = self.topics[name]
+        runs = [[at.ledger, at.entry, at.entry + entries - 1] for at, entries, _ in topic.blocks]
+        scripted = {"trimmed": str(BEFORE_ALL), "trimmed_of": {}, "high_water": None, "left_out": {}}
+        return {"runs": runs, **scripted, **topic.cut}
+
+    @staticmethod
+    def _heads(topic: ScriptedTopic, request: web.Request) -> web.Response:
+        after, upto = Position.parse(request.query["after"]), Position.parse(request.query["upto"])
+        heads = [
+            head_of(at, read_header(block), memoryview(block))
+            for at, entries, block in topic.blocks
+            if after < Position(at.ledger, at.entry + entries - 1) and at <= upto
+        ]
+        headers = {"X-Replicator-Next": str(upto), "X-Replicator-End": "true"}
+        return web.Response(body=encode_heads(heads).to_pybytes(), headers=headers)
+
     @staticmethod
     def _blocks(topic: ScriptedTopic, request: web.Request) -> web.Response:
-        after, upto = Position.parse(request.query["after"]), Position.parse(request.query["upto"])
-        room = int(request.query["max_bytes"])
+        after = Position.parse(request.query["after"])
+        upto = Position.parse(request.query.get("upto", str(topic.last)))
+        room = int(request.query.get("max_bytes", 2**23))
         # The last block that starts at or before `after` may hold entries past it.
         start = max(bisect_right(topic.blocks, after, key=lambda row: row[0]) - 1, 0)
         rows, following, end = [], after, True

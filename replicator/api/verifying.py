@@ -59,6 +59,7 @@ def _cut(topic: Topic) -> dict[str, Any]:
     left_out = {origin: holes for origin in marks if (holes := topic.left_out(origin))}
     return {
         "last": str(topic.last_add_confirmed),
+        "runs": [list(run) for run in topic.log.runs_between(topic.log.trimmed, topic.last_add_confirmed)],
         "trimmed": str(topic.log.trimmed),
         "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimmed_ends().items() if origin and ends},
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.markup import escape
@@ -13,11 +13,11 @@ EXAMPLES_MAX: Final = 10
 """Examples kept of each fault of each topic."""
 
 FAULTS: Final = {
-    "missing": "in one cluster of a link and not in the other",
+    "missing": "in one cluster of a link and not in the other, nor on its way there",
     "duplicated": "more than once in one cluster",
     "reordered": "after something of its origin that was published later",
     "corrupted": "the same message with other content",
-    "mismapped": "snapshot mapping that promises what is not there",
+    "mismapped": "snapshot mapping that promises what is not there, or exact mapping that names another place",
     "ack_mismatch": "acknowledged here, and not where the link leads",
     "gaps": "topics at which a link has stopped: replicator links list",
 }
@@ -69,10 +69,25 @@ class VerifyReport:
     subscriptions: int
     """How many replicated subscriptions were compared, counted once for each topic."""
     seconds: float
+    behind: int = 0
+    """Messages that are on their way: above what the destination has, over links that move or are paused."""
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """Clusters that were not compared, each with why."""
+    remarks: tuple[str, ...] = ()
+    """What else there is to know: what a sample can miss, links that are paused, what was not compared."""
+    steps: tuple[str, ...] = ()
+    """What ``--fix`` did, and what it leaves to an operator."""
 
     @property
     def clean(self) -> bool:
         return not any(getattr(self, fault) for fault in FAULTS)
+
+    @property
+    def exit_status(self) -> int:
+        """0 if all is well, 1 for faults, 3 if a cluster was away, so that nobody can say."""
+        if not self.clean:
+            return 1
+        return 3 if self.unreachable else 0
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values; ``topics`` has the findings of each topic, none for a clean one."""
@@ -93,6 +108,10 @@ class VerifyReport:
                 }
                 for topic in self.topics
             },
+            "behind": self.behind,
+            "unreachable": dict(self.unreachable),
+            "remarks": list(self.remarks),
+            "fix": list(self.steps),
             "seconds": round(self.seconds, 3),
         }
 
@@ -100,8 +119,9 @@ class VerifyReport:
 def format_report(report: VerifyReport) -> Table:
     """A table of the counters, with examples below those that are not zero."""
     read = ", ".join(f"{name} {counts.messages:,}" for name, counts in report.clusters.items())
+    outcome = "FAULTS FOUND" if not report.clean else "NOT ALL COMPARED" if report.unreachable else "clean"
     table = Table(
-        title=f"verify: {'clean' if report.clean else 'FAULTS FOUND'}",
+        title=f"verify: {outcome}",
         caption=f"topics: {len(report.topics)}, messages: {read}; {report.mappings:,} mappings, "
         f"{report.subscriptions:,} replicated subscriptions; {report.seconds:.1f} s",
     )
@@ -114,4 +134,12 @@ def format_report(report: VerifyReport) -> Table:
         for finding in report.findings:
             if finding.fault == fault:
                 table.add_row("", f"{finding.count:,}", escape("\n  ".join([finding.topic, *finding.examples])))
+    if report.behind:
+        table.add_row("behind", f"{report.behind:,}", "on their way: no fault")
+    for cluster, reason in report.unreachable.items():
+        table.add_row("not compared", "", escape(f"{cluster}: {reason}"), style="red")
+    for text in report.remarks:
+        table.add_row("", "", escape(text))
+    for text in report.steps:
+        table.add_row("fix", "", escape(text))
     return table

@@ -1,28 +1,40 @@
-"""Verify: are the clusters of a topology in step, message by message?
+"""Verify: are the clusters of a topology in step?
 
-Reads every cluster's topics through the ``replicator`` data source, and subscriptions and mappings through the same
-data plane, compares them in Spark (:mod:`replicator.pipeline.reconcile` says how), and reports what is
-wrong. Two Spark jobs if nothing is; a further one for the examples of each kind of fault.
+1. All clusters are asked how they stand, in an order that makes a consistent cut
+   (:mod:`~replicator.pipeline.cluster_state`); what does not answer is left out, and named.
+2. Their logs are read and compared block by block, in Spark or here (:mod:`~replicator.pipeline.comparison_runs`). Logs
+   that are out of order are gone through once more, and so are only those.
+3. What time may heal is looked at again: what lies above a copy's high-water mark is missing if the mark does not move
+   while waited for, and an acknowledgement counts as not copied if it still is not there after that time.
+4. The exact mapping is asked for the places of some copied entries, and compared with the logs.
 
-The clusters must be at rest, or what is on its way counts as missing.
+Topics may be written to, copied and consumed meanwhile: what is on its way is not reported, what is lost is.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, Window
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
-
-from replicator.engine.topic_name import parse_topic
-from replicator.pipeline.acks import acked_sets
-from replicator.pipeline.data_plane import DataPlane, SubscriptionState
-from replicator.pipeline.errors import BadOption, UnexpectedAnswer
-from replicator.pipeline.reconcile import READ_COLUMNS, Scope, identities, ordered, row_faults
+from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.pipeline.cluster_state import (
+    Picture,
+    Wanted,
+    named_filter,
+    read_again,
+    read_picture,
+    scope_of,
+)
+from replicator.pipeline.comparison.order import out_of_order
+from replicator.pipeline.comparison.rows import BEHIND, COMPARED, PROBE, READ, Found
+from replicator.pipeline.comparison.scope import Scope
+from replicator.pipeline.comparison_runs import InProcess, InSpark, Runs, Tally, plan_tasks
+from replicator.pipeline.difference_files import DifferenceFiles, Pair
+from replicator.pipeline.entry_reader import Selection
+from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import (
     EXAMPLES_MAX,
     FAULTS,
@@ -30,210 +42,334 @@ from replicator.pipeline.report import (
     Finding,
     VerifyReport,
     format_report,
-    marker_name,
 )
-from replicator.pipeline.source import FORMAT_NAME
-from replicator.pipeline.ways import Ways, ways_of
+from replicator.pipeline.verify_plane import VerifyPlane
 from replicator.topology import Link
-from snapshots.mapping import SnapshotMapping
+from snapshots.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["VerifyReport", "format_report", "verify"]
+__all__ = ["VerifyReport", "VerifySettings", "format_report", "verify"]
 
-
-def verify(
-    spark: SparkSession,
-    clusters: Mapping[str, str],
-    links: Sequence[Link],
-    topics: Collection[str] | None = None,
-) -> VerifyReport:
-    """Compare ``clusters`` (name to worker URL) over ``links``, in ``topics`` or in all.
-
-    What no link carries, by its patterns or a namespace's clusters, is not compared; what is forwarded is.
-
-    Blocks for the length of the jobs. Raises :class:`~replicator.pipeline.errors.PeerUnavailable` for a worker that
-    does not answer, :class:`UnexpectedAnswer` for one that is of another cluster or whose answers are wrong,
-    :class:`BadOption` for a topic that no cluster has or a link of a cluster that is not given.
-    """
-    started = time.monotonic()
-    numbers = {name: number for number, name in enumerate(clusters)}
-    for link in links:
-        for name in (link.source, link.destination):
-            if name not in numbers:
-                raise BadOption("links", f"{link}: cluster {name} has no url")
-    wanted = None if topics is None else {str(parse_topic(topic)) for topic in topics}
-    with ThreadPoolExecutor(max_workers=max(len(clusters), 1)) as pool:
-        read = pool.map(lambda name: _read_state(name, clusters[name], wanted), clusters)
-        states = dict(zip(clusters, read, strict=True))
-
-    found = sorted({topic for state in states.values() for topic in state.subscriptions})
-    if wanted is not None and (unknown := sorted(wanted.difference(found))):
-        raise BadOption("topic", f"no cluster has {', '.join(unknown)}")
-    mappings = [
-        (cluster, topic, mapping)
-        for cluster, state in states.items()
-        for topic, of_topic in state.mappings.items()
-        for mapping in of_topic
-        if mapping.peer in numbers
-    ]
-    acked = acked_sets({cluster: state.subscriptions for cluster, state in states.items()})
-    ways: dict[Ways, int] = {}
-    ways_by_topic = {
-        topic: ways.setdefault(
-            ways_of(topic, links, {name: state.copied_to.get(topic) for name, state in states.items()}), len(ways)
-        )
-        for topic in found
-    }
-    scope = Scope(tuple(clusters), tuple(ways), ways_by_topic, acked)
-    findings = [each for state in states.values() for each in state.stopped]
-    totals: list[Row] = []
-    if found:
-        options = {"url": ",".join(clusters.values()), "topic": ",".join(found)}
-        messages = spark.read.format(FORMAT_NAME).schema(READ_COLUMNS).options(**options).load()
-        compared = identities(messages, scope).persist()
-        try:
-            totals = _totals(compared, scope)
-            findings += _findings(totals, compared, row_faults(scope), _identity_text(scope))
-            log = ordered(spark, compared, mappings, scope)
-            in_order = ("reordered", "mismapped")
-            order_totals = log.groupBy("topic").agg(*(F.sum(fault).alias(fault) for fault in in_order)).collect()
-            findings += _findings(order_totals, log, {fault: F.col(fault) for fault in in_order}, _order_text(scope))
-        finally:
-            compared.unpersist()
-    return VerifyReport(
-        **{fault: sum(finding.count for finding in findings if finding.fault == fault) for fault in FAULTS},
-        messages=sum(row["identities"] for row in totals if row["kind"] == "message"),
-        clusters={name: _cluster_counts(totals, numbers[name]) for name in clusters},
-        topics=tuple(sorted({*found, *(finding.topic for finding in findings)})),
-        findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
-        mappings=len(mappings),
-        subscriptions=sum(len(names) for sets in list(acked.values())[:1] for names in sets.names.values()),
-        seconds=time.monotonic() - started,
-    )
+SETTLE_SECONDS: Final = 10.0
+"""How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
+POLL_SECONDS: Final = 0.5
+LOOKS_MAX: Final = 3
+"""How often a topic is compared again."""
+PROBES_MAX: Final = 200
+"""Places that the exact mapping is asked for, a millisecond each."""
+SMALL_MESSAGES: Final = 500_000
+SMALL_ENTRIES: Final = 200_000
+"""Of all clusters together: below both, comparing takes less than starting Spark does."""
 
 
 @dataclass(frozen=True, slots=True)
-class _ClusterState:
-    """What a worker says beside its log, by topic."""
+class VerifySettings:
+    """How to compare; see docs/verify.md."""
 
-    subscriptions: dict[str, list[SubscriptionState]]
-    mappings: dict[str, list[SnapshotMapping]]
-    copied_to: dict[str, tuple[str, ...] | None]
-    """To which clusters the topic's namespace is copied from here; None for all that links lead to."""
-    stopped: list[Finding]
-    """Topics that a link from here does not copy any more."""
+    selection: Selection = field(default_factory=Selection)
+    settle_seconds: float = SETTLE_SECONDS
+    parquet: Path | None = None
 
 
-def _read_state(cluster: str, url: str, wanted: Collection[str] | None) -> _ClusterState:
-    with DataPlane(url) as worker:
-        answering, listing = worker.topics()
-        if answering != cluster:
-            raise UnexpectedAnswer(f"worker at {url} is of cluster {answering}, not {cluster}")
-        names = [topic.name for topic in listing if wanted is None or topic.name in wanted]
-        return _ClusterState(
-            subscriptions={name: worker.subscriptions(name) for name in names},
-            mappings={name: worker.mappings(name) for name in names},
-            copied_to={topic.name: topic.clusters for topic in listing},
-            stopped=[
-                Finding("gaps", topic, 1, (f"link {link}: {reason}",))
-                for link, stopped in worker.stopped_topics().items()
-                for topic, reason in stopped.items()
-                if wanted is None or topic in wanted
-            ],
+def verify(
+    spark: SparkSession | Callable[[], SparkSession] | None,
+    clusters: Mapping[str, str],
+    links: Sequence[Link],
+    topics: Collection[str] | None = None,
+    *,
+    wanted: Wanted | None = None,
+    settings: VerifySettings | None = None,
+) -> VerifyReport:
+    """Compare ``clusters`` (name to worker URL) over ``links``, in ``topics``, in those that are ``wanted``, or in all.
+
+    Runs on a session; with a function that starts one, only if there is much to compare, else in this process; with
+    None always here. What no link carries, by its patterns or a namespace's clusters, is not compared; what links
+    forward is.
+
+    Blocks for the length of the job. Raises :class:`PeerUnavailable` if no worker answers, :class:`UnexpectedAnswer`
+    for one that is of another cluster or whose answers are wrong, :class:`BadOption` for a topic that no cluster has or
+    a link of a cluster that is not given.
+    """
+    settings = settings or VerifySettings()
+    for link in links:
+        for name in (link.source, link.destination):
+            if name not in clusters:
+                raise BadOption("links", f"{link}: cluster {name} has no url")
+    if topics is not None:
+        wanted = named_filter(topics)
+    files = None if settings.parquet is None else DifferenceFiles(settings.parquet)
+    return _Verification(spark, clusters, links, topics, wanted or (lambda _: True), settings, files).run()
+
+
+@dataclass(slots=True)
+class _Verification:
+    """One run."""
+
+    spark: SparkSession | Callable[[], SparkSession] | None
+    clusters: Mapping[str, str]
+    links: Sequence[Link]
+    topics: Collection[str] | None
+    wanted: Wanted
+    settings: VerifySettings
+    files: DifferenceFiles | None
+    remarks: list[str] = field(default_factory=list)
+
+    def run(self) -> VerifyReport:
+        started = time.monotonic()
+        picture = read_picture(self.clusters, self._is_wanted)
+        self._check_topics(picture)
+        scope = scope_of(picture, self.links)
+        tallies = self._look_again(picture, self._compare(picture, scope))
+        came_not = self._came_not(picture, tallies)
+        tallies = [
+            replace(tally, kind="missing") if tally.kind == BEHIND and _pair(tally) in came_not else tally
+            for tally in tallies
+        ]
+        more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE))]
+        if self.files is not None:
+            self.files.finish(
+                came_not, more + [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
+            )
+        findings = _joined([*_findings(tallies), *map(_finding, more)])
+        self._remark(picture, tallies)
+        subscriptions = sum(len(topic.subscriptions) for topic in scope.topics)
+        counts: dict[str, Any] = {
+            fault: sum(finding.count for finding in findings if finding.fault == fault) for fault in FAULTS
+        }
+        return VerifyReport(
+            **counts,
+            messages=sum(tally.count for tally in tallies if tally.kind == COMPARED),
+            clusters={state.name: _cluster_counts(tallies, state.name) for state in picture.clusters},
+            topics=tuple(sorted({*picture.topics, *(finding.topic for finding in findings)})),
+            findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
+            mappings=sum(len(promises.mappings) for topic in scope.topics for promises in topic.promises.values()),
+            subscriptions=subscriptions,
+            seconds=time.monotonic() - started,
+            behind=sum(tally.count for tally in tallies if tally.kind == BEHIND),
+            unreachable=dict(picture.unreachable),
+            remarks=tuple(dict.fromkeys(self.remarks)),
         )
 
+    def _is_wanted(self, topic: str) -> bool:
+        return topic != EPOCHS_TOPIC and self.wanted(topic)
 
-def _totals(compared: DataFrame, scope: Scope) -> list[Row]:
-    """By topic and kind of entry: identities, occurrences in each cluster, and faults; one small row each."""
-    counts = [F.sum(f"count_{number}").alias(f"count_{number}") for number in range(len(scope.clusters))]
-    faults = [F.sum(column).alias(fault) for fault, column in row_faults(scope).items()]
-    grouped = compared.groupBy("topic", "kind", "marker_type")
-    return list(grouped.agg(F.count("*").alias("identities"), *counts, *faults).collect())
+    def _check_topics(self, picture: Picture) -> None:
+        found = set(picture.topics)
+        unknown = sorted(name for name in self.topics or () if not any(map(named_filter([name]), found)))
+        if unknown and not picture.unreachable:
+            raise BadOption("topic", f"no cluster has {', '.join(map(_full_name, unknown))}")
+        self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
+
+    def _runs(self, picture: Picture, scope: Scope) -> Runs:
+        if self.spark is None:
+            return InProcess()
+        if not callable(self.spark):
+            return InSpark(self.spark)
+        entries = sum(standing.entries for topic in scope.topics for standing in topic.standings.values())
+        messages = sum(topic.messages for state in picture.clusters for topic in state.topics.values())
+        if entries <= SMALL_ENTRIES and messages <= SMALL_MESSAGES:
+            return InProcess()
+        self.spark = self.spark()
+        return InSpark(self.spark)
+
+    def _compare(self, picture: Picture, scope: Scope, topics: Collection[str] = ()) -> list[Tally]:
+        """``topics`` are those that were compared before and are in the scope; empty for the first time."""
+        runs = self._runs(picture, scope)
+        tasks = plan_tasks(scope, lambda topic, cluster: _messages_each(picture, scope, topic, cluster))
+        if not tasks:
+            return []
+        write_to = None if self.files is None else self.files.next_look(topics)
+        tallies = runs.compare(tasks, scope, self.settings.selection, write_to)
+        suspect = out_of_order(note for tally in tallies for note in tally.notes)
+        if not suspect:
+            return tallies
+        numbers = {topic.name: number for number, topic in enumerate(scope.topics)}
+        logs = {(numbers[topic], scope.clusters.index(cluster)) for topic, cluster in suspect}
+        chosen = [kept for task in tasks if (kept := [each for each in task if (each.topic, each.cluster) in logs])]
+        found = runs.reordered(chosen, scope, self.settings.selection, logs)
+        return [
+            *tallies,
+            *(Tally(each.kind, each.topic, each.cluster, None, 1, [str(each.detail)], [each]) for each in found),
+        ]
+
+    # What time may heal.
+
+    def _look_again(self, picture: Picture, tallies: list[Tally]) -> list[Tally]:
+        """Compare once more what may have been on its way, or trimmed, when it was compared."""
+        deadline = time.monotonic() + self.settings.settle_seconds
+        for _ in range(LOOKS_MAX):
+            changed = self._changed(picture, tallies, deadline)
+            if not changed:
+                break
+            now = read_again(picture, changed)
+            fresh = self._compare(now, scope_of(now, self.links), changed)
+            tallies = [tally for tally in tallies if tally.topic not in changed] + fresh
+        return tallies
+
+    def _changed(self, picture: Picture, tallies: Iterable[Tally], deadline: float) -> set[str]:
+        """The topics with findings that may be others by now; waits until there is one, or time is up."""
+        differing = {tally.topic for tally in tallies if tally.kind == "ack_mismatch"}
+        lacking = {tally.topic for tally in tallies if tally.kind in ("missing", "mismapped")}
+        while differing or lacking:
+            if differing and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            now = read_again(picture, differing | lacking)
+            changed = {topic for topic in lacking if _is_trimmed(picture, now, topic)}
+            changed |= {topic for topic in differing if _is_acknowledged(picture, now, topic)}
+            if changed or not differing or time.monotonic() >= deadline:
+                return changed if time.monotonic() < deadline + POLL_SECONDS else set()
+        return set()
+
+    def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
+        """Of what clusters are behind with, what does not come: the mark there stands still while waited for."""
+        waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_paused(picture, tally)]
+        deadline = time.monotonic() + self.settings.settle_seconds
+        states = {state.name: state for state in picture.clusters}
+        while waiting:
+            for name in {str(tally.cluster) for tally in waiting}:
+                try:
+                    with VerifyPlane(states[name].url) as worker:
+                        now = worker.standings()
+                except PeerUnavailable as error:
+                    self.remarks.append(f"{name} went away while it was waited for: {error}")
+                    now = {}
+                before = states[name].standings
+                waiting = [
+                    tally for tally in waiting if tally.cluster != name or _mark(now, tally) == _mark(before, tally)
+                ]
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        return {_pair(tally) for tally in waiting}
+
+    def _is_paused(self, picture: Picture, tally: Tally) -> bool:
+        for state in picture.clusters:
+            for link in state.links:
+                if link.paused and link.destination == tally.cluster and state.name == tally.other:
+                    self.remarks.append(f"link {link.key} is paused: what it does not bring is not missing")
+                    return True
+        return False
+
+    def _gaps(self, picture: Picture) -> Iterable[Found]:
+        for state in picture.clusters:
+            for link in state.links:
+                for topic, reason in link.stopped.items():
+                    if self._is_wanted(topic):
+                        text = f"link {link.key}: {reason}"
+                        yield Found("gaps", topic, 1, cluster=link.destination, other=state.name, detail=text)
+
+    def _remark(self, picture: Picture, tallies: Iterable[Tally]) -> None:
+        for state in picture.clusters:
+            if state.no_mappings is not None:
+                self.remarks.append(f"snapshot mappings of {state.name} were not compared: {state.no_mappings}")
+        selection = self.settings.selection
+        if selection.sample is not None:
+            self.remarks.append(
+                f"a sample: the contents of {selection.sample:.3g} of all blocks of messages were read; entries, their "
+                "order, mappings and acknowledgements were compared in full, and so were the checksums that blocks "
+                "state, but bytes that rotted on a disk are found only in the blocks that were read"
+            )
+        if selection.since_ms is not None:
+            self.remarks.append("only blocks that were published since then were compared")
 
 
-def _cluster_counts(totals: Iterable[Row], number: int) -> ClusterCounts:
+def _full_name(topic: str) -> str:
+    from replicator.engine.topic_name import parse_topic
+
+    return str(parse_topic(topic))
+
+
+def _messages_each(picture: Picture, scope: Scope, topic: int, cluster: int) -> float:
+    state = picture.clusters[cluster].topics.get(scope.topics[topic].name)
+    return state.messages / max(state.entries, 1) if state is not None else 1.0
+
+
+def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
+    """Whether more of a topic was trimmed in the meantime, or it was deleted."""
+    earlier = {state.name: state.standings.get(topic) for state in before.clusters}
+    return any(
+        first is not None and (later is None or later.trimmed != first.trimmed)
+        for state in now.clusters
+        for first, later in [(earlier[state.name], state.standings.get(topic))]
+    )
+
+
+def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
+    """Whether the subscriptions of a topic are others by now."""
+    earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
+    return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
+
+
+def _mark(standings: Mapping[str, object], tally: Tally) -> object:
+    standing = standings.get(tally.topic)
+    marks = getattr(standing, "high_water", None)
+    return None if marks is None else marks.get(tally.other)
+
+
+def _pair(tally: Tally) -> Pair:
+    return tally.topic, tally.cluster, tally.other
+
+
+def _finding(found: Found) -> Finding:
+    return Finding(found.kind, found.topic, found.count, (str(found.detail),))
+
+
+def _notes(tallies: Iterable[Tally], kind: str) -> list[Found]:
+    return [note for tally in tallies if tally.kind == kind for note in tally.notes]
+
+
+def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:
+    for tally in tallies:
+        if tally.kind == "mismapped":
+            details = sorted({str(note.detail) for note in tally.notes})
+            yield Finding("mismapped", tally.topic, len(details), tuple(details))
+        elif tally.kind in FAULTS:
+            yield Finding(tally.kind, tally.topic, tally.count, tuple(tally.examples))
+
+
+def _joined(findings: Iterable[Finding]) -> list[Finding]:
+    """One for each kind and topic, with as many examples as are shown."""
+    of_each: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        of_each.setdefault((finding.fault, finding.topic), []).append(finding)
+    return [
+        Finding(
+            fault,
+            topic,
+            sum(finding.count for finding in each),
+            tuple(example for finding in each for example in finding.examples)[:EXAMPLES_MAX],
+        )
+        for (fault, topic), each in of_each.items()
+    ]
+
+
+def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:
+    """Copied entries whose place the exact mapping has wrong; what it cannot tell is no fault."""
+    urls = {state.name: state.url for state in picture.clusters}
+    for probe in probes[:PROBES_MAX]:
+        origin_position = Position(int(probe.origin_ledger or 0), int(probe.origin_first or 0))
+        here = Position(int(probe.ledger or 0), int(probe.entry or 0))
+        incarnation = int(probe.incarnation or 0) % 2**64
+        try:
+            with VerifyPlane(urls[str(probe.cluster)]) as worker:
+                place = worker.place(probe.topic, str(probe.origin), incarnation, origin_position)
+        except (UnexpectedAnswer, PeerUnavailable):
+            continue  # trimmed, of another life, or copied twice: what is wrong with those is found in the logs
+        if place != here:
+            example = (
+                f"exact mapping of {probe.cluster}: {probe.origin} {origin_position} at {place}, and it lies at {here}"
+            )
+            yield replace(probe, kind="mismapped", count=1, detail=example)
+
+
+def _cluster_counts(tallies: Iterable[Tally], cluster: str) -> ClusterCounts:
     messages, markers = 0, dict[str, int]()
-    for row in totals:
-        count = row[f"count_{number}"]
-        if row["kind"] == "message":
-            messages += count
-        elif count:
-            name = marker_name(row["marker_type"])
-            markers[name] = markers.get(name, 0) + count
+    for tally in tallies:
+        if tally.kind == READ and tally.cluster == cluster:
+            if tally.other is None:
+                messages += tally.count
+            else:
+                markers[tally.other] = markers.get(tally.other, 0) + tally.count
     return ClusterCounts(messages, markers)
-
-
-def _findings(
-    totals: Iterable[Row], rows: DataFrame, faults: Mapping[str, Column], text: Callable[[str, Row], str]
-) -> list[Finding]:
-    """The faults that were found, with examples. ``text`` puts one row of ``rows`` in words."""
-    findings = []
-    for fault, column in faults.items():
-        counts: dict[str, int] = {}
-        for row in totals:
-            counts[row["topic"]] = counts.get(row["topic"], 0) + row[fault]
-        if not any(counts.values()):
-            continue
-        first = Window.partitionBy("topic").orderBy(*(name for name in _EXAMPLE_ORDER if name in rows.columns))
-        samples = rows.where(column > 0).withColumn("rank", F.row_number().over(first))
-        examples: dict[str, list[str]] = {}
-        for row in samples.where(F.col("rank") <= EXAMPLES_MAX).orderBy("topic", "rank").collect():
-            examples.setdefault(row["topic"], []).append(text(fault, row))
-        findings += [
-            Finding(fault, topic, count, tuple(examples.get(topic, ()))) for topic, count in counts.items() if count
-        ]
-    return findings
-
-
-_EXAMPLE_ORDER = ("at", "ledger", "entry", "origin", "origin_ledger", "origin_entry", "batch_index")
-
-
-def _identity_text(scope: Scope) -> Callable[[str, Row], str]:
-    def text(fault: str, row: Row) -> str:
-        what = "message" if row["kind"] == "message" else marker_name(row["marker_type"])
-        identity = f"{what} of {row['origin']} {row['origin_ledger']}:{row['origin_entry']} index {row['batch_index']}"
-        places = ", ".join(
-            f"{name} {row[f'ledger_{number}']}:{row[f'entry_{number}']}" + (f" ×{count}" if count > 1 else "")
-            if (count := row[f"count_{number}"])
-            else f"not in {name}"
-            for number, name in enumerate(scope.clusters)
-        )
-        if fault != "ack_mismatch":
-            return f"{identity} ({places})"
-        differences = [
-            f"{', '.join(names)}: acknowledged in {scope.clusters[source]}, not in {scope.clusters[destination]}"
-            for source, destination in _acks_of(scope, row["topic"])
-            if (names := _only_acked_at(scope, row, source, destination))
-        ]
-        return f"{identity} ({places}) {'; '.join(differences)}"
-
-    return text
-
-
-def _acks_of(scope: Scope, topic: str) -> list[tuple[int, int]]:
-    pairs = sorted(scope.ways[scope.ways_of[topic]].acks)
-    return [(scope.clusters.index(source), scope.clusters.index(destination)) for source, destination in pairs]
-
-
-def _only_acked_at(scope: Scope, row: Row, source: int, destination: int) -> list[str]:
-    if not (row[f"count_{source}"] and row[f"count_{destination}"]):
-        return []
-    words = [row[f"acked_{source}_{word}"] & ~row[f"acked_{destination}_{word}"] for word in range(scope.words)]
-    return scope.acked[scope.clusters[source]].named(row["topic"], words)
-
-
-def _order_text(scope: Scope) -> Callable[[str, Row], str]:
-    def text(fault: str, row: Row) -> str:
-        place = f"{scope.clusters[row['at']]} {row['ledger']}:{row['entry']}"
-        if fault == "mismapped":
-            home = f"{scope.clusters[row['home']]} {row['local_ledger']}:{row['local_entry']}"
-            return f"snapshot {row['snapshot_id']}: {home} ↔ {place}"
-        now, before = row["origin_position"], row["previous"]
-        return (
-            f"{place}: {row['origin']} {now['origin_ledger']}:{now['origin_entry']} "
-            f"after {before['origin_ledger']}:{before['origin_entry']}"
-        )
-
-    return text

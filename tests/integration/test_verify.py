@@ -23,13 +23,20 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
-from replicator.pipeline.verify import VerifyReport, verify
+from replicator.pipeline.verify import VerifyReport, VerifySettings
+from replicator.pipeline.verify import verify as verify_live
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
 FLIGHTS = "persistent://public/default/flights"
+AT_REST = VerifySettings(settle_seconds=0)
 BOTH_WAYS = [Link("us-east", "eu-west"), Link("eu-west", "us-east")]
+
+
+def verify(spark: Any, *arguments: Any, settings: VerifySettings = AT_REST) -> VerifyReport:
+    """Scripted clusters do nothing more, so nobody waits for them."""
+    return verify_live(spark, *arguments, settings=settings)
 
 
 @dataclass
@@ -114,45 +121,45 @@ def test_clusters_in_step_are_clean_with_markers_mappings_and_equal_acknowledgem
     assert 0 < report.seconds < 60
 
 
-def test_an_entry_that_did_not_arrive_is_missing_message_by_message(spark: Any, clusters: Clusters) -> None:
+def test_an_entry_that_did_not_arrive_is_missing_with_all_its_messages(clusters: Clusters) -> None:
     at, _, block = clusters.eu.blocks[3]
     clusters.eu.blocks[3] = (at, 2, BlockView(block).slice(0, 2))
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"missing": 2}
-    assert examples(report)[0] == "message of us-east 3:7 index 0 (us-east 3:7, not in eu-west)"
+    assert examples(report)[0] == "2 messages of us-east 3:7 (us-east 3:7, not in eu-west)"
 
 
-def test_an_entry_that_its_origin_does_not_have_is_missing_there(spark: Any, clusters: Clusters) -> None:
+def test_an_entry_that_its_origin_does_not_have_is_missing_there(clusters: Clusters) -> None:
     at, _, block = clusters.us.blocks[2]
     clusters.us.blocks[2] = (at, 2, BlockView(block).slice(0, 2))
-    assert faults(clusters.verify(spark)) == {"missing": 2}
+    assert faults(clusters.verify(None)) == {"missing": 2}
 
 
-def test_a_marker_that_did_not_arrive_is_missing_and_a_local_one_is_not(spark: Any, clusters: Clusters) -> None:
+def test_a_marker_that_did_not_arrive_is_missing_and_a_local_one_is_not(clusters: Clusters) -> None:
     clusters.us.publish(marker_entry(10), kind=BlockKind.MARKERS)
     clusters.us.publish(marker_entry(12), kind=BlockKind.LOCAL_MARKERS)
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"missing": 1}
-    assert examples(report) == ("snapshot_request of us-east 3:10 index 0 (us-east 3:10, not in eu-west)",)
+    assert examples(report) == ("marker of us-east 3:10 (us-east 3:10, not in eu-west)",)
 
 
-def test_a_topic_that_one_cluster_lacks_is_missing_as_a_whole(spark: Any, clusters: Clusters) -> None:
+def test_a_topic_that_one_cluster_lacks_is_missing_as_a_whole(clusters: Clusters) -> None:
     del clusters.b.topics[FLIGHTS]
-    assert faults(clusters.verify(spark)) == {"missing": 16}
+    assert faults(clusters.verify(None)) == {"missing": 16}
 
 
-def test_what_no_link_carries_is_not_missing(spark: Any, clusters: Clusters) -> None:
+def test_what_no_link_carries_is_not_missing(clusters: Clusters) -> None:
     clusters.us.publish(single_entry(b"stays"))
-    assert faults(clusters.verify(spark, links=[Link("eu-west", "us-east")])) == {}
-    assert faults(clusters.verify(spark, links=[Link("us-east", "eu-west")])) == {"missing": 1}
+    assert faults(clusters.verify(None, links=[Link("eu-west", "us-east")])) == {}
+    assert faults(clusters.verify(None, links=[Link("us-east", "eu-west")])) == {"missing": 1}
 
 
-def test_a_block_that_was_stored_twice_is_duplicated(spark: Any, clusters: Clusters) -> None:
+def test_a_block_that_was_stored_twice_is_duplicated(clusters: Clusters) -> None:
     _, _, block = clusters.eu.blocks[3]
     clusters.eu.store(BlockView(block).slice(2, 3))
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"duplicated": 2}
-    assert examples(report)[0] == "message of us-east 3:7 index 0 (us-east 3:7, eu-west 3:9 ×2)"
+    assert examples(report)[0] == "2 messages of us-east 3:7 (us-east 3:7, eu-west 3:9 ×2)"
 
 
 def test_two_entries_that_changed_places_are_reordered_once(spark: Any, clusters: Clusters) -> None:
@@ -168,14 +175,14 @@ def test_two_entries_that_changed_places_are_reordered_once(spark: Any, clusters
     assert examples(report) == ("eu-west 3:8: us-east 3:5 after 3:6",)
 
 
-def test_other_content_under_the_same_identity_is_corrupted(spark: Any, clusters: Clusters) -> None:
+def test_other_content_under_the_same_identity_is_corrupted(clusters: Clusters) -> None:
     """Each block's checksum is right: what differs is what the clusters believe was published."""
     twin = ScriptedTopic("eu-west", next=Position(3, 5))
     changed = twin.publish(single_entry(b"f0"), single_entry(b"F1"))
     clusters.us.blocks[3] = (Position(3, 8), 2, changed)
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"corrupted": 1}
-    assert examples(report) == ("message of eu-west 3:6 index 0 (us-east 3:9, eu-west 3:6)",)
+    assert examples(report) == ("1 message of eu-west 3:6 (us-east 3:9, eu-west 3:6)",)
 
 
 @pytest.mark.parametrize(
@@ -187,22 +194,20 @@ def test_other_content_under_the_same_identity_is_corrupted(spark: Any, clusters
         single_entry(b"e"),
     ],
 )
-def test_a_key_a_property_or_a_payload_that_differs_is_other_content(
-    spark: Any, clusters: Clusters, other: bytes
-) -> None:
+def test_a_key_a_property_or_a_payload_that_differs_is_other_content(clusters: Clusters, other: bytes) -> None:
     changed = ScriptedTopic("eu-west").publish(other, single_entry(b"e1"))
     clusters.us.blocks[1] = (Position(3, 3), 2, changed)
-    assert faults(clusters.verify(spark)) == {"corrupted": 1}
+    assert faults(clusters.verify(None)) == {"corrupted": 1}
 
 
-def test_a_tombstone_is_told_from_a_message_whose_payload_is_its_key(spark: Any, clusters: Clusters) -> None:
+def test_a_tombstone_is_told_from_a_message_whose_payload_is_its_key(clusters: Clusters) -> None:
     """Both hash one text and one null; which of the two it is must count."""
     metadata = MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=PUBLISHED_AT_MS, partition_key="e0", null_value=True
     )
     changed = ScriptedTopic("eu-west").publish(encode_entry(metadata, b""), single_entry(b"e1"))
     clusters.us.blocks[1] = (Position(3, 3), 2, changed)
-    assert faults(clusters.verify(spark)) == {"corrupted": 1}
+    assert faults(clusters.verify(None)) == {"corrupted": 1}
 
 
 def test_a_mapping_that_stands_before_what_it_promises_is_wrong(spark: Any, clusters: Clusters) -> None:
@@ -217,67 +222,63 @@ def test_a_mapping_that_stands_before_what_it_promises_is_wrong(spark: Any, clus
     assert examples(report)[0] == "snapshot s2: us-east 3:8 ↔ eu-west 3:6"
 
 
-def test_a_mapping_past_an_entry_that_is_not_there_at_all_is_wrong(spark: Any, clusters: Clusters) -> None:
+def test_a_mapping_past_an_entry_that_is_not_there_at_all_is_wrong(clusters: Clusters) -> None:
     clusters.us.blocks.pop()
     clusters.us.map(Position(3, 7), "eu-west", Position(3, 4))
-    assert faults(clusters.verify(spark)) == {"missing": 2}
+    assert faults(clusters.verify(None)) == {"missing": 2}
     clusters.us.map(Position(3, 7), "eu-west", Position(3, 5))
-    assert faults(clusters.verify(spark)) == {"missing": 2, "mismapped": 1}
+    assert faults(clusters.verify(None)) == {"missing": 2, "mismapped": 1}
 
 
-def test_a_mapping_counts_entries_of_the_mapping_clusters_own_origin_too(spark: Any, clusters: Clusters) -> None:
+def test_a_mapping_counts_entries_of_the_mapping_clusters_own_origin_too(clusters: Clusters) -> None:
     # eu-west has us-east's 3:5 at 3:7, so a mapping of that place must not stand before 3:5 at home.
     clusters.eu.map(Position(3, 6), "us-east", Position(3, 5))
-    assert faults(clusters.verify(spark)) == {"mismapped": 1}
+    assert faults(clusters.verify(None)) == {"mismapped": 1}
 
 
-def test_local_markers_are_no_part_of_what_a_mapping_promises(spark: Any, clusters: Clusters) -> None:
+def test_local_markers_are_no_part_of_what_a_mapping_promises(clusters: Clusters) -> None:
     clusters.eu.publish(marker_entry(12), kind=BlockKind.LOCAL_MARKERS)
     clusters.us.map(Position(3, 9), "eu-west", Position(3, 10))
-    assert faults(clusters.verify(spark)) == {}
+    assert faults(clusters.verify(None)) == {}
 
 
-def test_markers_that_others_wrote_are_no_part_of_what_a_mapping_promises(spark: Any, clusters: Clusters) -> None:
+def test_markers_that_others_wrote_are_no_part_of_what_a_mapping_promises(clusters: Clusters) -> None:
     # It is in eu-west's log before the mapped place, and not yet in us-east's: nobody will ever consume it.
     clusters.eu.publish(marker_entry(10), kind=BlockKind.MARKERS)
     clusters.us.map(Position(3, 9), "eu-west", Position(3, 10))
-    assert faults(clusters.verify(spark)) == {"missing": 1}
+    assert faults(clusters.verify(None)) == {"missing": 1}
 
 
-def test_a_message_acknowledged_on_one_side_only_is_a_mismatch(spark: Any, clusters: Clusters) -> None:
+def test_a_message_acknowledged_on_one_side_only_is_a_mismatch(clusters: Clusters) -> None:
     clusters.us.subscribe("s", Position(3, 2), batch_acks={Position(3, 5): [0]})
     clusters.eu.subscribe("s", BEFORE_ALL, ranges=((Position(3, 2), Position(3, 4)),))
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"ack_mismatch": 1}
     assert examples(report) == (
-        "message of us-east 3:5 index 0 (us-east 3:5, eu-west 3:7) s: acknowledged in us-east, not in eu-west",
+        "1 message of us-east 3:5 (us-east 3:5, eu-west 3:7) s: acknowledged in us-east, not in eu-west",
     )
 
 
-def test_a_replicated_subscription_that_one_side_lacks_counts_all_that_it_has_acknowledged(
-    spark: Any, clusters: Clusters
-) -> None:
+def test_a_replicated_subscription_that_one_side_lacks_counts_all_that_it_has_acknowledged(clusters: Clusters) -> None:
     clusters.us.subscribe("s", Position(3, 4))
     clusters.us.subscribe("fresh")
-    assert faults(clusters.verify(spark)) == {"ack_mismatch": 8}
+    assert faults(clusters.verify(None)) == {"ack_mismatch": 8}
 
 
-def test_acknowledgements_are_compared_in_the_direction_of_the_links(spark: Any, clusters: Clusters) -> None:
+def test_acknowledgements_are_compared_in_the_direction_of_the_links(clusters: Clusters) -> None:
     clusters.eu.subscribe("s", Position(3, 9))
-    assert faults(clusters.verify(spark, links=[Link("us-east", "eu-west")])) == {}
-    assert faults(clusters.verify(spark, links=[Link("eu-west", "us-east")])) == {"ack_mismatch": 16}
+    assert faults(clusters.verify(None, links=[Link("us-east", "eu-west")])) == {}
+    assert faults(clusters.verify(None, links=[Link("eu-west", "us-east")])) == {"ack_mismatch": 16}
 
 
-def test_acknowledgements_of_messages_that_are_not_in_both_clusters_are_not_compared(
-    spark: Any, clusters: Clusters
-) -> None:
+def test_acknowledgements_of_messages_that_are_not_in_both_clusters_are_not_compared(clusters: Clusters) -> None:
     clusters.us.publish(single_entry(b"stays"))
     clusters.us.subscribe("s", Position(3, 10))
     clusters.eu.subscribe("s", Position(3, 9))
-    assert faults(clusters.verify(spark)) == {"missing": 1}
+    assert faults(clusters.verify(None)) == {"missing": 1}
 
 
-def test_three_clusters_are_compared_link_by_link(spark: Any, clusters: Clusters) -> None:
+def test_three_clusters_are_compared_link_by_link(clusters: Clusters) -> None:
     with WireWorker("ap-south") as c:
         south = c.topic(FLIGHTS)
         for _, _, block in clusters.us.blocks[:3]:  # the last, of eu-west, has not come yet
@@ -287,9 +288,9 @@ def test_three_clusters_are_compared_link_by_link(spark: Any, clusters: Clusters
         clusters.eu.subscribe("s", Position(3, 9))
         urls = {"us-east": clusters.a.url, "eu-west": clusters.b.url, "ap-south": c.url}
         links = [*BOTH_WAYS, Link("us-east", "ap-south"), Link("eu-west", "ap-south")]
-        report = verify(spark, urls, links)
+        report = verify(None, urls, links)
     assert faults(report) == {"missing": 2}
-    assert examples(report)[0] == "message of eu-west 3:5 index 0 (us-east 3:8, eu-west 3:5, not in ap-south)"
+    assert examples(report)[0] == "2 messages of eu-west 3:5 to 6 (us-east 3:8, eu-west 3:5, not in ap-south)"
 
 
 OTHER = "persistent://shop/eu/orders"
@@ -314,46 +315,59 @@ def test_what_links_do_not_let_through_is_not_missing_and_what_they_forward_is(s
     assert "not in us-east" in examples(report)[0]
 
 
-def test_a_topic_at_which_a_link_has_stopped_is_a_fault_of_its_own(spark: Any, clusters: Clusters) -> None:
+def test_a_topic_at_which_a_link_has_stopped_is_a_fault_of_its_own(clusters: Clusters) -> None:
     gap = {"topic": FLIGHTS, "kind": "trimmed", "origin": "us-east", "detail": "messages are gone"}
     clusters.a.links = [
         {"key": "us-east>eu-west", "halted": {FLIGHTS: "messages are gone", OTHER: "refused"}, "gaps": [gap]},
         {"key": "us-east>ap-south", "halted": {}, "gaps": []},
     ]
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"gaps": 1}, "the other topic was not asked for"
     assert examples(report) == ("link us-east>eu-west: trimmed: messages are gone",)
     assert not report.clean
 
 
-def test_examples_are_few_and_the_count_is_whole(spark: Any, clusters: Clusters) -> None:
-    clusters.us.publish(*(single_entry(b"%d" % number) for number in range(50)))
-    report = clusters.verify(spark)
+def test_examples_are_few_and_the_count_is_whole(clusters: Clusters) -> None:
+    for number in range(50):
+        clusters.us.publish(single_entry(b"%d" % number))
+    report = clusters.verify(None)
     assert report.missing == 50
     assert len(examples(report)) == 10
 
 
-def test_clusters_without_topics_are_clean(spark: Any) -> None:
+def test_clusters_without_topics_are_clean() -> None:
     with WireWorker("us-east") as a, WireWorker("eu-west") as b:
-        report = verify(spark, {"us-east": a.url, "eu-west": b.url}, BOTH_WAYS)
+        report = verify(None, {"us-east": a.url, "eu-west": b.url}, BOTH_WAYS)
         assert report.clean
         a.topic(FLIGHTS)
-        assert verify(spark, {"us-east": a.url, "eu-west": b.url}, BOTH_WAYS).clean
+        assert verify(None, {"us-east": a.url, "eu-west": b.url}, BOTH_WAYS).clean
 
 
-def test_what_cannot_be_verified_is_one_clear_error(spark: Any, clusters: Clusters) -> None:
+def test_what_cannot_be_verified_is_one_clear_error(clusters: Clusters) -> None:
     a, b = clusters.a, clusters.b
     with pytest.raises(BadOption, match=r"^option 'topic': no cluster has persistent://public/default/nothing"):
-        verify(spark, {"us-east": a.url}, [], ["nothing"])
+        verify(None, {"us-east": a.url}, [], ["nothing"])
     with pytest.raises(BadOption, match="cluster eu-west has no url"):
-        verify(spark, {"us-east": a.url}, BOTH_WAYS)
+        verify(None, {"us-east": a.url}, BOTH_WAYS)
     with pytest.raises(UnexpectedAnswer, match=f"worker at {b.url} is of cluster eu-west, not us-east"):
-        verify(spark, {"us-east": b.url}, [])
+        verify(None, {"us-east": b.url}, [])
     with pytest.raises(PeerUnavailable, match=r"worker at http://127\.0\.0\.1:1 cannot be reached"):
-        verify(spark, {"us-east": a.url, "eu-west": "http://127.0.0.1:1"}, BOTH_WAYS)
-    a.refuse["mappings"] = 503
-    with pytest.raises(PeerUnavailable, match="cannot answer mappings now"):
-        clusters.verify(spark)
+        verify(None, {"us-east": "http://127.0.0.1:1"}, [])
+
+
+def test_a_cluster_that_is_away_is_named_and_the_others_are_compared(clusters: Clusters) -> None:
+    clusters.eu.blocks.pop()
+    urls = {"us-east": clusters.a.url, "eu-west": clusters.b.url, "ap-south": "http://127.0.0.1:1"}
+    report = verify(None, urls, [*BOTH_WAYS, Link("us-east", "ap-south")], [FLIGHTS])
+    assert faults(report) == {"missing": 6}
+    assert list(report.unreachable) == ["ap-south"]
+    assert report.exit_status == 1
+    clusters.a.refuse["mappings"] = 503
+    clusters.us.blocks.pop(2)
+    report = verify(None, urls, [*BOTH_WAYS, Link("us-east", "ap-south")], [FLIGHTS])
+    assert report.clean
+    assert report.exit_status == 3
+    assert any("mappings of us-east were not compared" in remark for remark in report.remarks)
 
 
 def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: Path) -> None:
