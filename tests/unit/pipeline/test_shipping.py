@@ -22,7 +22,7 @@ ON_EXECUTORS = [
     module
     for module in (
         "replicator.pipeline.source",
-        "replicator.pipeline.reconcile",
+        "replicator.pipeline.comparison.faults",
         "replicator.pipeline.sink",
         "replicator.pipeline.carrying",
         "replicator.links.transport",
