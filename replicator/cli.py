@@ -24,8 +24,10 @@ from replicator import (
     cli_mapping,
     cli_namespaces,
     cli_pipeline,
+    cli_report,
     cli_subscriptions,
     cli_topics,
+    cli_verify,
 )
 
 app = typer.Typer(
@@ -117,6 +119,8 @@ def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
 
 
 app.command()(cli_apply.apply)
+app.command()(cli_verify.verify)
+app.command()(cli_report.report)
 app.command()(cli_backfill.backfill)
 
 
@@ -130,35 +134,6 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
     _print(output, answers, render(answers))
     if any("error" in answer for answer in answers.values()):
         raise typer.Exit(3)
-
-
-@app.command()
-def verify(
-    file: TopologyFile,
-    topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic; may be given again.")
-    ] = None,
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
-    ] = None,
-    output: OutputFormat = "table",
-) -> None:
-    """Reconcile the clusters of a topology message by message, with Spark. Exit status 0 only when all agree."""
-    from replicator.pipeline.session import spark_session
-    from replicator.pipeline.verify import format_report
-    from replicator.pipeline.verify import verify as run_verify
-    from replicator.topology import load_topology
-
-    topology = load_topology(file)
-    urls = {cluster.name: f"http://{cluster.address}" for cluster in topology.clusters}
-    spark = spark_session(master=master or topology.pipeline.master)
-    try:
-        report = run_verify(spark, urls, topology.links, topics or None)
-    finally:
-        spark.stop()
-    _print(output, report.as_json(), format_report(report))
-    if not report.clean:
-        raise typer.Exit(1)
 
 
 @db.command("upgrade")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def check_output(output: str) -> None:
         raise typer.BadParameter(f"--output is table or json, not {output!r}")
 
 
-def show(output: str, answer: Any, table: Table | str) -> None:
+def show(output: str, answer: Any, table: RenderableType) -> None:
     """Print an answer as JSON, or as the table that was made of it."""
     if output == "json":
         print(json.dumps(answer, indent=2, ensure_ascii=False))
