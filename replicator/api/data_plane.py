@@ -25,6 +25,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.log.arrow import decode_append, encode_read
 from replicator.engine.log.block import read_header
+from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import HEADER_BYTES, PROTOCOL_VERSION, unpack_frame
 from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent, select_new
@@ -350,7 +351,8 @@ async def _submit(request: web.Request, link: IncomingLink, frame: bytes) -> _Re
 def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
     """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
     for copied in blocks:
-        origin = read_header(copied.block).origin
+        noted = decode_note(copied.block) if is_note(copied.block) else read_header(copied.block)
+        origin = noted.origin
         if origin not in link.origins:
             carried = ", ".join(sorted(link.origins))
             raise NotAllowedError(
