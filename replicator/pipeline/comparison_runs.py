@@ -35,6 +35,8 @@ from replicator.pipeline.comparison.rows import (
 )
 from replicator.pipeline.comparison.scope import Scope
 from replicator.pipeline.entry_reader import LogRange, Selection, read_entries, read_pieces
+from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer
+from replicator.pipeline.verify_plane import BlockUnreadable
 from snapshots.position import Position
 
 if TYPE_CHECKING:
@@ -154,6 +156,8 @@ class InSpark:
     def compare(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, write_to: Path | None
     ) -> list[Tally]:
+        from pyspark.errors import PySparkException
+
         shared = self._spark.sparkContext.broadcast(pickle.dumps(scope))
 
         def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,6 +173,8 @@ class InSpark:
                 differences = found.where(~found["kind"].startswith(_SPECIAL)).select(*DIFFERENCE_COLUMNS.names)
                 differences.dropDuplicates().write.mode("overwrite").parquet(str(write_to))
             return self._tallied(found)
+        except PySparkException as error:
+            raise _error_of_task(error) from None
         finally:
             if write_to is not None:
                 found.unpersist()
@@ -226,6 +232,21 @@ class InSpark:
             if row["note"] is not None:
                 tally.notes.append(Found(**json.loads(row["note"])))
         return list(tallies.values())
+
+
+def _error_of_task(error: Exception) -> PipelineError:
+    """The error that a task raised, as it was: its text is in that of Spark's, after the traceback."""
+    text = str(error)
+    for known in (PeerUnavailable, BlockUnreadable, UnexpectedAnswer):
+        name = f"{known.__module__}.{known.__name__}: "
+        if name in text:
+            return known(text.rpartition(name)[2].splitlines()[0])
+    lines = [line for line in text.splitlines() if line.strip()]
+    return ComparisonFailed(f"the Spark job failed: {lines[-1].strip() if lines else type(error).__name__}")
+
+
+class ComparisonFailed(PipelineError):
+    """A Spark job of a comparison that ended for a reason of Spark's own: the text is the last line of its error."""
 
 
 def _tally(tallies: dict[tuple[Any, ...], Tally], *key: Any) -> Tally:

@@ -45,6 +45,11 @@ class DifferenceFiles:
         self._replaced.append(frozenset(topics))
         return self._look(len(self._replaced) - 1)
 
+    def start_over(self) -> None:
+        """What was written so far does not count."""
+        shutil.rmtree(self._directory / _LOOKS, ignore_errors=True)
+        self._replaced.clear()
+
     def finish(self, came_not: Collection[Pair], more: Iterable[Found]) -> None:
         """Put the result together: with what is behind and ``came_not`` as missing, and ``more`` findings."""
         with pq.ParquetWriter(self._directory / "differences.parquet", DIFFERENCE_COLUMNS) as writer:

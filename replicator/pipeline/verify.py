@@ -117,6 +117,16 @@ class _Verification:
     remarks: list[str] = field(default_factory=list)
 
     def run(self) -> VerifyReport:
+        for _ in range(len(self.clusters)):
+            try:
+                return self._run()
+            except PeerUnavailable as error:  # it went away on the way: it is left out when all are asked again
+                lost = error
+                if self.files is not None:
+                    self.files.start_over()
+        raise lost
+
+    def _run(self) -> VerifyReport:
         started = time.monotonic()
         picture = read_picture(self.clusters, self._is_wanted)
         self._check_topics(picture)
