@@ -198,6 +198,8 @@ class DataPlaneServer:
         self._linked_sources = LinkedSources.of(*linked_sources)
         self._runner: web.AppRunner | None = None
         self.port = 0
+        self.also: Callable[[web.Application], None] = lambda app: None
+        """Adds what else it is to serve."""
 
     @property
     def address(self) -> str:
@@ -213,6 +215,7 @@ class DataPlaneServer:
         app[data_plane.LINKED_SOURCES] = self._linked_sources
         app.add_routes(data_plane.routes())
         add_reading(app, secrets.token_hex(8))
+        self.also(app)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()

@@ -8,15 +8,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aiohttp import web as aiohttp_web
+from carrier_support import StandIn
 from engine_support import TOPIC, DataPlaneServer, entries_of, message, opened
 
+from replicator.api import block_lists
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.pipeline import add_pipeline
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.links.link import Link
 from replicator.links.route import Route
+from replicator.pipeline.carrying import LinkWork
 from replicator.running_links import incoming
+from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
-from replicator.topology import Topology
+
+ENGINES = (EMBEDDED, SPARK)
 
 
 @dataclass
@@ -27,6 +34,8 @@ class Web:
     engines: dict[str, Engine] = field(default_factory=dict)
     servers: dict[str, DataPlaneServer] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
+    carriers: dict[str, StandIn] = field(default_factory=dict)
+    """Of the links that Spark is to carry for: it is not there, but what it asks and does is."""
 
     async def publish(self, cluster: str, first: int, count: int, topic: str = TOPIC) -> list[bytes]:
         """Publish messages that tell where they come from, some at once; returns their entries."""
@@ -56,21 +65,31 @@ class Web:
 
 @asynccontextmanager
 async def web(
-    path: Path, specs: Sequence[LinkSpec], *, settings: EngineSettings | None = None, started: bool = True
+    path: Path,
+    specs: Sequence[LinkSpec],
+    *,
+    settings: EngineSettings | None = None,
+    started: bool = True,
+    engine: str = EMBEDDED,
 ) -> AsyncIterator[Web]:
-    """A cluster for every name in the links, and the links."""
-    made = Web(Topology((), tuple(specs)))
+    """A cluster for every name in the links, and the links, which ``engine`` carries."""
+    made = Web(Topology((), tuple(specs), PipelineSettings(engine=engine)))
     names = sorted({name for spec in specs for name in (spec.source, spec.destination)})
     async with AsyncExitStack() as stack:
         for name in names:
             made.engines[name] = await stack.enter_async_context(opened(path / name, name, settings))
             server = made.servers[name] = DataPlaneServer(made.engines[name])
             server._linked_sources = LinkedSources(incoming(made.topology, name))
+            server.also = Plans(made, name).add_to
             await server.start()
             stack.push_async_callback(server.stop)
         for spec in specs:
             link = made.links[spec.key] = link_of(made, spec)
             stack.push_async_callback(link.stop)
+            if made.topology.engine_of(spec) == SPARK:
+                carrier = made.carriers[spec.key] = carrier_of(made, spec)
+                carrier.start()
+                stack.push_async_callback(carrier.stop)
             if started:
                 link.start()
         yield made
@@ -80,3 +99,28 @@ def link_of(made: Web, spec: LinkSpec) -> Link:
     """A link that is not started yet."""
     address = made.servers[spec.destination].address
     return Link(made.engines[spec.source], spec.destination, address, route=Route.of(made.topology, spec))
+
+
+def carrier_of(made: Web, spec: LinkSpec, address: str = "", name: str = "stand-in") -> StandIn:
+    """A carrier that is not started yet."""
+    base = f"http://{made.servers[spec.source].address}"
+    address = address or made.servers[spec.destination].address
+    work = LinkWork(base, spec.key, spec.source, spec.destination, address, spec.name, spec.compression)
+    return StandIn(base, work, name=name)
+
+
+class Plans:
+    """The plans of the links that leave ``cluster``, for its server."""
+
+    def __init__(self, made: Web, cluster: str) -> None:
+        self._made, self._cluster = made, cluster
+
+    def add_to(self, app: aiohttp_web.Application) -> None:
+        app.add_routes(block_lists.routes())
+        add_pipeline(app, self)
+
+    def pipeline(self) -> dict[str, object]:
+        return {"links": [link.planned() for link in self.links()]}
+
+    def links(self) -> list[Link]:
+        return [link for link in self._made.links.values() if link.spec.source == self._cluster]
