@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline import backfill_clusters as clusters
 from replicator.pipeline.backfill_phases import (
+    SMALL_BYTES,
     Action,
     AskCopies,
     AskStates,
@@ -144,8 +145,13 @@ class BackfillRun:
         """
         started = time.monotonic()
         self._look()
+        if self._much_is_left():  # before the link is taken over: until then it goes on by itself
+            self._show("starting Spark")
+            self._spark = self._start_spark()
         self._backfill = Backfill(
-            tuple(self._goals), tuple(name for name, goal in self._goals.items() if goal.replicated), started
+            tuple(self._goals),
+            tuple(name for name, goal in self._goals.items() if goal.replicated),
+            time.monotonic(),
         )
         try:
             with self._watching():
@@ -161,6 +167,7 @@ class BackfillRun:
         """Both workers, and what the destination is to have."""
         for cluster in (self._source, self._destination):
             clusters.check_cluster(cluster)
+        self._at_source.state()
         link, topology = self._request.link, self._request.topology
         here = clusters.copies(self._source)
         on_link = goals_of(
@@ -175,6 +182,14 @@ class BackfillRun:
         chosen = Link("", "", topics=self._request.topics)
         self._goals = {name: goal for name, goal in on_link.items() if chosen.carries(name)}
         self._before = clusters.copies(self._destination)
+
+    def _much_is_left(self) -> bool:
+        there = self._before
+        if all(missing_of(goal, there.get(name)) is None for name, goal in self._goals.items()):
+            return False
+        with suppress(UnexpectedAnswer):  # it is still being measured, so it is much
+            return self._at_source.progress().bytes_left > SMALL_BYTES
+        return True
 
     # What the phases say.
 

@@ -20,7 +20,7 @@ import psutil
 from replicator.pipeline.backfill_progress import Amount
 from replicator.pipeline.backfill_states import Topics, topics_by_name
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.errors import LinkTaken, PipelineError, UnexpectedAnswer
+from replicator.pipeline.errors import LinkTaken, NoSuchLink, PipelineError, UnexpectedAnswer
 from replicator.pipeline.link_plans import LinkPlans, Plan
 from replicator.topology import Cluster
 
@@ -40,6 +40,30 @@ class SourceLink:
         self._key = key
         self._topics = list(topics)
         self.carrier = carrier_name()
+
+    def state(self) -> tuple[str, str]:
+        """The link's, and its detail. A backfill of a process of this machine that has ended is put out of the way.
+
+        Raises :class:`LinkTaken` where another one has the link, :class:`NoSuchLink` where the worker does not run it,
+        and what :class:`DataPlane` raises.
+        """
+        with DataPlane(self._url) as worker:
+            try:
+                link = worker.call("GET", f"/replication/v1/links/{quote(self._key, safe='')}")
+            except UnexpectedAnswer as error:
+                if error.code != "LinkNotFound":
+                    raise
+                raise NoSuchLink(
+                    f"the worker at {self._url} does not run link {self._key} yet: `replicator apply` has it read the "
+                    "topology again"
+                ) from None
+            state, detail = str(link["state"]), str(link["detail"])
+            holder = _CARRIER.search(detail) if state == "backfilling" else None
+            if holder is not None and holder[0] != self.carrier:
+                if not has_ended(holder[0]):
+                    raise LinkTaken(f"link {self._key} is being backfilled by {holder[0]}: one at a time")
+                LinkPlans(worker, self._key).release(holder[0])
+            return state, detail
 
     def plan(self, *, lanes: int, bytes_max: int, wait_ms: int) -> Plan:
         """Take the link over, if that is not done yet, and plan.
@@ -117,7 +141,7 @@ def ack_vectors(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[st
             try:
                 return worker.call("GET", "/replication/v1/ack-vectors", topic=topic)
             except UnexpectedAnswer as error:
-                if "TopicNotFound" in str(error):
+                if error.code == "TopicNotFound":
                     return None
                 raise
 
