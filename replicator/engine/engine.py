@@ -506,14 +506,14 @@ class Engine:
         return topic
 
     def _on_committed(self, committed: Committed) -> None:
-        for topic_id, notes in committed.left_out.items():
-            self._by_id[topic_id].passed_over(notes)
         for topic_id, blocks in committed.appended.items():
             try:
                 self._by_id[topic_id].committed(blocks)
             except Exception as error:  # noqa: BLE001 - the other topics must hear of theirs, whatever listeners do
                 context = {"message": f"topic {topic_id}: not all were told what was appended", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
+        for topic_id, notes in committed.left_out.items():
+            self._by_id[topic_id].passed_over(notes)
 
 
 def _note_failure(task: asyncio.Task[Any]) -> None:

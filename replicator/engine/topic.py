@@ -347,7 +347,9 @@ class Topic:
         """Links left out all that they had not sent yet up to there, and it is noted in the store."""
         for note in notes:
             self._left_out.pop(note.origin, None)
-            self._high_water[note.origin] = HighWater(note.incarnation, note.upto)
+            before = self._high_water.get(note.origin)
+            if before is None or before.position < note.upto:  # else blocks came after it in the same commit
+                self._high_water[note.origin] = HighWater(note.incarnation, note.upto)
 
     def _link_twins(self, found: Sequence[Pair]) -> None:
         pairs = [pair for pair in found if pair[0] > self.log.trimmed]  # else the later one is all that is left of it
