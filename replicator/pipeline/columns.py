@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from replicator.pipeline.messages import (
@@ -37,6 +38,8 @@ class Places:
     entry: Int64s
     origin_entry: Int64s
     marker: Bools
+    batch_size: npt.NDArray[np.int32]
+    """As the block has it, which is all that is known of entries that are not looked into; 0 for markers."""
     shared: Sequence[dict[str, Any]]
 
 
@@ -53,18 +56,37 @@ def record_batch(schema: pa.Schema, places: Places, entries: Entries, messages: 
         raise Irregular from None
 
 
+def entry_batch(schema: pa.Schema, places: Places, content: Bytes, starts: Int64s, ends: Int64s) -> pa.RecordBatch:
+    """A row for each entry, in the columns of ``schema``; nothing of the entries is looked at."""
+    every = np.arange(len(starts))
+    arrays = []
+    for field in schema:
+        match field.name:
+            case "batch_size":
+                arrays.append(pa.array(places.batch_size))
+            case "written_time":
+                written = np.array([min(shared["written_ms"], TIME_MS_MAX) for shared in places.shared], np.int64)
+                arrays.append(pa.array(written[places.blocks] * 1000).cast(field.type))
+            case "content":
+                arrays.append(gather(content, Spans(starts, ends - starts, np.ones(len(starts), np.bool_))))
+            case _:
+                arrays.append(_place(field.name, places, every))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _place(name: str, places: Places, entry: Int64s) -> pa.Array:
+    """A column of where entries lie, for each row the value of its entry."""
+    if name in _SHARED_TEXT:
+        return _repeated_text([shared[name] for shared in places.shared], places.blocks[entry])
+    if name in _SHARED_NUMBERS:
+        values = np.array([shared[name] for shared in places.shared], dtype=np.int64)
+        return pa.array(values[places.blocks[entry]])
+    return pa.array({"entry": places.entry, "origin_entry": places.origin_entry}[name][entry])
+
+
 def _column(field: pa.Field, places: Places, entries: Entries, messages: Messages) -> pa.Array:
     entry = messages.entry
     match field.name:
-        case name if name in _SHARED_TEXT:
-            return _repeated_text([shared[name] for shared in places.shared], places.blocks[entry])
-        case name if name in _SHARED_NUMBERS:
-            values = np.array([shared[name] for shared in places.shared], dtype=np.int64)
-            return pa.array(values[places.blocks[entry]])
-        case "entry":
-            return pa.array(places.entry[entry])
-        case "origin_entry":
-            return pa.array(places.origin_entry[entry])
         case "batch_index":
             return pa.array(messages.batch_index.astype(np.int32))
         case "batch_size":
@@ -88,7 +110,7 @@ def _column(field: pa.Field, places: Places, entries: Entries, messages: Message
             return gather(entries.content, messages.payload)
         case "properties":
             return _maps(field.type, entries.content, messages.properties, len(entry))
-    raise AssertionError(f"no column {field.name}")
+    return _place(field.name, places, entry)
 
 
 def gather(content: Bytes, spans: Spans) -> pa.Array:

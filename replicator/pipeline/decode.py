@@ -28,7 +28,7 @@ from replicator.engine.log import compression
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.engine.log.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
-from replicator.pipeline.columns import TIME_MS_MAX, Places, record_batch
+from replicator.pipeline.columns import TIME_MS_MAX, Places, entry_batch, record_batch
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
 from replicator.pipeline.messages import (
@@ -77,6 +77,27 @@ COLUMNS: Final = pa.schema(
 ``kind`` is ``message``, ``marker`` or ``local_marker``. A marker has ``batch_size`` 0 and its message as ``payload``.
 A message outside a batch has ``batch_index`` 0 and ``batch_size`` 1. ``payload`` is null for a tombstone. An encrypted
 batch cannot be split: its first row has the whole sealed payload, the others none.
+"""
+
+ENTRY_COLUMNS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("topic", pa.string()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("batch_size", pa.int32()),
+        ("kind", pa.string()),
+        ("origin", pa.string()),
+        ("incarnation", pa.int64()),
+        ("origin_ledger", pa.int64()),
+        ("origin_entry", pa.int64()),
+        ("written_time", pa.timestamp("us", tz="UTC")),
+        ("content", pa.binary()),
+    ]
+)
+"""With ``mode`` set to ``entries``: a row for each entry, as its producer sent it; nothing of it is looked at.
+
+``written_time`` is when the origin committed its block.
 """
 
 KIND_NAMES: Final = {
@@ -240,8 +261,10 @@ class Decoder:
     :class:`EntryUnreadable` for an entry that cannot be taken apart.
     """
 
-    def __init__(self, schema: pa.Schema, entry_filter: EntryFilter | None = None) -> None:
+    def __init__(self, schema: pa.Schema, entry_filter: EntryFilter | None = None, *, raw: bool = False) -> None:
+        """``raw`` makes rows of entries, in columns of :data:`ENTRY_COLUMNS`, instead of messages."""
         self._schema = schema
+        self._raw = raw
         self._filter = entry_filter
         self._pieces: list[_Piece] = []
         self._messages = self._bytes = 0
@@ -260,6 +283,7 @@ class Decoder:
             "origin": header.origin,
             "incarnation": _signed(header.incarnation),
             "origin_ledger": header.origin_first.ledger,
+            "written_ms": header.publish_time_ms,
         }
         indexes = np.arange(start, stop)
         if self._filter is not None and start < stop:
@@ -287,7 +311,8 @@ class Decoder:
         bounds = np.zeros(header.entries + 1, np.int64)
         bounds[1:] = np.frombuffer(fetched.block, "<u4", header.entries, header.columns_at)
         bounds += columns_at
-        messages = np.cumsum(np.maximum(view.batch_sizes[indexes].astype(np.int64), 1))
+        rows = np.ones(len(indexes), np.int64) if self._raw else view.batch_sizes[indexes].astype(np.int64)
+        messages = np.cumsum(np.maximum(rows, 1))
         sizes = np.cumsum(bounds[indexes + 1] - bounds[indexes])
         first = 0
         while first < len(indexes):
@@ -305,6 +330,9 @@ class Decoder:
             first = last + 1
 
     def _decode(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
+        if self._raw:
+            yield entry_batch(self._schema, _places(entries), entries.content, entries.starts, entries.ends)
+            return
         parts = any(piece.header.parts_bytes for piece in entries.pieces)
         messages = sum(int(piece.view.batch_sizes[piece.indexes].sum()) for piece in entries.pieces)
         if parts or messages < _WORTH_MESSAGES:
@@ -334,19 +362,10 @@ class Decoder:
 
     def _unpacked(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
         """Entries whose payloads have room in memory all at once."""
-        markers = np.array([piece.header.kind is not BlockKind.MESSAGES for piece in entries.pieces])[entries.piece]
-        firsts = np.array([piece.fetched.first.entry for piece in entries.pieces], dtype=np.int64)
-        origin_firsts = np.array([piece.header.origin_first.entry for piece in entries.pieces], dtype=np.int64)
-        places = Places(
-            blocks=entries.piece,
-            entry=firsts[entries.piece] + entries.index,
-            origin_entry=origin_firsts[entries.piece] + entries.index,
-            marker=markers,
-            shared=[piece.shared for piece in entries.pieces],
-        )
+        places = _places(entries)
         try:
             metadata, payload_starts = read_metadata(entries.content, entries.starts, entries.ends)
-            unpacked = unpack_entries(entries.content, metadata, payload_starts, entries.ends, markers)
+            unpacked = unpack_entries(entries.content, metadata, payload_starts, entries.ends, places.marker)
             batch = record_batch(self._schema, places, unpacked, split_messages(unpacked))
         except Irregular:
             yield from self._one_by_one(entries)
@@ -381,6 +400,20 @@ def message_batches(
     for fetched in blocks:
         yield from decoder.add(fetched, cluster, topic, after, upto)
     yield from decoder.finish()
+
+
+def _places(entries: _Gathered) -> Places:
+    firsts = np.array([piece.fetched.first.entry for piece in entries.pieces], dtype=np.int64)
+    origin_firsts = np.array([piece.header.origin_first.entry for piece in entries.pieces], dtype=np.int64)
+    markers = np.array([piece.header.kind is not BlockKind.MESSAGES for piece in entries.pieces])
+    return Places(
+        blocks=entries.piece,
+        entry=firsts[entries.piece] + entries.index,
+        origin_entry=origin_firsts[entries.piece] + entries.index,
+        marker=markers[entries.piece],
+        batch_size=np.concatenate([piece.view.batch_sizes[piece.indexes] for piece in entries.pieces]).astype(np.int32),
+        shared=[piece.shared for piece in entries.pieces],
+    )
 
 
 def _gathered(pieces: Sequence[_Piece]) -> _Gathered:

@@ -11,10 +11,11 @@ nothing to read costs nothing; a thousand with a little share some tasks, becaus
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from replicator.pipeline.errors import BadOption, TopicChanged
+from replicator.pipeline.filters import PushedFilters
 from replicator.pipeline.source_options import Bound, SourceOptions
 from replicator.pipeline.topic_positions import Measured, Standings, TopicPositions
 from snapshots.position import BEFORE_ALL, Position
@@ -140,6 +141,21 @@ def _end(topic: TopicPositions, end: Bound | None, at_time: Position | None) -> 
     if end.position > topic.last:
         raise BadOption(end.option, f"{end.text} is beyond the last entry of {topic.name}, which is {topic.last}")
     return end.position
+
+
+def narrowed_spans(
+    spans: Iterable[TopicSpan], filters: PushedFilters, published_from: Mapping[tuple[str, str], Position] | None = None
+) -> list[TopicSpan]:
+    """What is left of spans by the filters; ``published_from`` has, by URL and topic, where times that they name
+    begin."""
+    narrowed = []
+    for span in spans:
+        if filters.wants_topic(span.cluster, span.positions.name):
+            after, upto = filters.narrowed(span.after, span.upto)
+            after = max(after, (published_from or {}).get(span.key, after))
+            if after < upto:
+                narrowed.append(replace(span, after=after, upto=upto))
+    return [span for span in narrowed if span.entries]
 
 
 def to_sample(spans: Iterable[TopicSpan]) -> list[TopicSpan]:

@@ -20,15 +20,17 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from replicator.pipeline.decode import COLUMNS
+from replicator.pipeline.decode import COLUMNS, ENTRY_COLUMNS
 from replicator.pipeline.errors import BadOption
-from replicator.pipeline.planning import bounded_spans, plan_ranges
-from replicator.pipeline.reading import read_ranges, refresh, sample, search_times
+from replicator.pipeline.filters import PushedFilters, condition_of
+from replicator.pipeline.planning import bounded_spans, narrowed_spans, plan_ranges
+from replicator.pipeline.reading import read_ranges, refresh, sample, search_spans, search_times
 from replicator.pipeline.sink import batch_writer, stream_writer
 from replicator.pipeline.source_options import SourceOptions, for_batch, for_stream
 from replicator.pipeline.stream_source import StreamReader
@@ -50,14 +52,16 @@ class ReplicatorDataSource(DataSource):  # type: ignore[misc]  # pyspark has no 
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        SourceOptions.parse(self.options)  # a wrong option is reported before anything is planned
-        return from_arrow_schema(COLUMNS)
+        # A wrong option is reported before anything is planned.
+        return from_arrow_schema(_columns(SourceOptions.parse(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(for_batch(self.options), _selection(schema))
+        options = for_batch(self.options)
+        return BatchReader(options, _selection(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(for_stream(self.options), _selection(schema))
+        options = for_stream(self.options)
+        return StreamReader(options, _selection(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -72,6 +76,16 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self._options = options
         self._columns = columns
+        self._filters = PushedFilters()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+        """Take over what can be kept exactly; gives back the rest."""
+        for pushed in filters:
+            condition = condition_of(pushed)
+            if condition is None or condition.column not in _columns(self._options).names:
+                yield pushed
+            else:
+                self._filters = PushedFilters((*self._filters.conditions, condition))
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -83,21 +97,29 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             search_times(standings, options, options.start),
             search_times(standings, options, options.end),
         )
+        spans = narrowed_spans(spans, self._filters)
+        spans = narrowed_spans(spans, self._filters, search_spans(spans, self._filters.published_from_ms))
         return [InputPartition(ranges) for ranges in plan_ranges(spans, sample(spans), options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition without a value when there is nothing to read.
-        return read_ranges(partition.value or (), self._columns, mode=self._options.mode)
+        entry_filter = self._filters if self._filters else None
+        return read_ranges(partition.value or (), self._columns, mode=self._options.mode, entry_filter=entry_filter)
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("replicator")`` known to a session."""
+    """Make ``format("replicator")`` known to a session, and let it have the filters of batch queries."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # Spark refuses sources with filters without it
     spark.dataSource.register(ReplicatorDataSource)
 
 
-def _selection(schema: StructType) -> pa.Schema:
+def _columns(options: SourceOptions) -> pa.Schema:
+    return ENTRY_COLUMNS if options.mode == "entries" else COLUMNS
+
+
+def _selection(schema: StructType, options: SourceOptions) -> pa.Schema:
     """The columns that a user's schema asks for; raises :class:`BadOption` where they are not ours."""
-    available = {field.name: field for field in from_arrow_schema(COLUMNS)}
+    available = {field.name: field for field in from_arrow_schema(_columns(options))}
     for field in schema:
         if field.name not in available:
             raise BadOption("schema", f"no column {field.name}; the columns are {', '.join(available)}")
