@@ -15,8 +15,9 @@ from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
 from replicator.links.link import Link
 from replicator.links.link_topics import LinkIndex
+from replicator.links.planning import NOBODY_ASKED
 from replicator.links.route import Route
-from replicator.topology import Topology
+from replicator.topology import SPARK, Topology
 
 
 def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
@@ -35,6 +36,7 @@ class RunningLinks:
         self._index = index
         self._on_lost_copy = on_lost_copy
         self._running: dict[str, Link] = {}
+        self._waits_for = NOBODY_ASKED
 
     def __iter__(self) -> Iterator[Link]:
         return iter(list(self._running.values()))
@@ -65,6 +67,17 @@ class RunningLinks:
         """Stop them all. What they hold back stays held back: they go on when the worker is back."""
         await asyncio.gather(*(link.stop() for link in self))
 
+    @property
+    def carried_by_spark(self) -> int:
+        """How many links Spark is to carry."""
+        return sum(link.route.engine == SPARK for link in self)
+
+    def waits_for(self, what: str) -> None:
+        """What links say that no carrier has asked for, such as why there is no driver."""
+        self._waits_for = what
+        for link in self:
+            link.planner.waits_for(what)
+
     def opened(self, source: str) -> None:
         """That cluster's link to us has opened a stream: ours to it need not wait to try again."""
         for link in self:
@@ -80,6 +93,7 @@ class RunningLinks:
             index=self._index,
             on_lost_copy=self._on_lost_copy,
         )
+        link.planner.waits_for(self._waits_for)
         link.tell_index()  # an index that forgot the one before it knows nothing of topics that do not move
         link.start()
         return link

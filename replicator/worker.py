@@ -40,6 +40,7 @@ from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.links.link import Link
+from replicator.pipeline_driver import PipelineDriver
 from replicator.running_links import RunningLinks, incoming
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
@@ -78,6 +79,7 @@ class Worker:
         self._sync: SubscriptionSync | None = None
         self._failover: FailoverService | None = None
         self._links: RunningLinks | None = None
+        self._driver: PipelineDriver | None = None
         self._staging: StagingService | None = None
         self._sources = LinkedSources()
         self._runner: web.AppRunner | None = None
@@ -139,6 +141,8 @@ class Worker:
         gone = self._sources.replace(incoming(topology, self._cluster.name))
         end_streams(self._runner.app, gone)
         await self._links.change(topology)
+        assert self._driver is not None
+        await self._driver.change(topology.pipeline, links=self._links.carried_by_spark)
         self._engine.set_default_policies(self._cluster.policies.topic_policies())
         self._sync.on_topology(topology)
         if self._failover is not None:
@@ -168,6 +172,8 @@ class Worker:
     async def stop(self) -> None:
         """Stop what was started, in the order that loses nothing: traffic, sync, links, index, store, database."""
         await self._reloader.close()
+        if self._driver is not None:
+            await self._driver.stop()  # it tells the links that it goes
         if self._runner is not None:
             await self._runner.cleanup()
         elif self._socket is not None:
@@ -249,6 +255,8 @@ class Worker:
         await self._runner.setup()
         assert self._socket is not None
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+        self._driver = PipelineDriver(name, self._cluster.url, self._links.waits_for)
+        await self._driver.change(topology.pipeline, links=self._links.carried_by_spark)
 
     def _link_opened(self, source: str) -> None:
         assert self._links is not None
@@ -315,6 +323,7 @@ class Worker:
             "topology": self._reloader.status(),
             "failover": None if self._failover is None else self._failover.state(),
             "links": [link.status() for link in self.links()],
+            "pipeline": None if self._driver is None else self._driver.status(),
             "counters": self._sync.counters(),
             "staging": None if self._staging is None else self._staging.status(),
         }
@@ -333,7 +342,7 @@ class Worker:
             "cluster": self._cluster.name,
             "master": settings.master,
             "batch_seconds": settings.batch,
-            "conf": settings.conf,
+            "conf": {key: value for key, value in settings.conf.items() if settings.conf_masked[key] == value},
             "driver": settings.driver,
             "links": [link.planned() for link in self.links() if link.route.engine == SPARK],
         }

@@ -68,6 +68,12 @@ class StatusCollector(Collector):
             yield self._gauge("failover_serves", "1 for each cluster whose clients are served here.", ["home"], served)
             open_ = failover["producers"] == "open"
             yield self._one("failover_takes_producers", "1 while producers are taken.", open_)
+        if (pipeline := status.get("pipeline")) is not None and pipeline["driver"] != "off":
+            yield self._one(
+                "pipeline_driver_up", "1 while the driver of live copy runs.", pipeline["driver"] == "running"
+            )
+            starts = "Times that the driver of live copy was started."
+            yield self._counter("pipeline_driver_starts", starts, [], [([], pipeline["starts"])])
         for name, text in _TOPIC_GAUGES.items():
             yield self._gauge(f"topic_{name}", text, ["topic"], [([t["name"]], t[name]) for t in topics])
         for name, text in _SUBSCRIPTION_GAUGES.items():
