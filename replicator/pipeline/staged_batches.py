@@ -144,17 +144,15 @@ class StagedBatches:
         )
         if key is not None:
             metadata.partition_key = key
-        if self._options.compression != NONE:
-            metadata.compression = self._options.compression
+        codec = self._options.compression
+        if codec != NONE:
+            metadata.compression = codec
         self._sequence_next += end - first
         self.entries += 1
         self.messages += end - first
-        codec = self._options.compression
         content = payload if codec == NONE else compress(payload, codec)
         try:
-            return encode_entry(
-                metadata, compress(payload, self._options.compression) if metadata.compression else payload
-            )
+            return encode_entry(metadata, content)
         except MessageTooLarge as error:
             what = "a message" if end - first == 1 else f"a batch of {end - first} messages"
             raise BadRow(f"{what} of {len(payload)} bytes cannot be written: {error}") from None

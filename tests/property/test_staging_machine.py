@@ -1,0 +1,252 @@
+"""Invariant 2 for staged commits: whatever is staged, repeated, aborted, lost or killed, an epoch of a writer's run is
+visible whole and once if its commit was decided, in the order of its partitions, and not at all if it was not.
+
+The core decides; files and the store's transactions are models that lose what a crash loses: everything in memory, and
+with the power also what was written and not sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from replicator.engine.errors import CommitPending, EngineError, StagedMissing, StagingFull
+from replicator.engine.staging import rows
+from replicator.engine.staging.core import StagingCore, StagingLimits
+from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Progress, Receipt
+
+FRAME_BYTES = 10
+"""A frame of the model is one number."""
+LIMITS = StagingLimits(staged_bytes_max=40 * FRAME_BYTES, attempts_max=12, staged_ms_max=1_000)
+
+epochs = st.builds(EpochKey, st.sampled_from(["a", "b"]), st.sampled_from(["r", "s"]), st.integers(0, 2))
+
+
+class Staging(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+        self.number = 0
+        self.disk: dict[AttemptKey, list[int]] = {}
+        self.sealed: set[AttemptKey] = set()
+        self.table: dict[bytes, bytes] = {}
+        self.log: list[int] = []
+        self.decided: dict[EpochKey, list[int]] = {}
+        """The model: what each decided commit is to publish."""
+        self.done: set[EpochKey] = set()
+        self.owners: dict[int, EpochKey] = {}
+        self.core = self._started()
+
+    def _started(self) -> StagingCore:
+        files = {key: len(frames) * FRAME_BYTES for key, frames in self.disk.items()}
+        return StagingCore(rows.load_writers(self.table.items()), files, self.now_ms, LIMITS)
+
+    # The shell, over models.
+
+    def _write(self, written: Sequence[rows.Row], appended: Sequence[int] = ()) -> None:
+        """One transaction."""
+        for _, key, value in written:
+            if value is None:
+                self.table.pop(key, None)
+            else:
+                self.table[key] = value
+        self.log += appended
+
+    def _drop(self, keys: Sequence[AttemptKey]) -> None:
+        for key in keys:
+            self.disk.pop(key, None)
+            self.sealed.discard(key)
+
+    def _step(self, key: EpochKey, frames_max: int) -> bool:
+        """Publish so many frames; whether the commit is through."""
+        state = self.core.writers[key.writer]
+        assert state.pending is not None
+        assert state.pending.key == key
+        at, offset = state.progress
+        taken: list[int] = []
+        while at < len(state.pending.receipts):
+            receipt = state.pending.receipts[at]
+            frames = self.disk[AttemptKey(key, receipt.partition, receipt.attempt)] if receipt.bytes else []
+            first = offset // FRAME_BYTES
+            more = frames[first : min(first + frames_max - len(taken), receipt.bytes // FRAME_BYTES)]
+            taken += more
+            offset += len(more) * FRAME_BYTES
+            if offset < receipt.bytes:
+                break
+            at, offset = at + 1, 0
+            if len(taken) >= frames_max:
+                break
+        if at == len(state.pending.receipts):
+            finished = self.core.last_step(key, self.now_ms)
+            self._write(rows.rows_of_last_step(finished), taken)
+            self._drop(self.core.finish(finished))
+            self.done.add(key)
+            return True
+        progress = Progress(at, offset)
+        self._write(rows.rows_of_step(key.writer, progress), taken)
+        self.core.moved(key, progress)
+        return False
+
+    # What happens.
+
+    @rule(epoch=epochs, tasks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=4))
+    def a_job_stages(self, epoch: EpochKey, tasks: list[tuple[int, int]]) -> None:
+        """Several attempts at one partition are a task that was tried again, or ran twice."""
+        for partition, frames in tasks:
+            self.a_task_stages(epoch, partition, frames, repeated=frames % 2 == 0, sealed=True)
+
+    @rule(
+        epoch=epochs,
+        partition=st.integers(0, 2),
+        frames=st.integers(0, 4),
+        repeated=st.booleans(),
+        sealed=st.booleans(),
+    )
+    def a_task_stages(self, epoch: EpochKey, partition: int, frames: int, *, repeated: bool, sealed: bool) -> None:
+        self.number += 1
+        key = AttemptKey(epoch, partition, f"t{self.number}")
+        try:
+            if self.core.open(key, self.now_ms).done:
+                return
+            self.disk.setdefault(key, [])
+            for index in range(frames):
+                self.number += 1
+                self.owners[self.number] = epoch
+                at = index * FRAME_BYTES
+                if self.core.begin_append(key, at, FRAME_BYTES, self.now_ms):
+                    self.disk[key] = [*self.disk[key][:index], self.number]
+                    self.core.end_append(key, len(self.disk[key]) * FRAME_BYTES)
+                if repeated:
+                    assert not self.core.begin_append(key, at, FRAME_BYTES, self.now_ms)
+            if sealed:
+                assert not self.core.to_be_verified(key, frames * FRAME_BYTES)
+                self.core.sealed(key, frames * FRAME_BYTES, self.now_ms)
+                self.sealed.add(key)
+        except (StagingFull, CommitPending):
+            pass
+
+    @precondition(lambda self: self.sealed or self.decided)
+    @rule(
+        which=st.integers(0, 20),
+        choice=st.integers(0, 7),
+        steps=st.none() | st.integers(0, 4),
+        frames=st.integers(1, 3),
+    )
+    def a_driver_commits(self, which: int, choice: int, steps: int | None, frames: int) -> None:
+        """With ``steps`` the worker is killed: 0 before the decision is durable, else after so many steps."""
+        known = sorted({key.epoch for key in self.sealed} | self.decided.keys())
+        epoch = known[which % len(known)]
+        chosen: dict[int, AttemptKey] = {}
+        for key in sorted(self.sealed):
+            if key.epoch == epoch and (key.partition not in chosen or choice & 1 << key.partition):
+                chosen[key.partition] = key
+        receipts = [
+            Receipt(key.partition, key.attempt, len(self.disk[key]) * FRAME_BYTES, 0, 0) for key in chosen.values()
+        ]
+        was_done = epoch in self.done
+        try:
+            commit = self.core.decide(CommitRequest(epoch, receipts), self.now_ms)
+        except CommitPending:
+            return
+        if commit is None:
+            run = [other for other in self.done if other[:2] == epoch[:2]]
+            assert run
+            assert max(run).epoch >= epoch.epoch, "only what is done, or older, is a repetition"
+            return
+        assert not was_done
+        if epoch not in self.decided:
+            if steps == 0:
+                self._restart()
+                return
+            self._write(rows.rows_of_decision(commit))
+            self.decided[epoch] = [
+                frame
+                for receipt in commit.receipts
+                for frame in self.disk[AttemptKey(epoch, receipt.partition, receipt.attempt)]
+            ]
+        taken = 0
+        while not self._step(epoch, frames):
+            taken += 1
+            if steps is not None and taken >= steps:
+                self._restart()
+                return
+
+    @rule(epoch=epochs)
+    def a_commit_of_what_is_not_there_is_refused(self, epoch: EpochKey) -> None:
+        receipt = Receipt(0, "nobody", FRAME_BYTES, 0, 0)
+        state = self.core.writers.get(epoch.writer)
+        if state is not None and (state.pending is not None or state.is_done(epoch)):
+            return
+        try:
+            self.core.decide(CommitRequest(epoch, [receipt]), self.now_ms)
+        except StagedMissing:
+            return
+        raise AssertionError("it was decided")
+
+    @precondition(lambda self: self.core.pending())
+    @rule(frames=st.integers(1, 3), steps=st.integers(1, 5))
+    def a_worker_goes_on(self, frames: int, steps: int) -> None:
+        for commit in self.core.pending():
+            for _ in range(steps):
+                if self._step(commit.key, frames):
+                    break
+
+    @rule(epoch=epochs, some=st.booleans())
+    def a_driver_aborts(self, epoch: EpochKey, some: bool) -> None:
+        attempts = [key.attempt for key in self.disk if key.epoch == epoch]
+        self._drop(self.core.abort(epoch, attempts[:1] if some else None))
+
+    @rule(power=st.booleans(), kept=st.integers(0, 3))
+    def a_worker_is_killed(self, power: bool, kept: int) -> None:
+        if power:  # what was not sealed is cut off somewhere
+            for key in self.disk.keys() - self.sealed:
+                del self.disk[key][kept:]
+        self._restart()
+
+    def _restart(self) -> None:
+        self.core = self._started()
+
+    @rule(elapsed_ms=st.sampled_from([0, 400, 2_000]))
+    def time_passes(self, elapsed_ms: int) -> None:
+        self.now_ms += elapsed_ms
+        attempts, writers = self.core.sweep(self.now_ms)
+        assert not writers
+        self._drop(attempts)
+
+    # What must hold.
+
+    @invariant()
+    def what_is_visible_was_decided_and_is_in_order(self) -> None:
+        visible: dict[EpochKey, list[int]] = {}
+        for number in self.log:
+            visible.setdefault(self.owners[number], []).append(number)
+        for epoch, numbers in visible.items():
+            assert epoch in self.decided, f"{epoch} is visible and was never decided"
+            assert numbers == self.decided[epoch][: len(numbers)], f"{epoch} is not published in order, or twice"
+        for epoch in self.done:
+            assert visible.get(epoch, []) == self.decided[epoch], f"{epoch} is done and not whole"
+
+    @invariant()
+    def what_is_counted_is_on_disk(self) -> None:
+        assert self.core.staged_bytes == sum(len(frames) for frames in self.disk.values()) * FRAME_BYTES
+        assert self.core.staged_bytes <= LIMITS.staged_bytes_max
+        assert self.core.attempts <= LIMITS.attempts_max
+
+    def teardown(self) -> None:
+        self._restart()
+        for commit in self.core.pending():
+            while not self._step(commit.key, 1):
+                pass
+        assert self.decided.keys() == self.done
+        self.what_is_visible_was_decided_and_is_in_order()
+
+
+TestStaging = Staging.TestCase
+TestStaging.settings = settings(stateful_step_count=40)
+
+
+def test_a_refusal_is_an_error_of_the_engine() -> None:
+    assert issubclass(StagedMissing, EngineError)
