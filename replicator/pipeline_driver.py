@@ -29,8 +29,10 @@ CONF_VARIABLE: Final = "REPLICATOR_PIPELINE_CONF"
 PAUSE_SECONDS_MAX: Final = 60.0
 LASTING_SECONDS: Final = 60.0
 """A driver that ran for so long did not fail at its start: the next one is started at once."""
-STOP_SECONDS_MAX: Final = 10.0
-"""A JVM takes one or two to end."""
+STOP_SECONDS_MAX: Final = 8.0
+"""Its queries and its JVM take one or two to end."""
+STARTING_STOP_SECONDS_MAX: Final = 0.5
+"""One that is still starting its JVM does not listen, and has nothing to end."""
 LINE_CHARS_MAX: Final = 2_000
 LAST_WORDS_CHARS_MAX: Final = 300
 _PREFIX: Final = "live copy: "
@@ -44,15 +46,17 @@ class _Ended(Exception):
 
 
 class PipelineDriver:
-    """The driver of the worker at ``url``. ``note`` is told what links that have no carrier wait for.
+    """The driver of the worker at ``url``. ``note`` is told what links that have no carrier wait for; ``carries`` says
+    whether any has one.
 
     :meth:`change` says whether there is to be one, and how it is set up; :meth:`stop` ends it.
     """
 
-    def __init__(self, cluster: str, url: str, note: Callable[[str], None]) -> None:
+    def __init__(self, cluster: str, url: str, note: Callable[[str], None], carries: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._url = url
         self._note = note
+        self._carries = carries
         self._settings = PipelineSettings()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -151,7 +155,7 @@ class PipelineDriver:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(STOP_SECONDS_MAX):
+            async with asyncio.timeout(STOP_SECONDS_MAX if self._carries() else STARTING_STOP_SECONDS_MAX):
                 await self._log_lines(process)
                 await process.wait()
         except TimeoutError:

@@ -72,6 +72,11 @@ class RunningLinks:
         """How many links Spark is to carry."""
         return sum(link.route.engine == SPARK for link in self)
 
+    @property
+    def have_carriers(self) -> bool:
+        """Whether any has one now."""
+        return any(link.planner.carriers.holder is not None for link in self)
+
     def waits_for(self, what: str) -> None:
         """What links say that no carrier has asked for, such as why there is no driver."""
         self._waits_for = what

@@ -255,7 +255,8 @@ class Worker:
         await self._runner.setup()
         assert self._socket is not None
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
-        self._driver = PipelineDriver(name, self._cluster.url, self._links.waits_for)
+        links = self._links
+        self._driver = PipelineDriver(name, self._cluster.url, links.waits_for, lambda: links.have_carriers)
         await self._driver.change(topology.pipeline, links=self._links.carried_by_spark)
 
     def _link_opened(self, source: str) -> None:
