@@ -303,16 +303,20 @@ def _properties(
 ) -> Properties:
     """Those of messages outside of batches are in their entry's metadata, which in a batch's are its producer's."""
     of_entries, of_messages = metadata.repeated[_PROPERTIES], own.repeated[_OWN_PROPERTIES]
-    counts = single[of_entries.owners]
-    owners = np.concatenate([firsts[of_entries.owners[counts]], np.flatnonzero(inside)[of_messages.owners]])
-    starts = np.concatenate([of_entries.starts[counts], of_messages.starts])
-    lengths = np.concatenate([of_entries.lengths[counts], of_messages.lengths])
-    order = np.argsort(owners, kind="stable")
-    owners, starts, lengths = owners[order], starts[order], lengths[order]
+    entries_kept = single[of_entries.owners]
+    owners = np.concatenate([firsts[of_entries.owners], np.flatnonzero(inside)[of_messages.owners]])
+    starts = np.concatenate([of_entries.starts, of_messages.starts])
+    lengths = np.concatenate([of_entries.lengths, of_messages.lengths])
     pairs = read_fields(content, starts, starts + lengths, spans=(1, 2))
     if not (pairs.sound.all() and pairs.spans[1].present.all() and pairs.spans[2].present.all()):
-        raise Irregular
-    return Properties(owners, pairs.spans[1], pairs.spans[2])
+        raise Irregular  # also in a producer's, though no row has them: protobuf would refuse such an entry
+    kept = np.flatnonzero(np.concatenate([entries_kept, np.ones(len(of_messages.owners), np.bool_)]))
+    kept = kept[np.argsort(owners[kept], kind="stable")]
+    keys, values = (
+        Spans(spans.starts[kept], spans.lengths[kept], spans.present[kept])
+        for spans in (pairs.spans[1], pairs.spans[2])
+    )
+    return Properties(owners[kept], keys, values)
 
 
 def _merged(inside: Bools, batched: Spans, single: Spans) -> Spans:
