@@ -71,17 +71,16 @@ def report(
     topology = load_topology(file)
     chosen = [topology.cluster(name) for name in dict.fromkeys(cluster)] if cluster else list(topology.clusters)
 
-    from replicator.pipeline.analytics.report import Wanted, make_report
+    from replicator.pipeline.analytics.report import Wanted, find_topics, make_report
     from replicator.pipeline.analytics.summary import format_report
-    from replicator.pipeline.session import spark_session
+    from replicator.pipeline.session import session_while
 
     wanted = Wanted(tuple(topics or ()), start, consumers, window_seconds)
+    urls = {each.name: each.url for each in chosen}
+    found = find_topics(urls, wanted.topics)  # before Spark is started, which takes seconds
     running = asyncio.run(_running(topology, [each.name for each in chosen]))
-    spark = spark_session(master or topology.pipeline.master, "replicator report", conf=topology.pipeline.conf)
-    try:
-        result = make_report(spark, {each.name: each.url for each in chosen}, wanted, running)
-    finally:
-        spark.stop()
+    with session_while(master or topology.pipeline.master, "replicator report", conf=topology.pipeline.conf) as spark:
+        result = make_report(spark, urls, wanted, running, found)
     if out is not None:
         _write(result, out)
     show(output, result.as_json(), format_report(result))

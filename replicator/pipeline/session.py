@@ -73,6 +73,23 @@ def spark_session(
 
 
 @contextmanager
+def session_while(
+    master: str, app_name: str = "replicator", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A :func:`spark_session` while the context lasts. One that ran before, as in a notebook, goes on after it."""
+    with without_pandas_warning():
+        from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    session = spark_session(master, app_name, conf=conf)
+    try:
+        yield session
+    finally:
+        if before is None:
+            session.stop()
+
+
+@contextmanager
 def without_pandas_warning() -> Iterator[None]:
     """PySpark 4.3 warns of pandas 3, which nothing here uses: when it is imported, and at each ``mapInArrow``."""
     with warnings.catch_warnings():

@@ -116,15 +116,19 @@ class Report:
 
 
 def make_report(
-    spark: SparkSession, clusters: Mapping[str, str], wanted: Wanted, running: Sequence[Assignment] = ()
+    spark: SparkSession,
+    clusters: Mapping[str, str],
+    wanted: Wanted,
+    running: Sequence[Assignment] = (),
+    topics: Sequence[tuple[str, str]] | None = None,
 ) -> Report:
     """Analyse topics of ``clusters`` (name to worker URL); ``running`` has the Key_Shared consumers that are known.
 
-    Blocks for the length of the jobs. Raises :class:`BadOption` for a pattern that is none or that no topic matches,
-    :class:`UnexpectedAnswer` for a worker of another cluster, and what reading raises.
+    ``topics`` is what :func:`find_topics` gave, if it was asked before. Blocks for the length of the jobs. Raises what
+    that raises, and what reading raises.
     """
     started = time.monotonic()
-    topics = _topics(clusters, wanted.topics)
+    topics = find_topics(clusters, wanted.topics) if topics is None else topics
     options = {"url": ",".join(clusters.values()), "topic": ",".join(sorted({topic for _, topic in topics}))}
     if not topics:
         empty = {name: pa.table({}) for name in TABLES}
@@ -179,8 +183,12 @@ def _collected(frame: DataFrame, order: Sequence[str]) -> pa.Table:
     return frame.select(*order, *rest).orderBy(*order).limit(ROWS_MAX + 1).toArrow()
 
 
-def _topics(clusters: Mapping[str, str], patterns: Sequence[str]) -> list[tuple[str, str]]:
-    """The (cluster, topic) pairs that are there and wanted."""
+def find_topics(clusters: Mapping[str, str], patterns: Sequence[str]) -> list[tuple[str, str]]:
+    """The (cluster, topic) pairs that have messages and match some pattern, or all if there is none.
+
+    Raises :class:`BadOption` for a pattern that is none or that no topic matches, :class:`UnexpectedAnswer` for a
+    worker of another cluster, :class:`~replicator.pipeline.errors.PeerUnavailable` for one that does not answer.
+    """
     try:
         chosen = Link("", "", topics=parse_patterns(list(patterns)))
     except ValueError as error:
