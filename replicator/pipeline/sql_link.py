@@ -125,8 +125,8 @@ class SqlLinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no typ
         return SegmentWriter(self._link_options(), frozenset(filter(None, self.options.get("masks", "").split(","))))
 
     def _link_options(self) -> LinkOptions:
-        own = ("columns", "masks")
-        return LinkOptions.parse({key: value for key, value in self.options.items() if key not in own})
+        own = ("columns", "masks", "queryname")
+        return LinkOptions.parse({key: value for key, value in self.options.items() if key.lower() not in own})
 
 
 class SegmentReader(PlanReader):
