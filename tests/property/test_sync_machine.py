@@ -317,9 +317,11 @@ class SyncMachine(RuleBasedStateMachine):
                 return
             start = topic.last_add_confirmed if latest else BEFORE_ALL
             before = [identity for identity, _ in cluster.messages()] if latest else []
-            made = await topic.create_subscription(name, start, replicated=True)
+            generation = topic.tombstones.get(name, 0) + 1
             self.made.add(name)
-            self.said[name, made.cursor.generation][cluster.name].update(before, cluster.trimmed)
+            self.said[name, generation][cluster.name].update(before, cluster.trimmed)
+            self.sets[name, generation].append((cluster.name, frozenset(topic.high_waters())))
+            await topic.create_subscription(name, start, replicated=True)
 
         self.do(subscribe())
 
@@ -565,10 +567,13 @@ class SyncMachine(RuleBasedStateMachine):
                 self.seen[cluster.name, name] = generation, consumed
 
     def allowed(self, name: str, generation: int) -> set[Identity]:
-        """What was said in a generation, and before it of origins that a seek which began it did not know."""
+        """What was said in a generation, and before it of origins that whoever began it did not know: a cluster may
+        come from any older generation, and not have heard of those in between."""
         found = set[Identity]().union(*self.said[name, generation].values())
+        earlier = set[Identity]().union(
+            *(said for older in range(1, generation) for said in self.said[name, older].values())
+        )
         for _, known in self.sets[name, generation]:
-            earlier = self.allowed(name, generation - 1)
             found |= {identity for identity in earlier if identity.origin not in known}
         return found
 
