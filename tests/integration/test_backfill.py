@@ -12,10 +12,12 @@ import platform
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import psutil
 import psycopg
 import pytest
@@ -38,11 +40,6 @@ _serial = count()
 
 class Region(Deployment):
     """Clusters A and B, with a link from A to B that the workers carry themselves."""
-
-    def write(self, links: str, file: str = "topology.yaml") -> Path:
-        path = super().write(links, file)
-        path.write_text(path.read_text() + "pipeline: {engine: embedded}\n")
-        return path
 
     def hold_link(self, carrier: str = GONE) -> None:
         self.until(lambda: self.link()["state"] != "connecting", "the link is connected")
@@ -184,6 +181,16 @@ def _in_background(run: BackfillRun) -> tuple[threading.Thread, list[BackfillRep
     return thread, reports
 
 
+def _kill_a_task() -> None:
+    """One of the processes that Spark runs tasks in."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in process.cmdline() and not process.children():
+                process.kill()
+                return
+    raise AssertionError("no task runs")
+
+
 def test_a_worker_and_a_task_that_are_killed_under_way_cost_nothing(region: Region, spark: Any) -> None:
     region.hold_link()
     history = {
@@ -191,10 +198,7 @@ def test_a_worker_and_a_task_that_are_killed_under_way_cost_nothing(region: Regi
     }
     thread, reports = _in_background(run_of(region, spark, "public/default/hit-.*", rate_bytes=6_000_000))
     region.until(lambda: _at_half(region), "it is under way")
-    for process in psutil.Process().children(recursive=True):
-        if "pyspark.daemon" in " ".join(process.cmdline()) and not process.children():
-            process.kill()  # what a task runs in
-            break
+    _kill_a_task()
     region.kill("B")
     region.start("B")
     thread.join(60)
@@ -205,8 +209,6 @@ def test_a_worker_and_a_task_that_are_killed_under_way_cost_nothing(region: Regi
 
 
 def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Region, spark: Any) -> None:
-    import forked_commands
-
     region.hold_link()
     topics = [f"resumed-{number}" for number in range(3)]
     history = {topic: region.publish(topic, 600, payload_bytes=PAYLOAD_BYTES) for topic in topics}
@@ -219,7 +221,7 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     assert driver.poll() is None, log.read_text()
     with pytest.raises(LinkTaken, match=f"link A>B is being backfilled by process {driver.pid} on"):
         run_of(region, spark).run()
-    listed = region.command("links", "list").stdout
+    listed = forked_commands.run("links", "list", "-f", str(region.file), cwd=region.path).stdout
     assert " %" in listed, listed
     driver.kill()
     driver.wait()
