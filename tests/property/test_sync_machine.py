@@ -144,6 +144,13 @@ class Cluster:
             if parts is None or index not in (parts.absent(entry.position) or ())
         ]
 
+    def busy(self) -> bool:
+        """Whether the sync has something to do by itself, now or at a time: on a busy machine it may take long."""
+        return any(
+            each._actions or each._worker is not None or each._timer is not None
+            for each in self.sync._topics.values()
+        )
+
     def consumed(self, name: str) -> set[Identity]:
         """The messages here that count as consumed."""
         subscription = self.subscription(name)
@@ -523,7 +530,7 @@ class SyncMachine(RuleBasedStateMachine):
                     quiet_since = self.loop.time()
             before = self.log_lengths()
             await asyncio.sleep(0.004)
-            if self.log_lengths() != before:
+            if self.log_lengths() != before or any(each.busy() for each in self.clusters.values()):
                 quiet_since = self.loop.time()
 
     def log_lengths(self) -> list[int]:
