@@ -96,6 +96,13 @@ def drill(
             "which is exact if it says nothing.",
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="spark|embedded",
+            help="What carries the links. Default: as the topology says, which is spark if it says nothing.",
+        ),
+    ] = None,
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
     seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
     out_dir: Annotated[
@@ -131,6 +138,7 @@ def drill(
             subscriptions=subscriptions,
             links=links,
             sync=sync,
+            engine=engine,
             rate=rate,
             seed=seed,
             out_dir=out_dir,

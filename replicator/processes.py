@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import aiohttp
 import psutil
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
 
+DRIVER_MODULE: Final = "replicator.pipeline.live"
 START_SECONDS_MAX: Final = 60.0
 """The first start makes a PostgreSQL cluster, which takes seconds on a busy machine."""
 STOP_SECONDS_MAX: Final = 20.0
@@ -102,9 +104,14 @@ class WorkerProcess:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """SIGKILL: it gets no chance to finish anything. Its Postgres server, if embedded, goes on."""
+        """SIGKILL: it gets no chance to finish anything, nor does its driver of live copy. Its Postgres server, if
+        embedded, goes on."""
         assert self._process is not None
+        driver = _driver_of(self._process.pid)
         self._process.kill()
+        for process in driver:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         await self._process.wait()
 
     async def stop(self) -> None:
@@ -131,6 +138,16 @@ class WorkerProcess:
             return ""
         lines = self._log_file.read_text(errors="replace").splitlines()[-5:]
         return ":\n  " + "\n  ".join(lines) + f"\n  (all of it: {self._log_file})"
+
+
+def _driver_of(pid: int) -> list[psutil.Process]:
+    """The processes of the driver of live copy that the worker with that pid has started."""
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            if DRIVER_MODULE in child.cmdline():
+                found += [child, *child.children(recursive=True)]
+    return found
 
 
 def stop_left_postgres(worker: WorkerProcess, data: Path) -> None:

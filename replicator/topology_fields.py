@@ -410,7 +410,7 @@ class Cluster(Section):
 class PipelineSettings(Section):
     """What copies, and which Spark the pipeline runs on."""
 
-    engine: Annotated[str, choice(ENGINES)] = EMBEDDED
+    engine: Annotated[str, choice(ENGINES)] = SPARK
     """Of the links that do not say another."""
     master: Annotated[str, AfterValidator(_check_master)] = "local[2]"
     driver: Annotated[str, choice(DRIVERS)] = "worker"

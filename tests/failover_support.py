@@ -39,6 +39,9 @@ def free_ports(count: int) -> list[int]:
 class Deployment:
     """Clusters in one directory, each a worker process. Links are given as in a topology file."""
 
+    engine = "embedded"
+    """Starting Spark takes longer than most of what is tested by worker processes."""
+
     def __init__(self, path: Path, names: Sequence[str], links: str, databases: Mapping[str, str]) -> None:
         self.path = path
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -54,7 +57,7 @@ class Deployment:
             f"  {name}: {{address: '127.0.0.1:{port}', data: data-{name}, database: '{self._databases[name]}'}}\n"
             for name, port in self.ports.items()
         )
-        path.write_text(f"clusters:\n{clusters}links: {links}\n")
+        path.write_text(f"clusters:\n{clusters}links: {links}\npipeline: {{engine: {self.engine}}}\n")
         return path
 
     def url(self, name: str, path: str = "") -> str:

@@ -43,6 +43,7 @@ from replicator.drills.subscriptions import TestedSubscription, parse_subscripti
 from replicator.failover.peers import Peers
 from replicator.failover.switch import Switch
 from replicator.topology import Topology, load_topology
+from replicator.topology_fields import ENGINES
 from snapshots.errors import SnapshotsError
 
 VERIFY_SECONDS_MAX: Final = 600.0
@@ -74,6 +75,8 @@ class DrillOptions:
     subscriptions: str = "all"
     links: str = "both-ways"
     sync: str | None = None
+    engine: str | None = None
+    """None: as the topology says; Spark for clusters of the drill's own."""
     rate: int = 6000
     seed: int = 1
     out_dir: Path = Path("drill-report")
@@ -151,6 +154,8 @@ def plan_jobs(options: DrillOptions) -> tuple[list[_Job], list[str]]:
         raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
     if options.sync not in (None, *SYNC_MODES, BOTH):
         raise DrillError(f"--sync is {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
+    if options.engine not in (None, *ENGINES):
+        raise DrillError(f"--engine is {' or '.join(ENGINES)}, not {options.engine!r}")
     scenarios = _scenarios(options)
     modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
     topology = _topology(options)
@@ -167,6 +172,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[_Job], list[str]]:
                 is_running=options.against_file is not None,
                 one_way=options.links == "one-way",
                 sync_mode=mode,
+                engine=options.engine,
             )
             try:
                 jobs.append(_job(options, setting, subscriptions))
@@ -212,6 +218,8 @@ def _topology(options: DrillOptions) -> Topology | None:
     if options.against_file is not None:
         if options.sync is not None:
             raise DrillError("--sync: the workers of a running topology sync as they were started")
+        if options.engine is not None:
+            raise DrillError("--engine: the links of a running topology are carried as its file says")
         return load_topology(options.against_file)
     return None if options.topology_file is None else load_topology(options.topology_file)
 
@@ -263,7 +271,7 @@ def _run_job(
     measures = measure(outcome.observations)
     report = build_report(
         scenario=job.scenario.name,
-        engine=topology.pipeline.engine,
+        engine=" and ".join(sorted({topology.engine_of(link) for link in topology.links})) or "none",
         seed=options.seed,
         measures=measures,
         verify=seen.verified,

@@ -40,6 +40,8 @@ class Setting:
     """Only for a topology that the drill makes."""
     sync_mode: str | None = None
     """None: as the topology says."""
+    engine: str | None = None
+    """The same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,21 @@ def make_topology(setting: Setting) -> Topology:
         topology = _own_topology(setting)
     elif setting.one_way:
         raise DrillError("--links goes with the drill's own clusters; --topology FILE says how its links go")
+    if setting.engine is not None and not setting.is_running:
+        topology = _carried_by(setting.engine, topology)
     if setting.sync_mode is None or setting.is_running:
         return topology
     if "mode" not in SyncSettings.model_fields:
         raise DrillError("--sync: this version knows one way of syncing only")
     sync = SyncSettings.model_validate(topology.sync.model_dump() | {"mode": setting.sync_mode})
     return replace(topology, sync=sync)
+
+
+def _carried_by(engine: str, topology: Topology) -> Topology:
+    """With all links carried by that engine, but those with SQL, which are Spark's."""
+    links = (link if link.where or link.select else replace(link, engine="") for link in topology.links)
+    pipeline = topology.pipeline.model_copy(update={"engine": engine})
+    return replace(topology, links=tuple(links), pipeline=pipeline)
 
 
 def prepare_directory(setting: Setting) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
@@ -13,8 +14,21 @@ from replicator.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.status import fetch
 from replicator.topology import Topology
 
+LINKS_SECONDS_MAX: Final = 180.0
+"""For links to be carried: Spark starts in ten seconds on a machine that has nothing else to do."""
+LINKS_POLL_SECONDS: Final = 0.1
 TRACEBACK: Final = "Traceback (most recent call last)"
 """How Python begins to report an error that nobody expected."""
+
+
+def _not_carried(status: Mapping[str, Any]) -> str | None:
+    """Which link of a worker does not copy, and why; None if all do."""
+    if "error" in status:
+        return str(status["error"])
+    for link in status["links"]:
+        if link["state"] not in ("idle", "copying"):
+            return f"link {link['key']} is {link['state']} {link['detail']}".rstrip()
+    return None
 
 
 class RunningWorkers:
@@ -70,8 +84,20 @@ class OwnWorkers(RunningWorkers):
     async def start(self) -> None:
         await asyncio.gather(*(process.start() for process in self._processes.values()))
         await asyncio.gather(*(process.ready() for process in self._processes.values()))
+        await self._links_ready()
         for running in self.running.values():
             running.set()
+
+    async def _links_ready(self) -> None:
+        """Wait until every link is carried, which with Spark takes longer than everything else; before, nothing that is
+        measured would be of the drill."""
+        deadline = time.monotonic() + LINKS_SECONDS_MAX
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            for cluster in self._topology.clusters:
+                while waiting := _not_carried(await fetch(session, cluster.address)):
+                    if time.monotonic() > deadline:
+                        raise WorkerFailed(f"after {LINKS_SECONDS_MAX:.0f} s {waiting}; see {self._logs[cluster.name]}")
+                    await asyncio.sleep(LINKS_POLL_SECONDS)
 
     async def kill(self, name: str) -> None:
         self.running[name].clear()

@@ -39,7 +39,8 @@ def test_the_readmes_topology_commands_and_client_example_work(tmp_path: Path) -
     (yaml,) = blocks("yaml")
     (python,) = blocks("python")
     commands = [line.split("#")[0].split() for block in blocks("console") for line in block.splitlines()]
-    (tmp_path / "topology.yaml").write_text(here(yaml))
+    # Starting Spark takes longer than all of this.
+    (tmp_path / "topology.yaml").write_text(here(yaml) + "pipeline: {engine: embedded}\n")
     (tmp_path / "example.py").write_text(here(python))
 
     up = subprocess.Popen(

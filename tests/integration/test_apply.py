@@ -20,7 +20,7 @@ from test_cli import free_port
 from replicator.api.errors import report_errors
 from replicator.api.topology import add_topology
 from replicator.rollout import ask_workers
-from replicator.topology import Link, SyncSettings, Topology, dump, load_topology
+from replicator.topology import EMBEDDED, Link, PipelineSettings, SyncSettings, Topology, dump, load_topology
 from replicator.topology_diff import digest
 from replicator.topology_fields import Cluster
 from replicator.topology_reload import TopologyReloader
@@ -71,7 +71,7 @@ def topology_of(root: Path, *names: str, database: str = "embedded") -> Topology
         for name in names
     )
     links = tuple(Link(one, other) for one in names for other in names if one != other)
-    return Topology(clusters, links)
+    return Topology(clusters, links, PipelineSettings(engine=EMBEDDED))
 
 
 def write(topology: Topology, file: Path) -> Topology:

@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import forked_commands

@@ -46,6 +46,7 @@ class Pair:
         )
         self.file.write_text(
             f"clusters:\n{clusters}links:\n  - {{from: us-east, to: eu-west}}\n  - {{from: eu-west, to: us-east}}\n"
+            "pipeline: {engine: embedded}\n"
         )
         topology = load_topology(self.file)
         self.workers = {name: Worker(topology, name) for name in NAMES}
