@@ -51,7 +51,7 @@ UNREACHABLE_SECONDS: Final = 0.5
 LANES_MAX: Final = 64
 """As many as a link hands out."""
 
-SPARKS_OPTIONS: Final = ("path", "checkpointlocation", "asyncprogress", "_asyncprogress")
+SPARKS_OPTIONS: Final = ("path", "checkpointlocation", "queryname", "asyncprogress", "_asyncprogress")
 """How the options begin that Spark itself takes, and passes on."""
 
 Offset = dict[str, Any]
