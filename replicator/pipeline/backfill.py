@@ -102,14 +102,20 @@ def link_for(topology: Topology, source: str, destination: str, name: str | None
             f"the topology has no link from {source} to {destination}: add `- {{from: {source}, to: {destination}}}` "
             f"to its links, and run `replicator apply -f {topology.path or 'FILE'}`",
         )
-    if name is None:
-        if len(between) > 1:
-            raise BadOption("link", f"several links lead there, give one: {', '.join(link.name for link in between)}")
-        return between[0]
-    for link in between:
-        if link.name == name:
-            return link
-    raise BadOption("link", f"no link {name[:80]!r} leads there; there are: {', '.join(link.name for link in between)}")
+    names = ", ".join(each.name for each in between)
+    if name is None and len(between) > 1:
+        raise BadOption("link", f"several links lead there, give one: {names}")
+    found = [each for each in between if name is None or each.name == name]
+    if not found:
+        raise BadOption("link", f"no link {name!r:.80} leads there; there are: {names or 'one without a name'}")
+    link = found[0]
+    if link.where or link.select:
+        raise BadOption(
+            "to",
+            f"link {link.key} has `where` or `select`, and a backfill carries blocks as they are: the link's live copy "
+            "brings the history too, without what it is to leave out",
+        )
+    return link
 
 
 class BackfillRun:

@@ -216,7 +216,7 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     driver = forked_commands.start(
         (*arguments, "--topics", "public/default/resumed-.*"), cwd=region.path, stdout=log, stderr=log
     )
-    region.until(lambda: driver.poll() is not None or _at_half(region), "it is under way", seconds=90)
+    region.until(lambda: driver.poll() is not None or _at_half(region), "it is under way", seconds=180)
     assert driver.poll() is None, log.read_text()
     with pytest.raises(LinkTaken, match=f"link A>B is being backfilled by process {driver.pid} on"):
         run_of(region, spark).run()
