@@ -20,10 +20,10 @@ from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PipelineError, PlanGone
 from replicator.pipeline.link_plans import WAIT_MS_MAX, Done, LinkPlans, PlanId, Segment
 
-SEGMENT_BYTES: Final = 16 * 1024 * 1024
-"""What is asked for at once: a tenth of a second at full speed, so that the worker knows how far its link is."""
+SEGMENT_BYTES: Final = 8 * 1024 * 1024
+"""What is asked for at once: two frames, some hundredths of a second, so that the worker knows how far its link is."""
 SEGMENTS_AHEAD: Final = 3
-"""Under way at once; fewer than a worker hands out to a lane that has not reported any of them."""
+"""Under way at once; fewer, and fewer bytes, than a worker hands out to a lane that has reported none of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ POLL_SECONDS: Final = 1.0
 """How often the worker is asked for its links, and queries are looked at."""
 WORKER_WAIT_SECONDS_MAX: Final = 5.0
 """The longest pause between two tries to reach a worker that is not there."""
+BATCH_SECONDS: Final = 2.0
+"""Where the worker does not say: the cost of a micro-batch, some tenths of a second, is paid that often."""
+ATTEMPTS_LOCAL: Final = 4
+"""Of each task, as on a cluster; a local master alone would fail a batch with its first task."""
 REASON_CHARS_MAX: Final = 500
 
 
@@ -70,7 +74,9 @@ class LiveCopy:
         while not ended.is_set():
             self.step()
             ended.wait(POLL_SECONDS)
-        self._spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
+
+    def close(self) -> None:
+        """Stop all queries, and give their links back."""
         for key in list(self._queries):
             self._stop(key)
 
@@ -83,7 +89,8 @@ class LiveCopy:
         except (PeerUnavailable, UnexpectedAnswer) as error:
             self._say_once(str(error))  # what runs goes on: it finds the worker again by itself
         else:
-            self._supervisor.on_links({**link, "batch_seconds": listing["batch_seconds"]} for link in listing["links"])
+            seconds = listing.get("batch_seconds", BATCH_SECONDS)
+            self._supervisor.on_links({**link, "batch_seconds": seconds} for link in listing["links"])
         self._note_ended()
         for action in self._supervisor.actions(time.monotonic()):
             match action:
@@ -97,7 +104,7 @@ class LiveCopy:
         try:
             self._queries[key] = self._query(link, checkpoint)
         except Exception as error:
-            if not _is_of_spark(error):
+            if not (isinstance(error, PipelineError) or _is_of_spark(error)):
                 raise
             self._failed(key, error)
 
@@ -204,7 +211,10 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
         )
         try:
             lanes = lanes_of(master, conf, spark.sparkContext.defaultParallelism)
-            LiveCopy(spark, worker_url, lanes, scratch).run(ended)
+            copying = LiveCopy(spark, worker_url, lanes, scratch)
+            copying.run(ended)
+            spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
+            copying.close()
         finally:
             spark.stop()
     finally:
@@ -214,7 +224,7 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
 
 def with_slots(master: str) -> str:
     """A local master with room for the waiting tasks of many links; others as they are."""
-    return f"local[{SLOTS_LOCAL}]" if master.startswith("local[") or master == "local" else master
+    return f"local[{SLOTS_LOCAL},{ATTEMPTS_LOCAL}]" if master.startswith("local[") or master == "local" else master
 
 
 def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
@@ -230,12 +240,15 @@ def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Why a query ended, in one line: the last line of a Python traceback within, else the first of the message."""
+    """Why a query ended, in one line: the last of a Python traceback of ours, else the first of the message."""
     text = str(error or "it ended by itself").strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "   at "))]
     ours = [line for line in lines if line.startswith("replicator.") and ": " in line]
-    found = ours[-1].partition(": ")[2] if ours else lines[0]
-    return found[:REASON_CHARS_MAX]
+    if ours:
+        return ours[-1].partition(": ")[2][:REASON_CHARS_MAX]
+    if lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the JVM's error follows
+        del lines[0]
+    return lines[0].removeprefix(": ")[:REASON_CHARS_MAX]
 
 
 def _conf(given: Mapping[str, str]) -> dict[str, str]:
