@@ -91,7 +91,7 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
     """Rows of :data:`~replicator.pipeline.comparison.rows.PIECES` of several ranges."""
     rows = PieceRows()
     for each in ranges:
-        reading = _Reading(each, scope, rows)
+        reading = RangeReader(each, scope, rows)
         with VerifyPlane(scope.urls[each.cluster]) as worker:
             blocks = _selected(worker, each, scope, selection) if selection.by_heads else _raw(worker, each, scope)
             for block in blocks:
@@ -231,7 +231,7 @@ class _Order:
 
 
 @dataclass(slots=True)
-class _Reading:
+class RangeReader:
     """One range on its way into rows."""
 
     part: LogRange
