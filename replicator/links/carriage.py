@@ -72,10 +72,12 @@ class Carriage:
 
     def choose(self, topic: Topic, headers: Sequence[BlockHeader]) -> tuple[list[tuple[int, Send]], bool]:
         """Which of the blocks that were read are to be carried, by index; and whether a gap comes after them."""
-        missing = self.topics.starts.missing(topic)
+        missing, unexpected = self.topics.starts.missing(topic), self.topics.starts.unexpected(topic)
         chosen: list[tuple[int, Send]] = []
         for index, header in enumerate(headers):
             before = missing.before(header.origin, header.origin_first)
+            if before > (gap_upto := unexpected.before(header.origin, header.origin_first)):
+                self.copier.on_filtered(topic.name, header.origin, before, gap_upto)
             send = self.copier.on_block(topic.name, header.origin, header.origin_last, before)
             if isinstance(send, Gap):
                 self.topics.found_gap(topic.name, send)

@@ -216,6 +216,14 @@ class Copier:
         state.sent[origin] = last
         return Send(previous, left_out)
 
+    def on_filtered(self, topic: str, origin: str, upto: Position, missing: Position) -> None:
+        """Of that origin the SQL of other links left out what is not here up to ``upto``, all but what is up to
+        ``missing``: if none of that is still to be sent, the rest may be left out here too."""
+        state = self.topics[topic]
+        passable = state.passable.get(origin, BEFORE_ALL)
+        if missing <= max(passable, state.sent.get(origin, BEFORE_ALL)):
+            state.passable[origin] = max(passable, upto)
+
     def on_read(self, topic: str, reached: Position) -> None:
         """The log of ``topic`` was read up to ``reached``, whether or not something there is to be copied."""
         state = self.topics[topic]

@@ -326,7 +326,7 @@ class LinkTopics:
     def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
         """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""
         have = there[before.origin].position if before.origin in there else BEFORE_ALL
-        missing = self.starts.missing(topic).newest(before.origin)
+        missing = self.starts.unexpected(topic).newest(before.origin)
         return Gap.trimmed(before.origin, have, missing) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:

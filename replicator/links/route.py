@@ -18,6 +18,8 @@ class Route:
     """The links of the same two clusters that carry a topic rather than this one."""
     elsewhere: frozenset[str] = frozenset()
     """Those of ``origins``, without its source, whose messages other links bring to its destination too."""
+    filtered: frozenset[str] = frozenset()
+    """Of ``origins`` without its source and ``elsewhere``, those of whose messages links with SQL leave some out."""
     engine: str = EMBEDDED
     """Who carries: ``embedded`` or ``spark``."""
 
@@ -28,7 +30,9 @@ class Route:
         origins = topology.origins_over(link)
         others = (topology.origins_over(each) for each in topology.links_to(link.destination) if each.key != link.key)
         elsewhere = (origins - {link.source}) & frozenset().union(*others)
-        return cls(link, origins, between[: between.index(link)], elsewhere, topology.engine_of(link))
+        left_out = frozenset().union(*(topology.origins_over(each) for each in topology.links if each.where))
+        filtered = (origins & left_out) - elsewhere - {link.source}
+        return cls(link, origins, between[: between.index(link)], elsewhere, filtered, topology.engine_of(link))
 
     @classmethod
     def single(cls, link: Link) -> Route:

@@ -41,6 +41,14 @@ class Starts:
         holes = {origin: tuple(topic.left_out(origin)) for origin in self._route.origins if origin != own}
         return Missing(trimmed, {origin: each for origin, each in holes.items() if each})
 
+    def unexpected(self, topic: Topic) -> Missing:
+        """As :meth:`missing`, but for what the SQL of other links left out of what comes over this one too."""
+        missing = self.missing(topic)
+        if not self._route.filtered:
+            return missing
+        holes = {origin: each for origin, each in missing.holes.items() if origin not in self._route.filtered}
+        return Missing(missing.trimmed, holes)
+
     def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
         """Why copying cannot start; None if it can."""
 
@@ -52,7 +60,7 @@ class Starts:
             self._route.link.destination,
             topic.incarnation,
             self.marks(topic),
-            self.missing(topic),
+            self.unexpected(topic),
             has,
         )
         return find_gap(

@@ -104,7 +104,7 @@ def block_rows(
         try:
             seen = can_be_seen(decode_entry(entry, check=False)[0])
             if seen:
-                rows.add_entry(place, entry, header.kind)
+                rows.add_entry(place, entry, header.kind, view.absent.get(index, ()))
         except EngineError:
             seen = False
         if not seen:

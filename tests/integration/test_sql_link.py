@@ -62,9 +62,9 @@ def not_eu(row: dict[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def linked(path: Path) -> AsyncIterator[Web]:
+async def linked(path: Path, *others: Link) -> AsyncIterator[Web]:
     """Clusters a and b with the link, which nobody carries yet."""
-    async with web(path, [LINK]) as clusters:
+    async with web(path, [LINK, *others]) as clusters:
         for carrier in clusters.carriers.values():
             await carrier.stop()
         await clusters.engines["a"].topic(TOPIC)
@@ -178,6 +178,23 @@ def test_what_was_left_out_stays_so_when_the_worker_starts_again_and_when_the_lo
             trimmed = there.left_out("a")
             assert list(there.partly_left_out("a")) == [], "the batch is gone"
             assert trimmed == merged_ranges([*holes, (Position(partly[0].ledger, -1), partly[0])])
+
+    asyncio.run(main())
+
+
+def test_a_link_that_forwards_passes_over_what_another_left_out_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with linked(tmp_path, Link("b", "c", forward=True)) as clusters:
+            for sent in (ENTRIES[:3], ENTRIES[3:], [entry(("last", "us"), batched=False)]):
+                await publish(clusters, sent)
+                await carried(clusters, not_eu)
+            b = clusters.engines["b"].find(TOPIC)
+            assert b is not None
+            await eventually(lambda: clusters.entries("c", "a") == clusters.entries("b", "a"), "c has what b has")
+            c = clusters.engines["c"].find(TOPIC)
+            assert c is not None
+            assert (c.left_out("a"), c.partly_left_out("a")) == (b.left_out("a"), b.partly_left_out("a"))
+            assert clusters.links["b>c"].status()["gaps"] == []
 
     asyncio.run(main())
 
