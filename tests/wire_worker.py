@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -163,6 +164,8 @@ class WireWorker:
         self.requests: list[str] = []
         self.links: list[dict[str, Any]] = []
         """What it says of the links that leave it."""
+        self.on_request: dict[str, Callable[[Any], dict[str, Any]]] = {}
+        """What it does, and answers, by path."""
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -188,6 +191,7 @@ class WireWorker:
         application.router.add_get("/replication/v1/positions", self._positions)
         application.router.add_post("/replication/v1/measure", self._measure)
         application.router.add_post("/replication/v1/positions-at", self._positions_at)
+        application.router.add_route("*", "/replication/v1/{rest:.*}", self._asked)
         runner = web.AppRunner(application)
 
         async def start() -> None:
@@ -201,6 +205,14 @@ class WireWorker:
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
+
+    async def _asked(self, request: web.Request) -> web.Response:
+        """What is asked of it beside reading."""
+        what = request.match_info["rest"]
+        self.requests.append(f"{request.method} {request.path_qs}")
+        if what not in self.on_request:
+            return web.json_response({"error": "NotFound", "message": f"no {what} here"}, status=404)
+        return web.json_response(self.on_request[what](await request.json() if request.can_read_body else None))
 
     async def _answer(self, request: web.Request) -> web.Response:
         what = request.path.rsplit("/", 1)[1]

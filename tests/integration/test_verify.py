@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from wire_worker import PUBLISHED_AT_MS, ScriptedTopic, WireWorker, batch_entry, marker_entry, single_entry
@@ -25,6 +27,7 @@ from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAns
 from replicator.pipeline.report import FAULTS
 from replicator.pipeline.verify import VerifyReport, VerifySettings
 from replicator.pipeline.verify import verify as verify_live
+from replicator.pipeline.verify_fix import fix_and_verify
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -69,8 +72,12 @@ class Clusters:
     def eu(self) -> ScriptedTopic:
         return self.b.topics[FLIGHTS]
 
+    @property
+    def urls(self) -> dict[str, str]:
+        return {"us-east": self.a.url, "eu-west": self.b.url}
+
     def verify(self, spark: Any, links: Sequence[Link] = BOTH_WAYS) -> VerifyReport:
-        return verify(spark, {"us-east": self.a.url, "eu-west": self.b.url}, links, [FLIGHTS])
+        return verify(spark, self.urls, links, [FLIGHTS])
 
 
 @pytest.fixture
@@ -368,6 +375,114 @@ def test_a_cluster_that_is_away_is_named_and_the_others_are_compared(clusters: C
     assert report.clean
     assert report.exit_status == 3
     assert any("mappings of us-east were not compared" in remark for remark in report.remarks)
+
+
+def test_what_a_cluster_trimmed_or_links_left_out_is_not_missing(clusters: Clusters) -> None:
+    us, eu = clusters.us, clusters.eu
+    del us.blocks[0]  # us-east trimmed its own 3:0 to 3:2
+    us.cut = {"trimmed": "3:2", "trimmed_of": {"us-east": "3:2"}}
+    del eu.blocks[3]  # 3:5 to 3:7 of us-east did not come
+    assert faults(clusters.verify(None)) == {"missing": 6}
+    eu.cut = {"left_out": {"us-east": [["3:4", "3:6"]]}}
+    assert faults(clusters.verify(None)) == {"missing": 2}
+    eu.cut = {"left_out": {"us-east": [["3:4", "3:7"]]}}
+    assert faults(clusters.verify(None)) == {}
+    del us.blocks[0]
+    us.cut = {"trimmed": "3:4", "trimmed_of": {"us-east": "3:2", "eu-west": "3:1"}}
+    assert faults(clusters.verify(None)) == {}
+
+
+def test_what_lies_above_a_copys_mark_is_on_its_way_if_the_mark_moves_and_missing_if_it_stands(
+    clusters: Clusters,
+) -> None:
+    at, _, block = clusters.eu.blocks.pop()
+    marks = {"us-east": [7, "3:2"], "eu-west": [7, "3:6"]}
+    clusters.eu.cut = {"high_water": marks}
+    assert faults(clusters.verify(None)) == {"missing": 6}, "nobody brings it"
+    clusters.a.links = [{"key": "us-east>eu-west", "to": "eu-west", "paused": True, "halted": {}, "gaps": []}]
+    paused = clusters.verify(None)
+    assert (faults(paused), paused.behind, paused.exit_status) == ({}, 6, 0)
+    assert "link us-east>eu-west is paused: what it does not bring is not missing" in paused.remarks
+    clusters.a.links = []
+
+    def arrive(_: float) -> None:
+        marks["us-east"] = [7, "3:7"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replicator.pipeline.verify.time.sleep", arrive)
+        report = verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=VerifySettings(settle_seconds=30))
+    assert (faults(report), report.behind) == ({}, 6)
+    clusters.eu.cut = {"high_water": {**marks, "us-east": [7, "3:7"]}}
+    assert faults(clusters.verify(None)) == {"missing": 6}, "the mark says that it was there"
+    clusters.eu.blocks.append((at, 3, block))
+    assert clusters.verify(None).clean
+
+
+def test_an_acknowledgement_that_comes_while_waited_for_is_no_mismatch(clusters: Clusters) -> None:
+    clusters.us.subscribe("s", Position(3, 4))
+    clusters.eu.subscribe("s", Position(3, 1))
+
+    def arrive(_: float) -> None:
+        clusters.eu.subscriptions[0]["mark_delete"] = "3:4"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replicator.pipeline.verify.time.sleep", arrive)
+        report = verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=VerifySettings(settle_seconds=30))
+    assert report.clean
+
+
+def test_all_differences_are_written_as_rows(clusters: Clusters, tmp_path: Path) -> None:
+    for number in range(50):
+        clusters.us.publish(single_entry(b"%d" % number))
+    clusters.us.subscribe("s", Position(3, 4))
+    clusters.a.links = [
+        {"key": "us-east>eu-west", "to": "eu-west", "halted": {FLIGHTS: "its block is corrupt"}, "gaps": []}
+    ]
+    settings = VerifySettings(settle_seconds=0, parquet=tmp_path / "out")
+    report = verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=settings)
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    assert Counter(row["kind"] for row in rows) == {"missing": 50, "ack_mismatch": 2, "gaps": 1}
+    sums = {kind: sum(row["count"] for row in rows if row["kind"] == kind) for kind in FAULTS}
+    assert {kind: count for kind, count in sums.items() if count} == faults(report)
+    missing = next(row for row in rows if row["kind"] == "missing")
+    names = ("topic", "cluster", "other", "origin", "origin_ledger", "origin_first", "ledger", "entry", "count")
+    assert [missing[name] for name in names] == [FLIGHTS, "eu-west", "us-east", "us-east", 3, 10, 3, 10, 1]
+    with pytest.raises(BadOption, match="is not empty"):
+        verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=settings)
+
+
+def test_fix_has_everything_told_again_and_leaves_gaps_to_an_operator(clusters: Clusters) -> None:
+    clusters.us.subscribe("s", Position(3, 4))
+    clusters.eu.subscribe("s", Position(3, 1))
+    gap = {"topic": FLIGHTS, "kind": "trimmed", "origin": "us-east", "detail": "messages are gone"}
+    clusters.a.links = [{"key": "us-east>eu-west", "to": "eu-west", "halted": {FLIGHTS: "gone"}, "gaps": [gap]}]
+
+    def tell(body: Any) -> dict[str, Any]:
+        clusters.eu.subscriptions[0]["mark_delete"] = "3:4"
+        return {"told": len(body["topics"])}
+
+    clusters.a.on_request["ack-vectors/tell"] = tell
+    before = dict(faults(clusters.verify(None)))
+    report = fix_and_verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], None, AT_REST, Path("t.yaml"))
+    assert before == {"ack_mismatch": 6, "gaps": 1}
+    assert faults(report) == {"gaps": 1}
+    assert report.steps[0] == f"done: us-east tells all acknowledgements of {FLIGHTS}"
+    assert report.steps[1].startswith("not done: eu-west tells all acknowledgements")
+    assert report.steps[-1] == (
+        f"left: link us-east>eu-west has a gap (trimmed) in {FLIGHTS}: replicator links resolve -f t.yaml "
+        f"--from us-east --to eu-west --topic {FLIGHTS} --policy skip-and-record|copy-anew"
+    )
+    assert not any("DELETE" in request for request in clusters.a.requests + clusters.b.requests)
+
+
+def test_the_exact_mapping_is_asked_for_places_that_the_logs_know(clusters: Clusters) -> None:
+    clusters.a.on_request["place"] = lambda _: {"cluster": "us-east", "position": "3:3", "source": "store"}
+    clusters.b.on_request["place"] = lambda _: {"cluster": "eu-west", "position": "3:2", "source": "store"}
+    assert clusters.verify(None).clean
+    clusters.b.on_request["place"] = lambda _: {"cluster": "eu-west", "position": "3:4", "source": "postgres"}
+    report = clusters.verify(None)
+    assert faults(report) == {"mismapped": 1}
+    assert examples(report) == ("exact mapping of eu-west: us-east 3:0 at 3:4, and it lies at 3:2",)
 
 
 def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: Path) -> None:
