@@ -132,6 +132,7 @@ class BackfillRun:
         self._spark: SparkSession | None = None
         self._show = show
         self._progress = Progress()
+        self._measuring = threading.Lock()
         self._carried = _Carried()
         self._goals: dict[str, TopicGoal] = {}
         self._before: Mapping[str, Mapping[str, Any]] = {}
@@ -240,13 +241,16 @@ class BackfillRun:
             lanes=lanes, bytes_max=self._bytes_max, wait_ms=LIMITED_WAIT_MS if limited else PLAN_WAIT_MS
         )
         sizes, full = sizes_of(plan.lanes, self._bytes_max)
-        with suppress(UnexpectedAnswer):  # it is still being measured
-            if plan.empty:
-                self._progress.on_amount(self._at_source.progress(), time.monotonic())
-        amount = self._progress.amount
-        left = 0 if amount is None else amount.bytes_left
+        left = self._bytes_left() if plan.empty else 0
         view = Planned(plan.state, plan.detail, sizes, full, bool(plan.id.session), left)
         return self._backfill.on_plan(view, time.monotonic())
+
+    def _bytes_left(self) -> int:
+        """Measured now; what was measured last where the source does not answer, or is still measuring."""
+        with self._measuring:
+            with suppress(PipelineError):
+                self._progress.on_amount(self._at_source.progress(), time.monotonic())
+            return 0 if self._progress.amount is None else self._progress.amount.bytes_left
 
     def _lanes(self) -> int:
         """As many as may be, but for a job before Spark runs, whose cores are not known yet."""
@@ -270,6 +274,7 @@ class BackfillRun:
         plan, work = self._plan, self._lane_work(self._plan)
         rows = [(lane, segment) for lane, segment in enumerate(plan.lanes) if segment is not None]
         self._carried.jobs += 1
+        left_before = self._bytes_left()
         started = time.monotonic()
         error: str | None = None
         results: list[LaneResult] = []
@@ -291,7 +296,7 @@ class BackfillRun:
             self._at_source.done(plan, [done for result in results for done in result.unreported])
         else:
             self._at_source.failed(plan, error)
-        moved = any(result.moved for result in results)
+        moved = any(result.moved for result in results) or self._bytes_left() < left_before
         if error is None and not moved and refused:
             error = refused[0]
         return self._backfill.on_job(error, time.monotonic(), moved=moved)
@@ -323,14 +328,13 @@ class BackfillRun:
 
     def _lacking(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         there = clusters.ack_vectors(self._destination, topics)
-        found = {}
-        for topic in topics:
-            lacking = lacking_states(self._told[topic], there.get(topic)) if topic in self._told else {}
-            if lacking:
-                now = clusters.ack_vectors(self._source, [topic]).get(topic)
-                if now is not None and reset_since(self._told[topic], now):
-                    self._told[topic] = now
-            found[topic] = lacking
+        found = {
+            topic: lacking_states(self._told[topic], there.get(topic)) if topic in self._told else {}
+            for topic in topics
+        }
+        for topic, now in clusters.ack_vectors(self._source, [name for name in topics if found[name]]).items():
+            if reset_since(self._told[topic], now):
+                self._told[topic] = now
         return found
 
     # Showing how far it is.
@@ -350,8 +354,7 @@ class BackfillRun:
         while not over.wait(WATCH_SECONDS):
             phase = self._backfill.phase
             if phase is Phase.CARRY:
-                with suppress(PipelineError):  # the phases learn of it by what they ask
-                    self._progress.on_amount(self._at_source.progress(), time.monotonic())
+                self._bytes_left()
                 if self._carried.jobs:
                     self._show(f"{phase.value}: {self._progress.line()}")
             elif phase not in (Phase.DONE, Phase.GAVE_UP):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,6 +26,8 @@ from replicator.topology import Cluster
 
 ASKED_AT_ONCE: Final = 8
 """Topics whose subscriptions are asked for side by side."""
+NAMED_MAX: Final = 2_000
+"""Topics named in one request: with the longest names half a megabyte."""
 TOLD_MAX: Final = 1_000
 """Topics in one request to tell."""
 
@@ -42,7 +44,7 @@ class SourceLink:
         self.carrier = carrier_name()
 
     def state(self) -> tuple[str, str]:
-        """The link's, and its detail. A backfill of a process of this machine that has ended is put out of the way.
+        """The link's, and its detail.
 
         Raises :class:`LinkTaken` where another one has the link, :class:`NoSuchLink` where the worker does not run it,
         and what :class:`DataPlane` raises.
@@ -59,10 +61,8 @@ class SourceLink:
                 ) from None
             state, detail = str(link["state"]), str(link["detail"])
             holder = _CARRIER.search(detail) if state == "backfilling" else None
-            if holder is not None and holder[0] != self.carrier:
-                if not has_ended(holder[0]):
-                    raise LinkTaken(f"link {self._key} is being backfilled by {holder[0]}: one at a time")
-                LinkPlans(worker, self._key).release(holder[0])
+            if holder is not None and holder[0] != self.carrier and not has_ended(holder[0]):
+                raise LinkTaken(f"link {self._key} is being backfilled by {holder[0]}: one at a time")
             return state, detail
 
     def plan(self, *, lanes: int, bytes_max: int, wait_ms: int) -> Plan:
@@ -120,9 +120,11 @@ class SourceLink:
 def copies(cluster: Cluster, names: Collection[str] | None = None) -> Topics:
     """How far topics are in a cluster; all of them, or those named. Raises what :class:`DataPlane` raises, and
     :class:`UnexpectedAnswer` where another cluster's worker answers."""
-    body = {} if names is None else {"names": list(names)}
+    found: dict[str, Mapping[str, Any]] = {}
     with DataPlane(cluster.url) as worker:
-        return topics_by_name(worker.call("POST", "/failover/v1/topics", body))
+        for body in [{}] if names is None else [{"names": batch} for batch in _batches(names, NAMED_MAX)]:
+            found |= topics_by_name(worker.call("POST", "/failover/v1/topics", body))
+    return found
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -153,9 +155,14 @@ def ack_vectors(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[st
 def tell(cluster: Cluster, topics: Sequence[str]) -> None:
     """Have the worker tell the whole state of every replicated subscription of these topics."""
     with DataPlane(cluster.url) as worker:
-        for first in range(0, len(topics), TOLD_MAX):
-            batch = list(topics[first : first + TOLD_MAX])
+        for batch in _batches(topics, TOLD_MAX):
             worker.call("POST", "/replication/v1/ack-vectors/tell", {"topics": batch})
+
+
+def _batches(names: Collection[str], size: int) -> Iterator[list[str]]:
+    listed = list(names)
+    for first in range(0, len(listed), size):
+        yield listed[first : first + size]
 
 
 def carrier_name() -> str:

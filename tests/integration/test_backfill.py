@@ -216,7 +216,13 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     driver = forked_commands.start(
         (*arguments, "--topics", "public/default/resumed-.*"), cwd=region.path, stdout=log, stderr=log
     )
-    region.until(lambda: driver.poll() is not None or _at_half(region), "it is under way", seconds=180)
+
+    def under_way() -> bool:
+        alive = {"carrier": GONE, "topics": ["public/default/resumed-.*"]}
+        region.post("A", "/pipeline/v1/links/A%3EB/progress", alive)  # else the link goes on while Spark starts
+        return driver.poll() is not None or _at_half(region)
+
+    region.until(under_way, "it is under way", seconds=180)
     assert driver.poll() is None, log.read_text()
     with pytest.raises(LinkTaken, match=f"link A>B is being backfilled by process {driver.pid} on"):
         run_of(region, spark).run()
