@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.block import BlockKind, BlockView, Buffer, build_block, read_header
 from replicator.engine.log.compression import compress, decompress
 from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry, split_batch
@@ -47,6 +46,15 @@ class Masked(NamedTuple):
     payload: bytes | None = None
     key: str | None = None
     properties: Mapping[str, str] | None = None
+
+
+class Sent(NamedTuple):
+    """A block, or a note in its place, on its way to a topic; ``previous`` was sent before it of its origin."""
+
+    topic: str
+    previous: Position
+    block: bytes
+    left_out: bool
 
 
 class Piece(NamedTuple):
@@ -234,20 +242,20 @@ class Chain:
 
     def outgoing(
         self, planned_previous: Position, planned_left_out: bool, view: BlockView, left: Filtered
-    ) -> Iterator[Outgoing]:
+    ) -> Iterator[Sent]:
         """What to send for a block that was planned with that predecessor."""
         header = view.header
         if self._previous is None:
             self._previous = planned_previous
         self._left_out |= planned_left_out
         for piece in left.pieces:
-            yield Outgoing(self.topic, self._previous, bytes(piece.block), self._left_out or piece.after_hole)
+            yield Sent(self.topic, self._previous, bytes(piece.block), self._left_out or piece.after_hole)
             self._previous, self._left_out, self._note = read_header(piece.block).origin_last, False, None
         if left.ends_in_hole:
             self._left_out = True
             self._note = LeftOutNote(header.origin, header.incarnation, header.origin_last)
 
-    def end(self) -> Iterator[Outgoing]:
+    def end(self) -> Iterator[Sent]:
         """What to send when the segment ends."""
         if self._note is not None:
-            yield Outgoing(self.topic, self._previous or BEFORE_ALL, encode_note(self._note), left_out=True)
+            yield Sent(self.topic, self._previous or BEFORE_ALL, encode_note(self._note), left_out=True)

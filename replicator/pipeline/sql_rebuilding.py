@@ -1,4 +1,4 @@
-"""What is to be sent of a segment, from its blocks and the messages that a link's SQL has left. Pure.
+"""What is to be sent of a segment, from its blocks and the messages that a link's SQL has left. No I/O.
 
 The rows come as :mod:`replicator.pipeline.sql_rows` made them, without the messages that the SQL leaves out, and with
 the columns of ``select``. A topic whose block cannot be rebuilt is refused by itself: the others of the segment go on.
@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from replicator.engine.errors import EngineError
-from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.block import BlockView, read_header, verify_block
 from replicator.pipeline.carrying import PLAN_STALE
 from replicator.pipeline.errors import CannotMask
-from replicator.pipeline.filtering import Chain, Keep, Masked, filter_block
+from replicator.pipeline.filtering import Chain, Keep, Masked, Sent, filter_block
 from replicator.pipeline.link_plans import Done
 from replicator.pipeline.sql_rows import Row
 from snapshots.position import Position
@@ -32,7 +31,7 @@ class Rebuilding:
     masks: frozenset[str]
     lane: dict[str, Any] | None = None
     failed: str | None = None
-    outgoing: list[Outgoing] = field(default_factory=list)
+    outgoing: list[Sent] = field(default_factory=list)
     _topics: list[dict[str, Any]] = field(default_factory=list)
     _topic_of: list[tuple[int, list[int]]] = field(default_factory=list)
     """Of each block of the segment, its topic's number and its row in the plan."""

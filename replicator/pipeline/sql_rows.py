@@ -1,4 +1,4 @@
-"""The messages of a link's segment as rows, for the SQL of the link, between its blocks as they are. Pure.
+"""The messages of a link's segment as rows, for the SQL of the link, between its blocks as they are. No I/O.
 
 A lane's rows come in the order of its segment: what the segment is, then each block as it is, followed by a row for
 each of its messages. The SQL decides on the messages only; all other rows pass, so that the sink, which gets what is
@@ -104,7 +104,7 @@ def block_rows(
         try:
             seen = can_be_seen(decode_entry(entry, check=False)[0])
             if seen:
-                rows.add_entry(place, entry, header.kind, view.absent.get(index, ()))
+                rows.add_entry(place, entry, header.kind, tuple(view.absent.get(index, ())))
         except EngineError:
             seen = False
         if not seen:

@@ -10,15 +10,16 @@ from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.links.copier import FRAME_BYTES_TARGET
 from replicator.links.transport import HttpTransport
 from replicator.pipeline.carrying import LinkWork
+from replicator.pipeline.filtering import Sent
 
 
-def send(work: LinkWork, blocks: Sequence[Outgoing]) -> tuple[dict[str, tuple[str, str]], int]:
+def send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple[str, str]], int]:
     """Append blocks in their order; returns the topics that were refused, each with code and reason, and the bytes
     that went out. Raises the links' :class:`~replicator.links.errors.LinkError`."""
     return uvloop.run(_send(work, blocks)) if blocks else ({}, 0)
 
 
-async def _send(work: LinkWork, blocks: Sequence[Outgoing]) -> tuple[dict[str, tuple[str, str]], int]:
+async def _send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple[str, str]], int]:
     refused: dict[str, tuple[str, str]] = {}
     wire_bytes = 0
     transport = HttpTransport(
@@ -36,16 +37,16 @@ async def _send(work: LinkWork, blocks: Sequence[Outgoing]) -> tuple[dict[str, t
             taken = [each for each in frame if each.topic not in refused]
             if not taken:
                 continue
-            packed = await transport.pack(encode_append(taken))
+            packed = await transport.pack(encode_append([Outgoing(*each) for each in taken]))
             wire_bytes += len(packed[0]) + packed[1].size
             await transport.send(packed)
             refused |= (await transport.receive()).refused
     return refused, wire_bytes
 
 
-def _frames(blocks: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
+def _frames(blocks: Sequence[Sent]) -> Iterator[list[Sent]]:
     """Frames of about :data:`FRAME_BYTES_TARGET`, or of one block that is larger."""
-    frame: list[Outgoing] = []
+    frame: list[Sent] = []
     size_bytes = 0
     for each in blocks:
         if frame and size_bytes + len(each.block) > FRAME_BYTES_TARGET:
