@@ -144,7 +144,7 @@ class StagingClient:
         try:
             for attempt in Retrying(
                 stop=self._waited_enough,
-                wait=wait_exponential_jitter(initial=WAIT_FIRST_S, max=WAIT_STEP_S_MAX, jitter=WAIT_FIRST_S),
+                wait=wait_exponential_jitter(multiplier=WAIT_FIRST_S, max=WAIT_STEP_S_MAX, jitter=WAIT_FIRST_S),
                 retry=retry_if_exception_type(_Waiting),
                 reraise=True,
             ):

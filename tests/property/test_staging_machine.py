@@ -144,7 +144,8 @@ class Staging(RuleBasedStateMachine):
             if key.epoch == epoch and (key.partition not in chosen or choice & 1 << key.partition):
                 chosen[key.partition] = key
         receipts = [
-            Receipt(key.partition, key.attempt, len(self.disk[key]) * FRAME_BYTES, 0, 0) for key in chosen.values()
+            Receipt(key.partition, key.attempt, len(self.disk[key]) * FRAME_BYTES, 0, 0)
+            for key in reversed(chosen.values())
         ]
         was_done = epoch in self.done
         try:
@@ -162,11 +163,7 @@ class Staging(RuleBasedStateMachine):
                 self._restart()
                 return
             self._write(rows.rows_of_decision(commit))
-            self.decided[epoch] = [
-                frame
-                for receipt in commit.receipts
-                for frame in self.disk[AttemptKey(epoch, receipt.partition, receipt.attempt)]
-            ]
+            self.decided[epoch] = [frame for _, key in sorted(chosen.items()) for frame in self.disk[key]]
         taken = 0
         while not self._step(epoch, frames):
             taken += 1

@@ -1,0 +1,338 @@
+"""The sink in a real Spark session, writing to a real staging area over real HTTP: exactly once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import staging_child
+from engine_support import opened
+from staging_support import StagingWorker, metadata_in, payloads_of
+
+from replicator.engine.log.metadata_pb2 import ZSTD
+from replicator.engine.staging import area
+from replicator.engine.staging.core import StagingLimits
+from replicator.engine.staging.values import EpochKey
+from replicator.pipeline import sink
+from replicator.pipeline.errors import WriteRefused
+from replicator.pipeline.sink import BatchWriter, Staged
+from replicator.pipeline.sink_options import SinkColumns, SinkOptions
+
+OUT = "persistent://public/default/out"
+EPOCH = EpochKey("w", "r", 0)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[StagingWorker]:
+    with StagingWorker(tmp_path / "data") as worker:
+        yield worker
+
+
+def writing(frame: Any, worker: StagingWorker, **options: Any) -> Any:
+    return frame.write.format("replicator").mode("append").options(url=worker.url, **{"topic": "out"} | options)
+
+
+def numbers(spark: Any, count: int, partitions: int = 2) -> Any:
+    return spark.range(0, count, 1, partitions).selectExpr("cast(id as string) as payload")
+
+
+def options_of(url: str, **options: str) -> tuple[SinkOptions, SinkColumns]:
+    from pyspark.sql.types import StringType, StructType
+
+    parsed = SinkOptions.parse({"url": url, "topic": "out"} | options)
+    return parsed, SinkColumns.of(StructType().add("payload", StringType()), parsed)
+
+
+def staged(url: str, payloads: list[bytes], epoch: EpochKey = EPOCH, **options: str) -> Staged:
+    """What a task stages, without Spark."""
+    batch = pa.record_batch({"payload": pa.array([payload.decode() for payload in payloads])})
+    return sink.stage(*options_of(url, **options), epoch, iter([batch]), marked=False)
+
+
+# Batch jobs.
+
+
+def test_rows_become_messages_with_their_keys_properties_and_times(spark: Any, worker: StagingWorker) -> None:
+    rows = spark.sql(
+        "select 'a' as value, 'k1' as key, map('x', '1', 'y', '2') as properties,"
+        " timestamp'2024-01-01 00:00:00' as event_time, 'other' as topic"
+        " union all select null, null, null, null, 'out'"
+    ).coalesce(1)
+    rows.write.format("replicator").mode("append").options(url=worker.url, compression="zstd").save()
+    read = spark.read.format("replicator").options(url=worker.url).load().orderBy("topic").collect()
+    assert [(row.topic, row.key, row.properties, row.payload) for row in read] == [
+        ("persistent://public/default/other", "k1", {"x": "1", "y": "2"}, bytearray(b"a")),
+        (OUT, None, {}, None),
+    ], "a null payload is a tombstone"
+    metadata = worker.run(lambda: _metadata(worker, "persistent://public/default/other"))
+    assert [each.compression for each in metadata] == [ZSTD]
+
+
+async def _metadata(worker: StagingWorker, topic: str) -> list[Any]:
+    return metadata_in(worker.engine, topic)
+
+
+def test_a_job_is_published_whole_in_the_order_of_its_partitions(spark: Any, worker: StagingWorker) -> None:
+    writing(numbers(spark, 5_000, 4), worker, batch_messages=100).save()
+    assert worker.payloads(OUT) == [b"%d" % number for number in range(5_000)]
+    assert len(worker.run(lambda: _metadata(worker, OUT))) == 52, "52 = 4 partitions of 12 batches and a short one"
+    assert worker.staging.status() | {"writers": []} == worker.staging.status() | {
+        "commits": 1,
+        "messages": 5_000,
+        "staged_bytes": 0,
+        "attempts": 0,
+        "writers": [],
+    }
+
+
+def test_a_job_that_runs_again_under_its_name_and_run_does_nothing(spark: Any, worker: StagingWorker) -> None:
+    for _ in range(2):
+        writing(numbers(spark, 10), worker, writer="nightly", run="2026-11-21").save()
+    assert len(worker.payloads(OUT)) == 10
+    writing(numbers(spark, 10), worker, writer="nightly", run="2026-11-22").save()
+    assert len(worker.payloads(OUT)) == 20
+
+
+def test_a_job_that_fails_leaves_nothing(spark: Any, worker: StagingWorker) -> None:
+    failing = numbers(spark, 40_000).selectExpr("if(payload = '39999', raise_error('no'), payload) as payload")
+    with pytest.raises(Exception, match="no"):
+        writing(failing, worker).save()
+    assert worker.payloads(OUT) == []
+    assert (worker.staging.core.attempts, worker.staging.core.staged_bytes) == (0, 0)
+    assert worker.staging.files.scan() == {}
+
+
+def test_keys_choose_the_partition_as_clients_do(spark: Any, worker: StagingWorker) -> None:
+    worker.run(lambda: worker.engine.create_partitioned_topic(OUT, 3))
+    writing(spark.range(300).selectExpr("cast(id as string) payload", "concat('k', id % 7) key"), worker).save()
+    parts = [worker.payloads(f"{OUT}-partition-{index}") for index in range(3)]
+    assert sum(map(len, parts)) == 300
+    from replicator.client.producing.routing import java_string_hash
+
+    for index, payloads in enumerate(parts):
+        found = [int(payload) for payload in payloads]
+        assert {java_string_hash(f"k{number % 7}") % 3 for number in found} <= {index}
+        for key in range(7):
+            of_key = [number for number in found if number % 7 == key]
+            assert of_key == sorted(of_key)
+
+
+def test_what_is_wrong_with_a_write_is_named_before_anything_is_written(spark: Any, worker: StagingWorker) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match="option 'colour': unknown to a write"):
+        writing(numbers(spark, 10), worker, colour="red").save()
+    with pytest.raises(AnalysisException, match="column 'age' cannot be written: drop it"):
+        writing(numbers(spark, 10).selectExpr("payload", "1 as age"), worker).save()
+    assert worker.staging.counters.staged_bytes == 0
+
+
+# Attempts, commits and workers that go.
+
+
+def test_of_two_attempts_at_a_partition_one_is_published(worker: StagingWorker) -> None:
+    """Speculation, and a task that failed after it had staged all: Spark commits one of them."""
+    first, again = staged(worker.url, [b"a", b"b"]), staged(worker.url, [b"a", b"b"])
+    options, _ = options_of(worker.url)
+    published = sink.commit(options, [again])
+    assert published is not None
+    assert (published.messages, list(published.topics)) == (2, [OUT])
+    assert worker.payloads(OUT) == [b"a", b"b"]
+    assert worker.staging.files.scan() == {}, "what the other attempt staged is gone"
+    late = sink.commit(options, [first])
+    assert late is not None
+    assert late.repeated
+    assert worker.payloads(OUT) == [b"a", b"b"]
+    assert staged(worker.url, [b"a", b"b"]).done, "a task that runs later has nothing to do"
+
+
+def test_an_abort_leaves_nothing_and_spares_what_is_decided(worker: StagingWorker) -> None:
+    options, columns = options_of(worker.url)
+    job = BatchWriter(options, columns)
+    message = job.write(iter([pa.record_batch({"payload": pa.array(["a"])})]))
+    assert worker.staging.core.attempts == 1
+    job.abort([message, None])
+    assert (worker.staging.core.attempts, worker.staging.files.scan()) == (0, {})
+    with pytest.raises(WriteRefused, match="what partition 0 staged is not here any more"):
+        job.commit([message])
+    assert worker.payloads(OUT) == []
+
+
+def test_a_worker_that_is_started_anew_has_what_was_staged(worker: StagingWorker) -> None:
+    message = staged(worker.url, [b"a", b"b"])
+    worker.stop()
+    worker.start()
+    sink.commit(options_of(worker.url)[0], [message])
+    assert worker.payloads(OUT) == [b"a", b"b"]
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_commit_goes_on_where_it_was(tmp_path: Path) -> None:
+    """kill -9 after a step of several; the driver waits for the worker to come back, and asks again."""
+    expected = [b"%06d" % number + b"x" * 20_000 for number in range(2_000)]
+
+    def said(child: subprocess.Popen[str], word: str) -> str:
+        assert child.stdout is not None
+        return next(line for line in child.stdout if line.startswith(word))  # it logs as well
+
+    def start(port: int) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, staging_child.__file__, str(tmp_path / "data"), str(port)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        return child, int(said(child, "ready").split()[1])
+
+    child, port = start(0)
+    restarted: list[subprocess.Popen[str]] = []
+    try:
+        url = f"http://127.0.0.1:{port}"
+        message = staged(url, expected)
+
+        def kill_and_start_anew() -> None:
+            said(child, "step")
+            child.kill()
+            child.wait()
+            restarted.append(start(port)[0])
+
+        killing = threading.Thread(target=kill_and_start_anew)
+        killing.start()
+        published = sink.commit(options_of(url)[0], [message])
+        killing.join()
+        assert published is not None
+        assert message.receipt.bytes > 3 * area.STEP_BYTES_MAX
+    finally:
+        for process in (child, *restarted):
+            process.kill()
+            process.communicate()
+
+    async def read() -> list[bytes]:
+        async with opened(tmp_path / "data") as engine:
+            return payloads_of(engine, OUT)
+
+    assert asyncio.run(read()) == expected
+
+
+def test_a_task_waits_for_room_and_then_says_what_for(tmp_path: Path) -> None:
+    with StagingWorker(tmp_path, limits=StagingLimits(staged_bytes_max=200_000)) as worker:
+        message = staged(worker.url, [b"x" * 150_000])
+        with pytest.raises(WriteRefused, match=r"bytes are staged, .* over the limit of 200000.*gave up after 1 s"):
+            staged(worker.url, [b"y" * 150_000], EpochKey("v", "r", 0), wait_seconds="1")
+        waiting = threading.Thread(target=staged, args=(worker.url, [b"y" * 150_000], EpochKey("v", "r", 0)))
+        waiting.start()
+        sink.commit(options_of(worker.url)[0], [message])
+        waiting.join(20)
+        assert not waiting.is_alive(), "a commit makes room"
+        assert worker.staging.core.attempts == 1
+
+
+# Streams.
+
+
+class Feed:
+    """Files of rows as a topic gives them, one for each micro-batch."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self._files = 0
+
+    def add(self, *places: tuple[int, int, int], origin: str = "eu-west") -> None:
+        count = len(places)
+        rows = {
+            "payload": [b"%d:%d:%d" % place for place in places],
+            "origin": [origin] * count,
+            "incarnation": pa.array([7] * count, pa.int64()),
+            "origin_ledger": pa.array([place[0] for place in places], pa.int64()),
+            "origin_entry": pa.array([place[1] for place in places], pa.int64()),
+            "batch_index": pa.array([place[2] for place in places], pa.int32()),
+        }
+        file = self.directory / f"{self._files:04d}.parquet"
+        pq.write_table(pa.table(rows), file)
+        stamp = 1_700_000_000 + self._files  # Spark reads the oldest first
+        os.utime(file, (stamp, stamp))
+        self._files += 1
+
+
+def run_stream(spark: Any, feed: Feed, worker: StagingWorker, checkpoint: Path, **options: str) -> Any:
+    schema = "payload binary, origin string, incarnation long, origin_ledger long, origin_entry long, batch_index int"
+    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(feed.directory))
+    sinking = rows.writeStream.format("replicator").options(url=worker.url, topic="out", **options)
+    query = sinking.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    return query
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_repeats_nothing(
+    spark: Any, worker: StagingWorker, tmp_path: Path
+) -> None:
+    feed, checkpoint = Feed(tmp_path / "feed"), tmp_path / "checkpoint"
+    feed.add((1, 0, 0), (1, 0, 1))
+    query = run_stream(spark, feed, worker, checkpoint)
+    assert query.lastProgress["sink"]["numOutputRows"] == 2
+    feed.add((1, 1, 0))
+    run_stream(spark, feed, worker, checkpoint)
+    assert worker.payloads(OUT) == [b"1:0:0", b"1:0:1", b"1:1:0"]
+    shutil.rmtree(checkpoint / "commits")  # as if the driver had died after the worker published the last batch
+    run_stream(spark, feed, worker, checkpoint)
+    assert worker.payloads(OUT) == [b"1:0:0", b"1:0:1", b"1:1:0"]
+    assert worker.staging.counters.commits == 2
+
+
+def test_a_stream_with_a_name_that_lost_its_checkpoint_publishes_only_what_is_new(
+    spark: Any, worker: StagingWorker, tmp_path: Path
+) -> None:
+    feed = Feed(tmp_path / "feed")
+    feed.add((1, 0, 0), (1, 0, 1))
+    feed.add((1, 1, 0), origin="us-east")
+    feed.add((1, 2, 0))
+    run_stream(spark, feed, worker, tmp_path / "first", writer="orders")
+    before = worker.payloads(OUT)
+    assert len(before) == 4
+    worker.stop()
+    worker.start()
+    feed.add((1, 2, 1), (2, 0, 0))
+    run_stream(spark, feed, worker, tmp_path / "second", writer="orders")
+    assert worker.payloads(OUT) == [*before, b"1:2:1", b"2:0:0"]
+    run_stream(spark, feed, worker, tmp_path / "third", writer="others")
+    assert len(worker.payloads(OUT)) == 12, "another writer publishes all"
+
+
+def test_two_queries_of_one_name_are_told_apart(worker: StagingWorker) -> None:
+    """Both began before either committed: what the second leaves out would be wrong."""
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+    schema = StructType().add("payload", StringType())
+    schema = schema.add("origin", StringType()).add("incarnation", LongType())
+    schema = schema.add("origin_ledger", LongType()).add("origin_entry", LongType()).add("batch_index", IntegerType())
+    options = SinkOptions.parse({"url": worker.url, "topic": "out", "writer": "orders"})
+    columns = SinkColumns.of(schema, options)
+
+    def batch() -> pa.RecordBatch:
+        return pa.record_batch(
+            {
+                "payload": ["a"],
+                "origin": ["eu-west"],
+                "incarnation": [7],
+                "origin_ledger": [1],
+                "origin_entry": [0],
+                "batch_index": pa.array([0], pa.int32()),
+            }
+        )
+
+    one, other = (
+        sink.stage(options, columns, EpochKey("orders", run, 0), iter([batch()]), marked=True) for run in "ab"
+    )
+    sink.commit(options, [one])
+    with pytest.raises(WriteRefused, match="is another query running with the same `writer`"):
+        sink.commit(options, [other])
+    third = sink.stage(options, columns, EpochKey("orders", "b", 1), iter([batch()]), marked=True)
+    assert (third.left_out, third.receipt.messages) == (1, 0)
+    assert worker.payloads(OUT) == [b"a"]
