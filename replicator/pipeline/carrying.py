@@ -93,6 +93,7 @@ class Carrier:
         self._in_flight: deque[_Frame] = deque()
         self._sent = asyncio.Event()
         self._unfinished: set[asyncio.Future[Done]] = set()
+        self._broken: BaseException | None = None
         self._running: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
@@ -112,8 +113,8 @@ class Carrier:
     def start(self, segment: Segment) -> asyncio.Future[Done]:
         """Begin with a segment as soon as those before it are fetched; the future is what became of it."""
         future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        if self._running.done():
-            future.set_exception(UnexpectedAnswer("the connections of this carrier are broken; make a new one"))
+        if self._broken is not None:
+            future.set_exception(self._broken)
             return future
         self._unfinished.add(future)
         self._asked.put_nowait(_Carrying(segment, future))
@@ -136,6 +137,7 @@ class Carrier:
             self._give_up(asyncio.CancelledError())
 
     def _give_up(self, error: BaseException) -> None:
+        self._broken = self._broken or error
         while self._unfinished:
             future = self._unfinished.pop()
             if not future.done():

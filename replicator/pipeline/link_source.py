@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -56,6 +56,8 @@ SPARKS_OPTIONS: Final = ("path", "checkpointlocation", "queryname", "asyncprogre
 
 Offset = dict[str, Any]
 
+_N = TypeVar("_N", int, float)
+
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
@@ -84,10 +86,8 @@ class LinkOptions:
         for field in ("url", "link", "source", "destination", "address", "carrier"):
             if not values[field]:
                 raise BadOption(field, f"{FORMAT_NAME} needs it")
-        try:
-            lanes, seconds = int(values["lanes"] or 1), float(values["batch_seconds"] or 2)
-        except ValueError as error:
-            raise BadOption("lanes", str(error)) from None
+        lanes = _number("lanes", values["lanes"] or "1", int)
+        seconds = _number("batch_seconds", values["batch_seconds"] or "2", float)
         if not 0 < lanes <= LANES_MAX:
             raise BadOption("lanes", f"{lanes} is not a number from 1 to {LANES_MAX}")
         texts = {field: values[field] or "" for field in ("url", "link", "source", "destination", "address", "carrier")}
@@ -266,6 +266,16 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
                 LinkPlans(worker, self._options.link).failed(lanes[0].plan, "Spark gave the batch up")
             except (PlanGone, PeerUnavailable):
                 return
+
+
+def _number(option: str, text: str, kind: type[_N]) -> _N:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind(-1)
+    if not 0 < value < float("inf"):
+        raise BadOption(option, f"{text!r} is not a number above 0")
+    return value
 
 
 def segment_bytes() -> int:

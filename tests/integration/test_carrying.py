@@ -1,0 +1,225 @@
+"""Carrying segments between real workers' data planes, without Spark: what a task does, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from engine_support import TOPIC, eventually, logged, message
+from link_support import Web, web
+
+from replicator.api import data_plane
+from replicator.links.errors import PeerUnavailable
+from replicator.pipeline.carrying import PLAN_STALE, Carrier, LinkWork
+from replicator.pipeline.lane import LaneTask, carry_lane
+from replicator.pipeline.link_plans import PlanId
+from replicator.topology import SPARK
+from replicator.topology import Link as LinkSpec
+from snapshots.position import BEFORE_ALL
+
+A_TO_B = LinkSpec("a", "b", compression="lz4")
+
+
+@asynccontextmanager
+async def clusters(path: Path) -> AsyncIterator[Web]:
+    async with web(path, [A_TO_B], engine=SPARK) as made:
+        await made.carriers["a>b"].stop()
+        made.links["a>b"].planner.release("stand-in")
+        yield made
+
+
+def work(made: Web, stream: str = "0") -> LinkWork:
+    url = f"http://{made.servers['a'].address}"
+    return LinkWork(url, "a>b", "a", "b", made.servers["b"].address, compression="lz4", stream=stream)
+
+
+def segment(made: Web, *names: str, number: int = 1, skip: int = 0) -> dict[str, Any]:
+    """All blocks of topics but the first ``skip`` of each, as the link would plan them."""
+    topics = []
+    for name in names or (TOPIC,):
+        topic = made.engines["a"].find(name)
+        assert topic is not None
+        rows, previous, after = [], BEFORE_ALL, BEFORE_ALL
+        for index, stored in enumerate(topic.read_blocks(BEFORE_ALL, bytes_max=10**9)[0]):
+            row = [stored.position.ledger, stored.position.entry, stored.header.entries, len(stored.block)]
+            if index >= skip:
+                rows.append([*row, previous.ledger, previous.entry, 0])
+            else:
+                after = stored.last
+            previous = stored.header.origin_last
+        upto = str(topic.last_add_confirmed)
+        topics.append({"topic": topic.name, "after": str(after), "upto": upto, "blocks": rows})
+    return {"segment": number, "bytes": 0, "topics": topics}
+
+
+def copied(made: Web, name: str = TOPIC) -> bool:
+    here, there = (made.engines[cluster].find(name) for cluster in "ab")
+    return here is not None and there is not None and logged(here) == logged(there)
+
+
+def refusals(done: dict[str, Any]) -> dict[str, str]:
+    return {row["topic"].rpartition("/")[2]: row["refused"]["code"] for row in done["topics"] if row["refused"]}
+
+
+def test_a_segment_of_many_topics_and_of_blocks_of_any_size_is_carried_and_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            names = [f"topic-{number}" for number in range(30)]
+            for name in names:
+                await made.publish("a", 0, 9, name)
+            large = await made.engines["a"].topic("large")
+            for number in range(6):
+                await large.publish([message(bytes([number]) * 3_000_000)])
+            async with Carrier(work(made)) as carrier:
+                done = await carrier.carry(segment(made, *names, "large"))
+            assert all(copied(made, name) for name in [*names, "large"])
+            assert refusals(done) == {}
+            assert [row["reached"] for row in done["topics"]] == [
+                str(made.engines["a"].find(name).last_add_confirmed)  # type: ignore[union-attr]
+                for name in [*names, "large"]
+            ]
+            assert (done["segment"], done["entries"], done["messages"]) == (1, 30 * 9 + 6, 30 * 9 + 6)
+            assert done["bytes"] > 18_000_000 > done["wire_bytes"] > 0, "the link compresses"
+
+    asyncio.run(main())
+
+
+def test_segments_follow_each_other_over_one_connection_and_what_is_carried_again_is_dropped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            await made.publish("a", 0, 30)
+            first = segment(made)
+            await made.publish("a", 30, 30)
+            second = segment(made, number=2, skip=len(first["topics"][0]["blocks"]))
+            async with Carrier(work(made)) as carrier:
+                dones = await asyncio.gather(*map(carrier.start, (first, second, first, second)))
+            assert [done["segment"] for done in dones] == [1, 2, 1, 2]
+            assert not any(map(refusals, dones))
+            assert copied(made)
+
+    asyncio.run(main())
+
+
+def test_a_block_that_is_not_there_any_more_stops_its_topic_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            for name in ("stale", "gone", "whole"):
+                await made.publish("a", 0, 12, name)
+            planned = segment(made, "stale", "gone", "whole")
+            blocks = planned["topics"][0]["blocks"]
+            blocks[2][1] += 10_000
+            await made.engines["a"].delete_topic("gone", force=True)
+            async with Carrier(work(made)) as carrier:
+                done = await carrier.carry(planned)
+            assert refusals(done) == {"stale": PLAN_STALE, "gone": PLAN_STALE}
+            reached = [row["reached"] for row in done["topics"]]
+            assert reached[:2] == [f"{blocks[1][0]}:{blocks[1][1] + blocks[1][2] - 1}", str(BEFORE_ALL)]
+            assert copied(made, "whole")
+            assert made.entries("b", "a", "stale") == made.entries("a", "a", "stale")[:6]
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_the_destination_refuses_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            for name in ("holed", "whole"):
+                await made.publish("a", 0, 12, name)
+            planned = segment(made, "holed", "whole")
+            del planned["topics"][0]["blocks"][1]
+            async with Carrier(work(made)) as carrier:
+                done = await carrier.carry(planned)
+            assert refusals(done) == {"holed": "CopyGap"}
+            assert copied(made, "whole")
+            assert made.entries("b", "a", "holed") == [], "a frame's blocks of a topic are taken whole or not at all"
+            assert done["topics"][0]["reached"] == str(BEFORE_ALL)
+
+    asyncio.run(main())
+
+
+def test_a_link_has_streams_of_several_names_at_once_and_a_newer_one_of_a_name_takes_its_place(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            made.servers["b"].also = lambda app: app.__setitem__(data_plane.STREAMS, {})
+            await made.servers["b"].stop()
+            await made.servers["b"].start()
+            for name in ("one", "two"):
+                await made.publish("a", 0, 3, name)
+            async with Carrier(work(made, "one")) as one, Carrier(work(made, "two")) as two:
+                await one.carry(segment(made, "one"))
+                await two.carry(segment(made, "two"))
+                await one.carry(segment(made, "one"))
+                async with Carrier(work(made, "one")) as newer:
+                    await newer.carry(segment(made, "one"))
+                    with pytest.raises(PeerUnavailable):
+                        await one.carry(segment(made, "one"))
+                await two.carry(segment(made, "two"))
+
+    asyncio.run(main())
+
+
+def test_a_lane_that_two_tasks_carry_at_once_is_carried_once(tmp_path: Path) -> None:
+    """As Spark does by speculation, and when it takes a task for lost that is not."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            planner = made.links["a>b"].planner
+            await made.publish("a", 0, 60)
+            await eventually(lambda: made.links["a>b"].state != "connecting")
+            plan = await planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
+            tasks = [
+                LaneTask(work(made, name), PlanId(plan["session"], plan["plan"]), 0, plan["lanes"][0], 1.0)
+                for name in ("first", "second")
+            ]
+            carrying = [asyncio.create_task(asyncio.to_thread(carry_lane, task)) for task in tasks]
+            for number in range(60, 360, 6):
+                await made.publish("a", number, 6)
+                await asyncio.sleep(0.005)
+            results = await asyncio.gather(*carrying)
+            assert [result.error for result in results] == [None, None]
+            planner.done(plan["session"], plan["plan"], [done for result in results for done in result.unreported])
+            there, here = made.entries("b", "a"), made.entries("a", "a")
+            assert len(there) > 60
+            assert there == here[: len(there)]
+
+    asyncio.run(main())
+
+
+def test_a_lane_without_its_destination_says_so_and_one_without_its_plan_is_quiet(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            await made.publish("a", 0, 6)
+            await eventually(lambda: made.links["a>b"].state != "connecting")
+            plan = await made.links["a>b"].planner.plan("driver", lanes=1, bytes_max=10**6, wait_ms=5_000)
+            unknown = LaneTask(work(made), PlanId(plan["session"], plan["plan"] + 1), 0, None, 5.0)
+            result = await asyncio.to_thread(carry_lane, unknown)
+            assert (result.unreported, result.error) == ([], None)
+            nowhere = replace(work(made), address="127.0.0.1:1")
+            task = LaneTask(nowhere, PlanId(plan["session"], plan["plan"]), 0, plan["lanes"][0], 5.0)
+            result = await asyncio.to_thread(carry_lane, task)
+            assert result.error is not None
+            assert "127.0.0.1:1" in result.error
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "body", ["", "[]", '{"topics": 1}', '{"topics": [["orders", [[1]]]]}', '{"topics": [["orders", [[1, -1]]]]}']
+)
+def test_a_list_of_blocks_that_cannot_be_read_is_refused_by_name(tmp_path: Path, body: str) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made, aiohttp.ClientSession() as session:
+            await made.publish("a", 0, 3)
+            url = f"{made.servers['a'].url}/blocks"
+            async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+                answer = await response.json()
+            assert (response.status, answer["error"]) == (400, "BadRequest")
+            assert "topics" in answer["message"]
+
+    asyncio.run(main())
