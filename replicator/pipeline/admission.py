@@ -46,12 +46,13 @@ class Admission:
         ordered = sorted(spans, key=lambda key: (self._served.get(key, 0), key))
         reached = {key: spans[key].upto for key in ordered}
         if self.entries_max is not None:
-            wanted = {_name(key): spans[key].entries for key in ordered}
+            # With more topics than entries, those that waited longest get one each.
+            wanted = {_name(key): spans[key].entries for key in ordered[: self.entries_max]}
             shares = water_fill(wanted, self.entries_max)
             reached = {
                 key: span.upto if share >= span.entries else span.positions.advance(span.after, share)
                 for key in ordered
-                if (share := shares[_name(key)]) and (span := spans[key])
+                if (share := shares.get(_name(key))) and (span := spans[key])
             }
         if self.bytes_max is not None:
             reached = self._within_bytes(spans, reached, self.bytes_max, measure)

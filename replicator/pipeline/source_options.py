@@ -244,6 +244,8 @@ def _count(text: str) -> int | None:
 
 
 def _size(text: str) -> int | None:
+    if text.isdecimal():
+        return _count(text)
     from replicator.topology import parse_size
 
     try:
