@@ -42,7 +42,7 @@ def test_what_spark_passes_on_for_itself_is_no_option_of_ours() -> None:
 
 def test_a_topology_gives_the_address_of_its_cluster(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
-    file.write_text("clusters:\n  a: {address: 127.0.0.1:7001}\n  b: {address: 127.0.0.1:7002}\n")
+    file.write_text("clusters:\n  a: {address: 127.0.0.1:7001, data: a}\n  b: {address: 127.0.0.1:7002, data: b}\n")
     assert SinkOptions.parse({"topology": str(file), "cluster": "b"}).url == "http://127.0.0.1:7002"
     with pytest.raises(BadOption, match=r"option .cluster.: .*there is no cluster"):
         SinkOptions.parse({"topology": str(file), "cluster": "c"})
