@@ -28,3 +28,19 @@ def package(archive: ArchivePath) -> None:
         f"for Python {written.python} on {written.platform}"
     )
     typer.echo(f'In the topology: pipeline: {{conf: {{"spark.archives": "{written.path.resolve()}#{UNPACKED_AS}"}}}}')
+
+
+@app.command("run")
+def run(
+    worker: Annotated[str, typer.Argument(metavar="URL", help="The worker whose links are copied, http://HOST:PORT.")],
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="M", help="Spark's master; else what the topology says.")
+    ] = None,
+) -> None:
+    """Run the driver of live copy for a worker, here instead of beside it; docs/live-copy.md says when.
+
+    For a topology with `pipeline: {driver: external}`. Ends on SIGTERM and Ctrl-C.
+    """
+    from replicator.pipeline.live import run_until_told
+
+    raise typer.Exit(run_until_told(worker, master))

@@ -16,7 +16,7 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.drills.errors import DrillError
     from replicator.engine.errors import EngineError, StoreFailed
     from replicator.failover.errors import FailoverError
-    from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError
+    from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
     from replicator.processes import WorkerFailed
     from replicator.topology import TopologyError
     from replicator.worker import WorkerError
@@ -27,7 +27,7 @@ def exit_status_of(error: Exception) -> int | None:
         return error.exit_status
     if isinstance(error, LinkTaken):
         return 1
-    if isinstance(error, DatabaseUnavailable | PeerUnavailable | StoreFailed):
+    if isinstance(error, DatabaseUnavailable | PeerUnavailable | SparkFailed | StoreFailed):
         return 3
     if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):
         return 2

@@ -33,6 +33,10 @@ class UnexpectedAnswer(PipelineError):
     """The error's, where the worker gave one."""
 
 
+class SparkFailed(PipelineError):
+    """Spark does not start, or ended; the message has its own words."""
+
+
 class PlanGone(UnexpectedAnswer):
     """A link's plan that its worker does not know any more: it was given up, or the worker has started again."""
 

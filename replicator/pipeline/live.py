@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from replicator.pipeline import link_source
 from replicator.pipeline.data_plane import DataPlane, check_url
-from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer
+from replicator.pipeline.errors import PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer
 from replicator.pipeline.link_plans import LinkPlans
 from replicator.pipeline.session import spark_session
 from replicator.pipeline.supervision import Start, Stop, Supervisor
@@ -102,7 +102,8 @@ class LiveCopy:
     def _start(self, key: str, link: Mapping[str, Any]) -> None:
         checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
         try:
-            self._queries[key] = self._query(link, checkpoint)
+            # As a URI: a bare path would lie in HDFS where that is the cluster's default.
+            self._queries[key] = self._query(link, Path(checkpoint).as_uri())
         except Exception as error:
             if not (isinstance(error, PipelineError) or _is_of_spark(error)):
                 raise
@@ -164,7 +165,7 @@ class LiveCopy:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 when it was told to end, 2 for what the user can correct, 3 where Spark does not start."""
+    """The exit status: 0 when it was told to end, 2 for what the user can correct, 3 where Spark does not run."""
     parser = argparse.ArgumentParser(
         prog="replicator.pipeline.live", description="Copies the links of a worker by Spark."
     )
@@ -173,21 +174,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--master", metavar="M", help="Spark's master; else what the worker's topology says")
     given = parser.parse_args(arguments)
+    try:
+        return run_until_told(given.worker, given.master)
+    except PipelineError as error:
+        _say(str(error))
+        return 3 if isinstance(error, SparkFailed) else 2
+
+
+def run_until_told(worker_url: str, master: str | None) -> int:
+    """Copy until a signal or the end of the input says that it is enough; returns the exit status.
+
+    Raises :class:`PipelineError` for what the user can correct, and :class:`SparkFailed`.
+    """
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     if stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         threading.Thread(target=_end_with_input, args=(ended,), daemon=True).start()
     try:
-        return run(given.worker, given.master, ended)
-    except PipelineError as error:
-        _say(str(error))
-        return 2
+        return run(worker_url, master, ended)
     except Exception as error:
         if not _is_of_spark(error):
             raise
-        _say(f"Spark does not start: {reason_of(error)}")
-        return 3
+        raise SparkFailed(f"Spark does not run: {reason_of(error)}") from None
 
 
 def run(worker_url: str, master: str | None, ended: threading.Event) -> int:

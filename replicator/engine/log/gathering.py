@@ -47,4 +47,5 @@ def messages_of(blocks: pa.Array) -> npt.NDArray[np.uint32]:
     offsets = np.frombuffer(blocks.buffers()[1], np.int64, len(blocks) + 1, blocks.offset * 8)
     content = np.frombuffer(blocks.buffers()[2], np.uint8)
     at = offsets[:-1, np.newaxis] + np.arange(MESSAGES_AT, MESSAGES_AT + 4)
-    return content[at].view("<u4").reshape(-1)
+    messages: npt.NDArray[np.uint32] = content[at].view("<u4").reshape(-1)
+    return messages
