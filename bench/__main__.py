@@ -17,6 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench.backfill import measure_backfill
 from bench.cases import CASES, Case
 from bench.in_process import measure_commits, measure_engine
 from bench.jetstream import PEER, JetStreamPair, find_server
@@ -26,6 +27,7 @@ from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.patterns import measure_patterns
+from bench.spark import measure_spark
 from bench.subscriptions import measure_subscriptions
 from bench.sync import measure_sync
 from bench.topics import measure_topics
@@ -41,6 +43,8 @@ GROUPS: Final = (
     "mapping",
     "lag",
     "sync",
+    "spark",
+    "backfill",
 )
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
@@ -96,6 +100,12 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "sync" in groups:
         with _directory("acknowledgements seen in the other cluster") as directory:
             measured += await measure_sync(directory)
+    if "spark" in groups:
+        with _directory("live copy by Spark, beside the embedded engine") as directory:
+            measured += await measure_spark(directory)
+    if "backfill" in groups:
+        with _directory("history into an empty cluster by Spark") as directory:
+            measured += await measure_backfill(directory)
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
 
 

@@ -10,6 +10,7 @@ import asyncio
 import shutil
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -17,17 +18,22 @@ from typing import Final, Self
 import aiohttp
 
 from replicator.processes import WorkerProcess, stop_left_postgres
-from replicator.topology import default_topology, dump
+from replicator.topology import Topology, default_topology, dump
+from replicator.topology_fields import EMBEDDED, PipelineSettings
 
 SOURCE: Final = "us-east"
 DESTINATION: Final = "eu-west"
 
 
 class TwoClusters:
-    """An async context manager; on leaving it the workers are stopped. ``directory`` belongs to the caller."""
+    """An async context manager; on leaving it the workers are stopped. ``directory`` belongs to the caller.
 
-    def __init__(self, directory: Path) -> None:
-        self._topology = default_topology(directory, free_ports(2))
+    ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers.
+    """
+
+    def __init__(self, directory: Path, *, engine: str = EMBEDDED) -> None:
+        pipeline = PipelineSettings(engine=engine, driver="external")
+        self._topology = replace(default_topology(directory, free_ports(2)), pipeline=pipeline)
         file = directory / "topology.yaml"
         file.write_text(dump(self._topology))
         self._workers = {
@@ -45,6 +51,10 @@ class TwoClusters:
     ) -> None:
         await self._session.close()
         await asyncio.gather(*(self.stop(cluster.name) for cluster in self._topology.clusters))
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
 
     def url(self, cluster: str) -> str:
         return f"http://{self._topology.cluster(cluster).address}"

@@ -47,14 +47,18 @@ async def measure_lag(directory: Path) -> list[Measurement]:
     """The sustained rate, and p50 and p99 of the lag at half of it, of 100 B messages in producer batches."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
-        async with Client(clusters.url(SOURCE)) as source, Client(clusters.url(DESTINATION)) as destination:
-            producer = await source.create_producer(TOPIC, max_pending_messages=20_000, batching_max_publish_delay_ms=1)
-            consumer = await destination.subscribe(
-                TOPIC, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=20_000
-            )
-            rate = await _sustained_rate(producer, consumer)
-            lags = [await _lags_ms(producer, consumer, rate / 2) for _ in range(RUNS)]
-    name = "lag/100B/batched"
+        return await measure_lag_between(clusters, "lag/100B/batched")
+
+
+async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurement]:
+    """The same between clusters that run."""
+    async with Client(clusters.url(SOURCE)) as source, Client(clusters.url(DESTINATION)) as destination:
+        producer = await source.create_producer(TOPIC, max_pending_messages=20_000, batching_max_publish_delay_ms=1)
+        consumer = await destination.subscribe(
+            TOPIC, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=20_000
+        )
+        rate = await _sustained_rate(producer, consumer)
+        lags = [await _lags_ms(producer, consumer, rate / 2) for _ in range(RUNS)]
     return [
         Measurement(f"{name}/sustained", "msg/s", (rate,)),
         Measurement(f"{name}/p50", "ms", tuple(percentile(run, 50) for run in lags)),

@@ -1,0 +1,86 @@
+"""Group ``spark``: live copy by Spark's tasks, beside the embedded engine, of the same backlog in the same run.
+
+1. The backlog is published once. The empty destination is started, and the time taken until it has everything, first
+   with the embedded engine, then with Spark, whose driver runs already.
+2. Between the same clusters, lag at half load as in group ``lag``.
+
+Both workers, the driver's JVM and its Python processes share this machine's cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from bench.arrival import seconds_to_arrive
+from bench.cases import CASES, RUNS
+from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.lag import measure_lag_between
+from bench.measurement import Measurement
+from bench.network import publish_rates
+from replicator.topology_fields import EMBEDDED, SPARK
+
+CASE: Final = replace(CASES[0], messages=1_800_000)
+"""A second at full speed: more than a burst, and it lies within one micro-batch or two."""
+STARTED_SECONDS_MAX: Final = 90.0
+
+
+async def measure_spark(directory: Path) -> list[Measurement]:
+    """MB of payload a second of 100 B messages in producer batches, by both engines; and Spark's lag in ms."""
+    embedded = await _copy_rates(directory / EMBEDDED, EMBEDDED)
+    spark = await _copy_rates(directory / SPARK, SPARK)
+    async with _clusters(directory / "lag", SPARK) as clusters:
+        await clusters.start(SOURCE, DESTINATION)
+        async with _driver(clusters):
+            lag = await measure_lag_between(clusters, "spark/100B/batched/lag")
+    return [Measurement("spark/100B/batched/copy", "MB/s", spark, "embedded engine", embedded), *lag]
+
+
+async def _copy_rates(directory: Path, engine: str) -> tuple[float, ...]:
+    async with _clusters(directory, engine) as clusters:
+        await clusters.start(SOURCE)
+        await publish_rates(clusters.url(SOURCE), CASE)
+        async with _driver(clusters) if engine == SPARK else nullcontext():
+            return tuple([await _copy_rate(clusters) for _ in range(RUNS)])
+
+
+async def _copy_rate(clusters: TwoClusters) -> float:
+    await clusters.empty(DESTINATION)
+    await clusters.start(DESTINATION)
+    seconds = await seconds_to_arrive(lambda: clusters.messages(DESTINATION, CASE.topic), CASE.messages)
+    return CASE.messages * CASE.size_bytes / 1e6 / seconds
+
+
+def _clusters(directory: Path, engine: str) -> TwoClusters:
+    directory.mkdir()
+    return TwoClusters(directory, engine=engine)
+
+
+@asynccontextmanager
+async def _driver(clusters: TwoClusters) -> AsyncIterator[None]:
+    """A driver for the source's links, which has started its first query."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "replicator.pipeline.live", "--worker", clusters.url(SOURCE)),
+        stdin=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    try:
+        async with asyncio.timeout(STARTED_SECONDS_MAX), aiohttp.ClientSession() as session:
+            while not await _has_carrier(session, clusters.url(SOURCE)):  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(0.1)
+        yield
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def _has_carrier(session: aiohttp.ClientSession, url: str) -> bool:
+    async with session.get(f"{url}/replication/v1/links") as response:
+        return all(link["carrier"] for link in (await response.json())["links"])
