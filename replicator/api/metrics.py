@@ -41,6 +41,19 @@ _BACKFILL_GAUGES: Final = {
     "bytes_total": "Bytes of the topics that a backfill is bringing over the link; only while there is one.",
     "bytes_left": "Bytes of them that the destination does not have yet.",
 }
+_STAGING_GAUGES: Final = {
+    "staged_bytes": "Bytes that Spark's tasks wrote and that are not committed.",
+    "attempts": "Attempts of tasks that are staged.",
+}
+_STAGING_COUNTERS: Final = {
+    "commits": "Commits published.",
+    "repeated_commits": "Commits that had been published before.",
+    "aborted_attempts": "Attempts of tasks that were dropped by an abort.",
+    "swept_attempts": "Attempts of tasks that nobody came back for.",
+    "messages": "Messages published by commits.",
+    "bytes": "Bytes published by commits.",
+    "received_bytes": "Bytes that tasks wrote, committed or not.",
+}
 _LINK: Final = ["to", "link"]
 _GAP_KINDS: Final = ("trimmed", "made-anew", "lost-data")
 
@@ -90,6 +103,12 @@ class StatusCollector(Collector):
         yield self._gauge("link_gaps", "Topics that the link stopped at a gap, by kind.", [*_LINK, "kind"], gaps)
         for name, text in _LINK_COUNTERS.items():
             yield self._counter(f"link_{name}", text, _LINK, [(_names(link), link[name]) for link in links])
+        if (staging := status.get("staging")) is not None:
+            for name, text in _STAGING_GAUGES.items():
+                yield self._one(f"staging_{name}", text, staging[name])
+            yield self._one("staging_publishing", "Commits that are being published.", len(staging["publishing"]))
+            for name, text in _STAGING_COUNTERS.items():
+                yield self._counter(f"staging_{name}", text, [], [([], staging[name])])
         for name, value in status["counters"].items():
             yield self._counter(f"sync_{name}", "Counted by the subscription sync.", [], [([], value)])
 

@@ -1,0 +1,294 @@
+"""The staging area over a real store: what is refused, what waits, what goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, batch, eventually, marker, message, opened
+from staging_support import payloads_of
+
+from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import (
+    BlockCorrupt,
+    ClusterFenced,
+    EngineError,
+    EntryCorrupt,
+    InvalidWriter,
+    MessageTooLarge,
+    NotAllowedError,
+    StagedMissing,
+    StagingFull,
+    StoreFull,
+    TopicNotFound,
+)
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.staging import area
+from replicator.engine.staging.area import encode_frame
+from replicator.engine.staging.core import STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
+from replicator.engine.staging.service import Outcome, StagingService
+from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Receipt, check_name
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+
+OTHER = "persistent://public/default/other"
+KEY = EpochKey("w", "r", 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@asynccontextmanager
+async def staging_over(
+    path: Path, limits: StagingLimits | None = None, settings: EngineSettings | None = None
+) -> AsyncIterator[StagingService]:
+    async with opened(path, settings=settings) as engine:
+        service = StagingService(engine, limits)
+        service.start()
+        try:
+            yield service
+        finally:
+            await service.stop()
+
+
+async def stage(
+    service: StagingService, *payloads: bytes, key: EpochKey = KEY, partition: int = 0, topic: str = TOPIC
+) -> Receipt:
+    """A sealed attempt with one batch for each payload."""
+    attempt = AttemptKey(key, partition, f"a{partition}-{len(service.files.scan())}")
+    service.open(attempt)
+    at = 0
+    for payload in payloads:
+        at = await service.append(attempt, at, encode_frame(topic, [batch([payload])], [1], 1))
+    await service.seal(attempt, at)
+    return Receipt(partition, attempt.attempt, at, len(payloads), len(payloads))
+
+
+async def commit(
+    service: StagingService, *receipts: Receipt, key: EpochKey = KEY, topics: Sequence[str] = (TOPIC,)
+) -> Outcome | None:
+    return await service.commit(CommitRequest(key, receipts), topics, 5)
+
+
+def test_a_commit_is_one_transaction_over_its_topics_as_far_as_a_step_goes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            engine = service._engine
+            one = await stage(service, b"a", b"b")
+            other = await stage(service, b"c", partition=1, topic=OTHER)
+            before = engine.writer.commits
+            outcome = await commit(service, other, one, topics=[TOPIC, OTHER])
+            assert outcome is not None
+            assert (outcome.messages, set(outcome.topics)) == (3, {TOPIC, OTHER})
+            assert engine.writer.commits - before == 4, "two topics that are made, the decision, and one step"
+            assert (payloads_of(engine, TOPIC), payloads_of(engine, OTHER)) == ([b"a", b"b"], [b"c"])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("deduplication", [False, True])
+def test_many_steps_are_published_in_order_and_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deduplication: bool
+) -> None:
+    monkeypatch.setattr(area, "STEP_BYTES_MAX", 1)
+
+    async def main() -> None:
+        settings = EngineSettings(policies=TopicPolicies(deduplication=deduplication))
+        async with staging_over(tmp_path, settings=settings) as service:
+            payloads = [b"%d" % number for number in range(10)]
+            receipts = [
+                await stage(service, *payloads[:5]),
+                await stage(service, *payloads[5:], partition=1),
+            ]
+            await commit(service, *receipts)
+            assert payloads_of(service._engine, TOPIC) == payloads, "entries of equal sequence ids, too"
+            assert service.files.scan() == {}
+
+    asyncio.run(main())
+
+
+def test_what_could_not_be_published_is_refused_when_it_is_staged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            engine = service._engine
+            topic = await engine.topic(TOPIC)
+            await topic.set_policies(TopicPolicies(max_message_bytes=1_000))
+            await engine.create_partitioned_topic(OTHER, 2)
+            attempt = AttemptKey(KEY, 0, "a")
+            whole = encode_frame(TOPIC, [message()], [1], 1)
+            cases: list[tuple[bytes, type[EngineError], str]] = [
+                (whole[:-1], BlockCorrupt, "cut short"),
+                (whole[:-1] + b"x", BlockCorrupt, "checksum"),
+                (encode_frame(TOPIC, [b"no entry"], [1], 1), EntryCorrupt, "shorter than its frame"),
+                (encode_frame(TOPIC, [message()], [2], 1), EntryCorrupt, "other batch sizes"),
+                (encode_frame(TOPIC, [marker()], [1], 1), EntryCorrupt, "only workers write markers"),
+                (encode_frame(TOPIC, [message(b"x" * 2_000)], [1], 1), MessageTooLarge, "max_message_bytes"),
+                (encode_frame(OTHER, [message()], [1], 1), NotAllowedError, "is partitioned"),
+                (encode_frame("orders", [message()], [1], 1), NotAllowedError, "name topics in full"),
+            ]
+            for body, error, text in cases:
+                with pytest.raises(error, match=text):
+                    await service.append(attempt, 0, body)
+            assert service.core.staged_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_a_fence_refuses_before_the_decision_and_delays_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(area, "STEP_BYTES_MAX", 1)
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            engine = service._engine
+            receipt = await stage(service, b"a", b"b")
+            engine.admission.fence(ClusterFenced("elsewhere"), None)
+            with pytest.raises(ClusterFenced):
+                await commit(service, receipt)
+            with pytest.raises(ClusterFenced):
+                service.open(AttemptKey(KEY, 1, "b"))
+            engine.admission.fence(None, None)
+            read_step = service.files.read_step
+
+            def fenced_after_the_first(*arguments: object) -> area.Step:
+                step = read_step(*arguments)  # type: ignore[arg-type]
+                if step.last:
+                    engine.admission.fence(ClusterFenced("elsewhere"), None)
+                return step
+
+            monkeypatch.setattr(service.files, "read_step", fenced_after_the_first)
+            assert await service.commit(CommitRequest(KEY, [receipt]), [TOPIC], 0.5) is None
+            assert service.obstacles == {KEY: "elsewhere"}
+            assert payloads_of(engine, TOPIC) == [b"a"]
+            assert await service.abort(KEY) == 0, "it is decided"
+            engine.admission.fence(None, None)
+            outcome = await commit(service, receipt)
+            assert outcome is not None
+            assert payloads_of(engine, TOPIC) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_is_deleted_after_the_decision_gets_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(area, "STEP_BYTES_MAX", 1)
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            engine = service._engine
+            receipts = [await stage(service, b"a"), await stage(service, b"b", partition=1, topic=OTHER)]
+            engine.admission.fence(None, None)
+            publish_staged = engine.writer.publish_staged
+
+            async def deleting(*arguments: object) -> object:
+                places = await publish_staged(*arguments)  # type: ignore[arg-type]
+                if engine.find(OTHER) is not None:
+                    await engine.delete_topic(OTHER)
+                return places
+
+            monkeypatch.setattr(engine.writer, "publish_staged", deleting)
+            outcome = await commit(service, *receipts, topics=[TOPIC, OTHER])
+            assert outcome is not None
+            assert (list(outcome.topics), outcome.dropped_topics) == ([TOPIC], {OTHER})
+            assert engine.find(OTHER) is None
+
+    asyncio.run(main())
+
+
+def test_a_store_without_room_refuses_before_the_decision(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = EngineSettings(store_bytes_max=400_000)
+        async with staging_over(tmp_path, settings=settings) as service:
+            receipt = await stage(service, b"x" * 1_000_000)
+            with pytest.raises(StoreFull, match="the commit has"):
+                await commit(service, receipt)
+            assert service.core.pending() == []
+            assert service._engine.find(TOPIC) is None, "no topic was made for what is refused"
+
+    asyncio.run(main())
+
+
+def test_an_attempt_that_a_worker_finds_at_its_start_is_verified_before_it_is_sealed(tmp_path: Path) -> None:
+    attempt = AttemptKey(KEY, 0, "a")
+    frame = encode_frame(TOPIC, [message()], [1], 1)
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            service.open(attempt)
+            await service.append(attempt, 0, frame)
+        file = service.files._file(attempt)
+        content = file.read_bytes()
+        file.write_bytes(content[:-3] + b"???")  # what a power failure may leave of what was not synced
+        async with staging_over(tmp_path) as service:
+            assert await service.append(attempt, 0, frame) == len(frame), "a request that is repeated changes nothing"
+            with pytest.raises(BlockCorrupt):
+                await service.seal(attempt, len(frame))
+        file.write_bytes(content)
+        async with staging_over(tmp_path) as service:
+            await service.seal(attempt, len(frame))
+            with pytest.raises(StagedMissing, match="is sealed"):
+                await service.append(attempt, len(frame), frame)
+
+    asyncio.run(main())
+
+
+def test_what_nobody_comes_back_for_is_swept_epoch_by_epoch(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def main() -> None:
+        async with staging_over(tmp_path, settings=EngineSettings(wall_clock_ms=clock)) as service:
+            await stage(service, b"a")
+            other = EpochKey("v", "r", 0)
+            unkept = await stage(service, b"b", key=other)
+            await service.commit(CommitRequest(other, [unkept], kept=False), [TOPIC], 5)
+            clock.now_ms += STAGED_MS_MAX
+            await stage(service, b"a", partition=1)
+            clock.now_ms += STAGED_MS_MAX
+            await service.sweep()
+            assert service.core.attempts == 2, "a straggler of the epoch has touched it"
+            clock.now_ms += UNKEPT_MS_MAX
+            await service.sweep()
+            assert (service.core.attempts, service.files.scan(), service.core.writers) == (0, {}, {})
+            assert service.status()["swept_attempts"] == 2
+        async with staging_over(tmp_path) as service:
+            assert service.core.writers == {}
+
+    asyncio.run(main())
+
+
+def test_topics_that_may_not_be_made_are_named_before_anything_is_staged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            engine = service._engine
+            await engine.create_partitioned_topic(OTHER, 3)
+            assert await service.partitions([OTHER, TOPIC]) == {OTHER: 3, TOPIC: 0}
+            await engine.catalog.set_namespace("public/default", NamespacePolicies(auto_topic_creation=False))
+            with pytest.raises(TopicNotFound, match="auto_topic_creation"):
+                await service.partitions([TOPIC])
+
+    asyncio.run(main())
+
+
+def test_attempts_are_limited_and_names_are_checked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path, StagingLimits(attempts_max=1)) as service:
+            service.open(AttemptKey(KEY, 0, "a"))
+            with pytest.raises(StagingFull, match="1 attempts of tasks are staged, the limit"):
+                service.open(AttemptKey(KEY, 0, "b"))
+            assert await service.abort(KEY) == 1
+            service.open(AttemptKey(KEY, 0, "b"))
+            await eventually(lambda: service.core.attempts == 1)
+
+    asyncio.run(main())
+    for name in ("", ".hidden", "a/b", "a~b", "x" * 65):
+        with pytest.raises(InvalidWriter):
+            check_name("writer", name)
