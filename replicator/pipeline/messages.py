@@ -13,6 +13,9 @@ ends is known only when it has been read, so they would have to be read one afte
    end of the batch. If the guesses of a batch are such a chain and as many as it says it has, that is proof; if not
    (some payload looked like a message), the chain is followed guess by guess.
 
+Large messages are few for their bytes: those of which a batch has :data:`LARGE_MESSAGE_BYTES` for each are read one
+after another after all.
+
 Whatever is not as it should be raises :class:`Irregular`, and nothing is given out: such entries are left to protobuf,
 one by one, which knows what is wrong with them and says so.
 """
@@ -24,10 +27,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log import compression
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, ENTRY_BYTES_MAX
+from replicator.engine.log.metadata_pb2 import SingleMessageMetadata
 from replicator.pipeline.wire_fields import (
     PADDING_BYTES,
     Bools,
@@ -41,6 +46,10 @@ from replicator.pipeline.wire_fields import (
 )
 
 FRAME_BYTES: Final = 10
+LARGE_MESSAGE_BYTES: Final = 1_024
+"""On average. To look at each byte of larger ones takes longer than to read them one after another (1 µs)."""
+_OWN_METADATA_BYTES_MAX: Final = 65_535
+"""Longer metadata begin with other bytes than those that are read here."""
 _CODECS: Final = frozenset((0, 1, 2, 3, 4))
 
 # Fields of MessageMetadata and SingleMessageMetadata, see metadata.proto.
@@ -229,6 +238,8 @@ def _message_starts(entries: Entries) -> Int64s:
     # What was decompressed lies behind the rest, so the batches need not lie in the order of their entries.
     by_place = which[np.argsort(entries.payload_starts[which], kind="stable")]
     starts, ends, sizes = entries.payload_starts[by_place], entries.payload_ends[by_place], entries.sizes[by_place]
+    if int((ends - starts).sum()) > LARGE_MESSAGE_BYTES * int(sizes.sum()):
+        return np.concatenate([_walk(entries, index) for index in which.tolist()])
     low, high = int(starts[0]), int(ends[-1])
     zero = content[low : high + 1] == 0
     guesses = np.flatnonzero(zero[:-1] & zero[1:]) + low
@@ -267,6 +278,27 @@ def _message_starts(entries: Entries) -> Int64s:
         )
     in_order: list[Int64s] = [found[index] for index in np.argsort(by_place, kind="stable").tolist()]
     return np.concatenate(in_order)
+
+
+def _walk(entries: Entries, index: int) -> Int64s:
+    """Where each message of a batch of large ones begins, read one after another."""
+    content = memoryview(entries.content)  # type: ignore[arg-type]  # an array is a buffer
+    at, end = int(entries.payload_starts[index]), int(entries.payload_ends[index])
+    starts = np.empty(int(entries.sizes[index]), np.int64)
+    single = SingleMessageMetadata()
+    for number in range(len(starts)):
+        starts[number] = at
+        own_end = at + 4 + int.from_bytes(content[at : at + 4], "big")
+        if own_end > end:
+            raise Irregular
+        try:
+            single.ParseFromString(content[at + 4 : own_end].tobytes())
+        except DecodeError:
+            raise Irregular from None
+        at = own_end + single.payload_size
+        if single.payload_size < 0 or at > end or own_end - starts[number] > _OWN_METADATA_BYTES_MAX:
+            raise Irregular
+    return starts
 
 
 def _follow(guesses: Int64s, following: Int64s, start: int, end: int, size: int) -> Int64s:

@@ -13,7 +13,7 @@ from replicator.engine.log import compression
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
-from replicator.pipeline import decode
+from replicator.pipeline import decode, messages
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
 from snapshots.position import BEFORE_ALL, Position
@@ -56,10 +56,10 @@ def entries(draw: st.DrawFn) -> tuple[bytes, int]:
         metadata.partition_key = draw(TEXTS)
     size = 1
     if draw(st.booleans()):
-        messages = draw(st.lists(st.tuples(single_metadata(), PAYLOADS), min_size=1, max_size=6))
-        size = metadata.num_messages_in_batch = len(messages)
+        batch = draw(st.lists(st.tuples(single_metadata(), PAYLOADS), min_size=1, max_size=6))
+        size = metadata.num_messages_in_batch = len(batch)
         body = bytearray()
-        for single, content in messages:
+        for single, content in batch:
             append_to_batch(body, single, content)
         payload = bytes(body)
     else:
@@ -72,8 +72,11 @@ def entries(draw: st.DrawFn) -> tuple[bytes, int]:
     return encode_entry(metadata, payload), size
 
 
-def rows(topic: ScriptedTopic, worth_messages: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]] | str:
+def rows(
+    topic: ScriptedTopic, worth_messages: int, large_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> list[dict[str, Any]] | str:
     monkeypatch.setattr(decode, "_WORTH_MESSAGES", worth_messages)
+    monkeypatch.setattr(messages, "LARGE_MESSAGE_BYTES", large_bytes)
     fetched = [FetchedBlock(at, memoryview(block)) for at, _, block in topic.blocks]
     try:
         batches = list(decode.message_batches(fetched, "us", "t", BEFORE_ALL, Position(99, 0), decode.COLUMNS))
@@ -91,7 +94,9 @@ def test_decoding_at_once_gives_what_decoding_one_by_one_gives(blocks: list[list
         topic.publish(*(entry for entry, _ in block), sizes=[size for _, size in block])
         topic.publish(marker_entry(10), kind=BlockKind.MARKERS)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        assert rows(topic, 0, monkeypatch) == rows(topic, 10**9, monkeypatch)
+        one_by_one = rows(topic, 10**9, 0, monkeypatch)
+        assert rows(topic, 0, 10**9, monkeypatch) == one_by_one, "where all messages are guessed"
+        assert rows(topic, 0, 0, monkeypatch) == one_by_one, "where they are large"
 
 
 @given(
@@ -111,4 +116,6 @@ def test_what_is_not_of_the_form_is_the_same_error_or_the_same_rows_at_once_and_
         damaged.append(bytes(content))
     topic.publish(*damaged, sizes=[size for _, size in block])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        assert rows(topic, 0, monkeypatch) == rows(topic, 10**9, monkeypatch)
+        one_by_one = rows(topic, 10**9, 0, monkeypatch)
+        assert rows(topic, 0, 10**9, monkeypatch) == one_by_one, "where all messages are guessed"
+        assert rows(topic, 0, 0, monkeypatch) == one_by_one, "where they are large"
