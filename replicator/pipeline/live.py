@@ -44,6 +44,9 @@ LANES_MAX: Final = 8
 """Unless :data:`LANES_SETTING` says more: one lane carries some hundreds of MB/s."""
 SLOTS_LOCAL: Final = 64
 """Tasks that a local master runs at once. They wait more than they work, so they are more than the cores."""
+MEMORY: Final = "512m"
+"""The least that Spark starts with."""
+MEMORY_WITH_SQL: Final = "1g"
 POLL_SECONDS: Final = 1.0
 """How often the worker is asked for its links, and queries are looked at."""
 WORKER_WAIT_SECONDS_MAX: Final = 5.0
@@ -216,7 +219,7 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
             with_slots(master),
             f"replicator live copy of {listing['cluster']}",
             short_lived=not has_sql,
-            conf=_conf(conf),
+            conf=_conf(conf, has_sql=has_sql),
         )
         try:
             lanes = lanes_of(master, conf, spark.sparkContext.defaultParallelism)
@@ -260,9 +263,10 @@ def reason_of(error: BaseException | None) -> str:
     return lines[0].removeprefix(": ")[:REASON_CHARS_MAX]
 
 
-def _conf(given: Mapping[str, str]) -> dict[str, str]:
+def _conf(given: Mapping[str, str], *, has_sql: bool) -> dict[str, str]:
     """Spark's settings: those given win."""
     return {
+        "spark.driver.memory": MEMORY_WITH_SQL if has_sql else MEMORY,
         "spark.scheduler.mode": "FAIR",  # a link with much to copy does not hold up another
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",
