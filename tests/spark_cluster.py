@@ -66,8 +66,11 @@ class SparkCluster:
         return found
 
     def executor_directories(self) -> list[Path]:
-        """Where executors ran, those that have ended included: their stdout, stderr and what was shipped."""
-        return sorted(self.directory.glob("work-*/app-*/*"))
+        """Where executors of the newest application ran, those that have ended included: stdout, stderr, what was
+        shipped."""
+        found = sorted(self.directory.glob("work-*/app-*/*"))
+        newest = max((directory.parent.name for directory in found), default="")
+        return [directory for directory in found if directory.parent.name == newest]
 
 
 @contextmanager

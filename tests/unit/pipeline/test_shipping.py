@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import tarfile
@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
+import replicator.pipeline
 from replicator.pipeline import shipping
 from replicator.pipeline.errors import BadArchive
 from replicator.pipeline.shipping import DESCRIPTION, NOT_SHIPPED, required_distributions, write_archive
 
+NOT_ON_EXECUTORS = {
+    "replicator.pipeline.analytics.charts": "draws with matplotlib, beside the driver",
+    "replicator.pipeline.analytics.page": "shows charts",
+}
 ON_EXECUTORS = [
-    module
-    for module in (
-        "replicator.pipeline.source",
-        "replicator.pipeline.comparison.faults",
-        "replicator.pipeline.sink",
-        "replicator.pipeline.carrying",
-        "replicator.links.transport",
-    )
-    if importlib.util.find_spec(module)
+    module.name
+    for module in pkgutil.walk_packages(replicator.pipeline.__path__, "replicator.pipeline.")
+    if module.name not in NOT_ON_EXECUTORS
 ]
+"""All of the pipeline: which of its modules a task brings along depends on what its functions are pickled with."""
 
 
 def test_all_that_tasks_import_comes_out_of_the_archive(executor_archive: Path, tmp_path: Path) -> None:
