@@ -19,7 +19,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -45,6 +45,8 @@ SEGMENTS_OPEN_MAX: Final = 4
 WAIT_SECONDS_MAX: Final = 30.0
 POLLS_MAX: Final = 4 * LANES_MAX
 """Requests of one link that wait at once."""
+POLL_AGAIN_SECONDS: Final = 5.0
+"""Who waits is alive: so often that is noted, well within the silence that costs a carrier the link."""
 WATCH_SECONDS: Final = 1.0
 """How often it is looked whether the carrier is still heard of."""
 WAITING: Final = "waiting"
@@ -446,17 +448,15 @@ class Planner:
             self._polls -= 1
 
     async def _wait(self, deadline: float) -> bool:
-        """Wait for a change, or until the rate is paid off; returns whether to look again."""
-        seconds = deadline - time.monotonic()
-        if seconds <= 0 or self._stopped:
+        """Wait for a change, for some seconds, or until the rate is paid off; returns whether to look again."""
+        left = deadline - time.monotonic()
+        if left <= 0 or self._stopped:
             return False
-        rate_seconds = self._rate_seconds()
+        seconds = min(left, POLL_AGAIN_SECONDS, self._rate_seconds() or left)
         changed = self._changed
-        try:
-            async with asyncio.timeout(min(seconds, rate_seconds) if rate_seconds else seconds):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
                 await changed.wait()
-        except TimeoutError:
-            return 0 < rate_seconds < seconds
         return not self._stopped
 
 

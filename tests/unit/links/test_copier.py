@@ -216,3 +216,71 @@ def test_what_was_in_flight_of_a_deleted_topic_says_nothing_of_the_one_made_anew
     assert copier.on_acknowledged() == {}
     assert copier.on_acknowledged() == {}
     assert copier.topics["a"].acknowledged == BEFORE_ALL
+
+
+def in_flight(*reads: tuple[str, int]) -> tuple[Copier, list[int]]:
+    """A frame for each topic and how far it was read with it; their numbers."""
+    copier = connected("a", "b")
+    frames = []
+    for topic, entry in reads:
+        copier.on_read(topic, at(entry))
+        frames.append(copier.on_sent(10))
+    return copier, frames
+
+
+def test_frames_acknowledged_out_of_order_count_only_once_those_before_them_are() -> None:
+    copier, (first, second, third) = in_flight(("a", 2), ("b", 3), ("a", 5))
+    assert copier.on_acknowledged(third) == {}
+    assert copier.on_acknowledged(second) == {"b": at(3)}
+    assert copier.on_acknowledged(first) == {"a": at(5)}
+    assert copier.in_flight == copier.in_flight_bytes == 0
+
+
+def test_a_frame_that_is_given_up_takes_with_it_what_later_ones_say_of_its_topics() -> None:
+    copier, (first, second, third) = in_flight(("a", 2), ("b", 3), ("a", 5))
+    assert copier.on_given_up(first) == ["a"]
+    assert copier.outdated("a", third)
+    assert copier.on_acknowledged(third) == {}
+    copier.on_resumed("a", start(at(1)))
+    assert copier.next_read() == Read("a", at(1), FRAME_BYTES_TARGET, OWN)
+    assert copier.on_acknowledged(second) == {"b": at(3)}
+
+
+def test_what_is_in_flight_of_a_topic_that_was_started_again_counts_no_more() -> None:
+    copier, (first,) = in_flight(("a", 4))
+    copier.on_halted("a", "refused")
+    copier.on_resumed("a", start(at(1)))
+    assert copier.outdated("a", first)
+    assert copier.on_acknowledged(first) == {}
+    assert copier.topics["a"].acknowledged == at(1)
+
+
+def test_topics_are_dealt_to_lanes_which_have_windows_of_their_own() -> None:
+    copier = Copier(window_bytes_max=20)
+    names = [f"topic-{number}" for number in range(40)]
+    for name in names:
+        copier.topic_moved(name, at(9), OWN)
+    copier.on_connected({})
+    copier.deal(4)
+    dealt = {lane: [] for lane in range(4)}  # type: dict[int, list[str]]
+    for lane, topics in dealt.items():
+        while read := copier.next_read(lane=lane):
+            topics.append(read.topic)
+            copier.on_read(read.topic, at(9))
+        copier.on_sent(20, lane=lane)
+    assert sorted(name for topics in dealt.values() for name in topics) == sorted(names)
+    assert all(dealt.values())
+    copier.topic_moved(dealt[0][0], at(20), OWN)
+    copier.topic_moved(dealt[1][0], at(20), OWN)
+    copier.on_acknowledged(2)  # of lane 1
+    assert copier.next_read(lane=0) is None, "its window is full"
+    assert copier.next_read(lane=1) == Read(dealt[1][0], at(9), FRAME_BYTES_TARGET, OWN)
+
+
+def test_only_the_topics_that_were_asked_for_are_read_until_all_are_again() -> None:
+    copier = connected("a", "b")
+    copier.deal(1, lambda topic: topic == "b")
+    assert copier.next_read() == Read("b", BEFORE_ALL, FRAME_BYTES_TARGET, OWN)
+    assert copier.next_read() is None
+    copier.deal(1)
+    assert copier.next_read() == Read("a", BEFORE_ALL, FRAME_BYTES_TARGET, OWN)
