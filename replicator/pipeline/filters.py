@@ -6,8 +6,9 @@ A filter is taken over whole or left to Spark: what is taken is exact, row by ro
 2. Of the ledger, and of the entry within one ledger: which positions are planned.
 3. Of kind, origin, incarnation and origin ledger: which blocks are looked into; all entries of a block share them.
 4. Of entry, origin entry and publish time: which entries become rows; all messages of an entry share them.
-5. From a publish time on: a worker finds where it begins, so that older entries are not sent. Producers' clocks
-   differ, so an upper bound ends nothing early.
+
+A publish time ends and begins no range of positions: it is by the producer's clock, which may be ahead of the worker's
+or behind another's. The option ``start`` is for those who can live with that.
 
 A comparison with null is left to Spark, which knows that nothing passes it.
 """
@@ -115,12 +116,6 @@ class PushedFilters:
             low_entry, high_entry = self._bounds("entry", 0, _ENTRY_MAX)
             low, high = Position(low_ledger, low_entry - 1), Position(high_ledger, high_entry)
         return max(after, low), min(upto, high)
-
-    @property
-    def published_from_ms(self) -> int | None:
-        """Nothing that was published before is wanted; None if there is no such bound."""
-        low, _ = self._bounds(PUBLISH_TIME, -1, 2**63 - 1)
-        return None if low < 0 else low // 1000
 
     def wants_block(self, shared: Mapping[str, Any]) -> bool:
         return all(each.holds(shared[each.column]) for each in self.conditions if each.column in shared)

@@ -143,16 +143,12 @@ def _end(topic: TopicPositions, end: Bound | None, at_time: Position | None) -> 
     return end.position
 
 
-def narrowed_spans(
-    spans: Iterable[TopicSpan], filters: PushedFilters, published_from: Mapping[tuple[str, str], Position] | None = None
-) -> list[TopicSpan]:
-    """What is left of spans by the filters; ``published_from`` has, by URL and topic, where times that they name
-    begin."""
+def narrowed_spans(spans: Iterable[TopicSpan], filters: PushedFilters) -> list[TopicSpan]:
+    """What is left of spans by the filters."""
     narrowed = []
     for span in spans:
         if filters.wants_topic(span.cluster, span.positions.name):
             after, upto = filters.narrowed(span.after, span.upto)
-            after = max(after, (published_from or {}).get(span.key, after))
             if after < upto:
                 narrowed.append(replace(span, after=after, upto=upto))
     return [span for span in narrowed if span.entries]

@@ -51,28 +51,11 @@ def search_times(
     """For a bound that is a time, the last position before it of each wanted topic, by URL and topic."""
     if bound is None or bound.time_ms is None:
         return {}
-    wanted = wanted_topics(standings, options)
-    return _search(
-        {url: [topic.name for topic in topics if topic.runs] for url, topics in wanted.items()}, bound.time_ms
-    )
-
-
-def search_spans(spans: Sequence[TopicSpan], time_ms: int | None) -> dict[tuple[str, str], Position]:
-    """The last position before a time in the larger ones of spans, by URL and topic."""
-    if time_ms is None:
-        return {}
-    topics: dict[str, list[str]] = {}
-    for span in to_sample(spans):
-        topics.setdefault(span.url, []).append(span.positions.name)
-    return _search(topics, time_ms)
-
-
-def _search(topics: Mapping[str, Sequence[str]], time_ms: int) -> dict[tuple[str, str], Position]:
     found = {}
-    for url, names in topics.items():
+    for url, topics in wanted_topics(standings, options).items():
         with DataPlane(url) as worker:
-            for some in _batched(names):
-                found.update({(url, name): at for name, at in worker.positions_at(time_ms, some).items()})
+            for names in _batched([topic.name for topic in topics if topic.runs]):
+                found.update({(url, name): at for name, at in worker.positions_at(bound.time_ms, names).items()})
     return found
 
 

@@ -30,7 +30,7 @@ from replicator.pipeline.decode import COLUMNS, ENTRY_COLUMNS
 from replicator.pipeline.errors import BadOption
 from replicator.pipeline.filters import PushedFilters, condition_of
 from replicator.pipeline.planning import bounded_spans, narrowed_spans, plan_ranges
-from replicator.pipeline.reading import read_ranges, refresh, sample, search_spans, search_times
+from replicator.pipeline.reading import read_ranges, refresh, sample, search_times
 from replicator.pipeline.sink import batch_writer, stream_writer
 from replicator.pipeline.source_options import SourceOptions, for_batch, for_stream
 from replicator.pipeline.stream_source import StreamReader
@@ -98,7 +98,6 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             search_times(standings, options, options.end),
         )
         spans = narrowed_spans(spans, self._filters)
-        spans = narrowed_spans(spans, self._filters, search_spans(spans, self._filters.published_from_ms))
         return [InputPartition(ranges) for ranges in plan_ranges(spans, sample(spans), options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

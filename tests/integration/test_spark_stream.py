@@ -90,12 +90,12 @@ def test_a_stream_reads_each_message_once_in_limited_batches_and_goes_on_after_a
 def test_what_is_wrong_with_a_stream_is_said_by_name_and_the_checkpoint_is_good_afterwards(
     spark: Any, worker: WireWorker, tmp_path: Path
 ) -> None:
-    from pyspark.errors import AnalysisException, StreamingQueryException
+    from pyspark.errors import StreamingQueryException
 
     flights = worker.topic(FLIGHTS)
     publish(flights, 0, 1)
     query = Query(spark, tmp_path, url=worker.url)
-    with pytest.raises(AnalysisException, match="option 'colour': unknown; the options are url"):
+    with pytest.raises(StreamingQueryException, match="option 'colour': unknown; the options are url"):
         query.run(colour="red")
     with pytest.raises(StreamingQueryException, match=r"option 'pattern': .*no.* matches no topic at us-east"):
         query.run(pattern="no.*")
