@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import staging_child
 from engine_support import opened
+from spark_cluster import run_driver
 from staging_support import StagingWorker, metadata_in, payloads_of
 
 from replicator.engine.log.metadata_pb2 import ZSTD
@@ -135,6 +136,39 @@ def test_what_is_wrong_with_a_write_is_named_before_anything_is_written(spark: A
     with pytest.raises(AnalysisException, match="column 'age' cannot be written: drop it"):
         writing(numbers(spark, 10).selectExpr("payload", "1 as age"), worker).save()
     assert worker.staging.counters.staged_bytes == 0
+
+
+FAILS_ONCE = """
+import os, sys
+from replicator.pipeline.session import spark_session
+url, marker = sys.argv[1:]
+spark = spark_session("local[2,2]")
+
+def fails_once(batches):
+    yield from batches
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    raise RuntimeError("the first attempt")
+
+rows = spark.range(0, 100000, 1, 2).selectExpr("rpad(cast(id as string), 100, ' ') as payload")
+rows = rows.mapInArrow(fails_once, "payload string")
+rows.write.format("replicator").mode("append").options(url=url, topic="out").save()
+spark.stop()
+"""
+
+
+def test_a_task_that_fails_when_it_has_staged_and_is_tried_again_writes_once(
+    worker: StagingWorker, tmp_path: Path
+) -> None:
+    """A driver of its own: the session of the tests tries no task again."""
+    answer = run_driver(FAILS_ONCE, worker.url, str(tmp_path / "failed"), timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "failed").exists()
+    assert [int(payload) for payload in worker.payloads(OUT)] == list(range(100_000))
+    assert worker.staging.counters.staged_bytes > worker.staging.counters.bytes, "the attempt that failed staged, too"
+    assert worker.staging.files.scan() == {}
 
 
 # Attempts, commits and workers that go.
