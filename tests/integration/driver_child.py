@@ -1,0 +1,24 @@
+"""A stand-in for the driver of live copy: does what its settings say, and ends when its input does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+conf = json.loads(os.environ["REPLICATOR_PIPELINE_CONF"])
+if "spark.test.deaf" in conf:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with Path(conf["spark.test.file"]).open("a") as file:
+    file.write(f"{os.getpid()} {' '.join(sys.argv[1:])}\n")
+print("WARN something of Spark's", flush=True)
+print("live copy: " + conf.get("spark.test.says", "nothing to say"), file=sys.stderr, flush=True)
+if "spark.test.ends" in conf:
+    sys.exit(3)
+while sys.stdin.buffer.read(1):
+    time.sleep(0.01)
+with Path(conf["spark.test.file"]).open("a") as file:
+    file.write("its input ended\n")

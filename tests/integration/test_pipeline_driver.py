@@ -1,0 +1,127 @@
+"""The worker's driver of live copy, as a process: started, watched, started again, and ended with its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from engine_support import eventually
+
+from replicator import pipeline_driver
+from replicator.pipeline_driver import PipelineDriver
+from replicator.topology import PipelineSettings
+
+HERE = Path(__file__).parent
+URL = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_driver, "MODULE", "driver_child")
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+class Watched:
+    """A driver, and what it wrote and what its links are told."""
+
+    def __init__(self, path: Path, *, carries: bool = False) -> None:
+        self.file = path / "heard"
+        self.file.touch()
+        self.notes: list[str] = []
+        self.driver = PipelineDriver("us-east", URL, self.notes.append, lambda: carries)
+
+    def settings(self, **conf: str) -> PipelineSettings:
+        named = {f"spark.test.{name}": value for name, value in conf.items()}
+        return PipelineSettings(conf={"spark.test.file": str(self.file), **named})
+
+    def runs(self) -> list[int]:
+        return [int(line.split()[0]) for line in self.file.read_text().splitlines() if line[0].isdecimal()]
+
+
+def test_it_runs_while_a_link_is_spark_s_and_is_told_the_worker_and_the_settings(tmp_path: Path) -> None:
+    async def main() -> None:
+        watched = Watched(tmp_path)
+        await watched.driver.change(watched.settings(), links=0)
+        assert watched.driver.status()["driver"] == "off"
+        await watched.driver.change(watched.settings(), links=2)
+        await eventually(watched.runs)
+        assert watched.file.read_text().split()[1:] == ["--worker", URL]
+        assert watched.driver.status()["pid"] == watched.runs()[0]
+        await watched.driver.change(watched.settings(), links=1)
+        assert watched.driver.starts == 1, "nothing changed for it"
+        await watched.driver.change(watched.settings(other="1"), links=1)
+        await eventually(lambda: len(watched.runs()) == 2, "it is started with the new settings")
+        await watched.driver.change(watched.settings(other="1"), links=0)
+        assert watched.driver.status()["driver"] == "off"
+        assert not any(map(psutil.pid_exists, watched.runs()))
+
+    asyncio.run(main())
+
+
+def test_one_that_ends_is_started_again_and_its_last_words_are_what_links_wait_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        watched = Watched(tmp_path)
+        await watched.driver.change(watched.settings(ends="yes", says="no Java was found: install one"), links=1)
+        await eventually(lambda: len(watched.runs()) >= 2, "it is started again")
+        waiting = [note for note in watched.notes if "ended" in note]
+        assert waiting[0] == (
+            "for Spark: its driver ended: live copy: no Java was found: install one (status 3); started again in 1 s"
+        )
+        await eventually(lambda: watched.driver.status()["driver"] == "waiting")
+        assert "no Java was found" in watched.driver.status()["detail"]
+        await watched.driver.stop()
+
+    asyncio.run(main())
+
+
+def test_one_that_is_elsewhere_is_not_started_and_links_say_how_it_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        watched = Watched(tmp_path)
+        await watched.driver.change(PipelineSettings(driver="external"), links=1)
+        assert watched.driver.status()["driver"] == "external"
+        assert "replicator pipeline run" in watched.notes[-1]
+        assert watched.runs() == []
+
+    asyncio.run(main())
+
+
+def test_one_that_does_not_end_when_it_is_told_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(pipeline_driver, "STOP_SECONDS_MAX", 0.2)
+        watched = Watched(tmp_path, carries=True)
+        await watched.driver.change(watched.settings(deaf="yes"), links=1)
+        await eventually(watched.runs)
+        await watched.driver.stop()
+        assert not psutil.pid_exists(watched.runs()[0])
+
+    asyncio.run(main())
+
+
+def test_it_ends_with_its_worker_however_that_ends(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from pathlib import Path\n"
+        "sys.path[:0] = [sys.argv[2], sys.argv[3]]\n"
+        "from replicator import pipeline_driver; pipeline_driver.MODULE = 'driver_child'\n"
+        "from test_pipeline_driver import Watched\n"
+        "async def main():\n"
+        "    watched = Watched(Path(sys.argv[1]))\n"
+        "    await watched.driver.change(watched.settings(), links=1)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path), str(HERE), str(HERE.parent)]
+    (tmp_path / "heard").touch()
+    worker = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(HERE)})
+
+    async def main() -> None:
+        await eventually(lambda: "--worker" in (tmp_path / "heard").read_text())
+        worker.kill()
+        worker.wait()
+        await eventually(lambda: "its input ended" in (tmp_path / "heard").read_text())
+
+    asyncio.run(main())
