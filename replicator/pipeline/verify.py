@@ -55,8 +55,8 @@ __all__ = ["VerifyReport", "VerifySettings", "format_report", "verify"]
 SETTLE_SECONDS: Final = 10.0
 """How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
 POLL_SECONDS: Final = 0.5
-LOOKS_MAX: Final = 3
-"""How often a topic is compared again."""
+LOOKS: Final = (0.1, 0.3, 1.0)
+"""When topics are compared again whose acknowledgements differ, as shares of the time that there is."""
 PROBES_MAX: Final = 200
 """Places that the exact mapping is asked for, a millisecond each."""
 SMALL_MESSAGES: Final = 500_000
@@ -208,29 +208,26 @@ class _Verification:
 
     def _look_again(self, picture: Picture, tallies: list[Tally]) -> list[Tally]:
         """Compare once more what may have been on its way, or trimmed, when it was compared."""
-        deadline = time.monotonic() + self.settings.settle_seconds
-        for _ in range(LOOKS_MAX):
-            changed = self._changed(picture, tallies, deadline)
-            if not changed:
+        began = time.monotonic()
+        for share in LOOKS:
+            differing = {tally.topic for tally in tallies if tally.kind == "ack_mismatch"}
+            lacking = {tally.topic for tally in tallies if tally.kind in ("missing", "mismapped")}
+            if not differing and not lacking:
                 break
-            now = read_again(picture, changed)
-            fresh = self._compare(now, scope_of(now, self.links), changed)
-            tallies = [tally for tally in tallies if tally.topic not in changed] + fresh
-        return tallies
-
-    def _changed(self, picture: Picture, tallies: Iterable[Tally], deadline: float) -> set[str]:
-        """The topics with findings that may be others by now; waits until there is one, or time is up."""
-        differing = {tally.topic for tally in tallies if tally.kind == "ack_mismatch"}
-        lacking = {tally.topic for tally in tallies if tally.kind in ("missing", "mismapped")}
-        while differing or lacking:
-            if differing and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)
+            while differing and (left := began + share * self.settings.settle_seconds - time.monotonic()) > 0:
+                time.sleep(min(left, POLL_SECONDS))
             now = read_again(picture, differing | lacking)
             changed = {topic for topic in lacking if _is_trimmed(picture, now, topic)}
             changed |= {topic for topic in differing if _is_acknowledged(picture, now, topic)}
-            if changed or not differing or time.monotonic() >= deadline:
-                return changed if time.monotonic() < deadline + POLL_SECONDS else set()
-        return set()
+            if changed:
+                fresh = self._compare(now, self._scope_of(now, changed), changed)
+                tallies = [tally for tally in tallies if tally.topic not in changed] + fresh
+        return tallies
+
+    def _scope_of(self, picture: Picture, topics: Collection[str]) -> Scope:
+        """What is to be compared of some topics."""
+        scope = scope_of(picture, self.links)
+        return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
     def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
         """Of what clusters are behind with, what does not come: the mark there stands still while waited for."""

@@ -144,6 +144,8 @@ class Case:
     logs: list[Log]
     states: list[SubscriptionState | None]
     mappings: dict[int, list[SnapshotMapping]]
+    cuts: list[list[Position]]
+    """Where logs are cut into ranges, which tasks read by themselves."""
     reached: dict[int, int | None]
     """By cluster, how many of us's first ledger's entries it says that it has; None if it does not say."""
 
@@ -160,7 +162,9 @@ def cases(draw: Any) -> Case:
             )
             mappings.setdefault(home, []).append(mapping)
     reached = {number: draw(st.none() | st.integers(0, 9)) for number in (1, 2)}
-    return Case(made, [draw(states(log)) for log in made], mappings, reached)
+    places = [[place for place, _ in log.entries()] for log in made]
+    cuts = [sorted(draw(st.sets(st.sampled_from(each), max_size=2))) if each else [] for each in places]
+    return Case(made, [draw(states(log)) for log in made], mappings, cuts, reached)
 
 
 def findings(case: Case) -> list[Found]:
@@ -177,10 +181,13 @@ def findings(case: Case) -> list[Found]:
     scope = Scope(NAMES, ("", "", ""), (topic,))
     rows = PieceRows()
     for number, log in enumerate(case.logs):
-        reader = RangeReader(LogRange(number, 0, 0, BEFORE_ALL, END), scope, rows)
-        for at, block in log.blocks:
-            reader.take(FetchedBlock(at, memoryview(packed(block))))
-        reader.end()
+        edges = [BEFORE_ALL, *case.cuts[number], END]
+        for part, (after, upto) in enumerate(pairwise(edges)):
+            reader = RangeReader(LogRange(number, 0, part, after, upto), scope, rows)
+            for at, block in log.blocks:
+                if at <= upto and Position(at.ledger, at.entry + len(block) - 1) > after:
+                    reader.take(FetchedBlock(at, memoryview(packed(block))))
+            reader.end()
     table = pa.Table.from_batches([rows.take()], schema=PIECES)
     table = table.sort_by([(name, "ascending") for name in (*CELL_KEY, "start")])
     places = [{place: bytes_of(entry) for place, entry in log.entries()} for log in case.logs]

@@ -9,6 +9,7 @@ LMDB needs no recovery code of ours. Only :mod:`replicator.engine.log.writer` wr
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -335,11 +336,11 @@ class Store(TopicRows):
     def block_heads(self, topic_id: int, after: Position, upto: Position, *, blocks_max: int) -> list[BlockHead]:
         """What the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``] say of themselves."""
         found: list[BlockHead] = []
-        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            for first, header, block in _blocks_after(txn.cursor(), topic_id, after):
-                if first > upto or len(found) >= blocks_max:
-                    break
-                found.append(head_of(first, header, block))
+
+        def take(position: Position, header: BlockHeader, block: memoryview) -> None:
+            found.append(head_of(position, header, block))
+
+        self._take_blocks(take, topic_id, after, upto, sys.maxsize, blocks_max, None)
         return found
 
     def position_at_time(self, topic_id: int, published_ms: int, *, after: Position = BEFORE_ALL) -> Position:

@@ -1,0 +1,191 @@
+"""Verify on clusters that publish, copy and consume meanwhile, and on stores that really lost or damaged something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from engine_support import eventually
+from sync_support import Cluster, clusters, taking
+from test_sync import TOPIC
+from wire_worker import batch_entry, single_entry
+
+from replicator.api.ack_vectors import add_ack_vectors
+from replicator.api.app import make_app
+from replicator.api.linked_sources import LinkedSources
+from replicator.engine.engine import Engine
+from replicator.engine.log.store_tables import BLOCK_KEY
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack
+from replicator.pipeline.entry_reader import Selection
+from replicator.pipeline.report import FAULTS, VerifyReport
+from replicator.pipeline.verify import VerifySettings, verify
+from replicator.topology import Link
+
+LINKS = (Link("us-east", "eu-west"), Link("eu-west", "us-east"))
+AT_REST = VerifySettings(settle_seconds=0)
+
+
+class Status:
+    """What a worker says beside its log: its links, and mappings of nobody."""
+
+    def __init__(self, node: Cluster) -> None:
+        self.links = lambda: tuple(node.links)
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def ready(self) -> None:
+        return None
+
+    async def mappings(self, topic: str) -> tuple[()]:
+        return ()
+
+
+@asynccontextmanager
+async def served(*nodes: Cluster) -> AsyncIterator[dict[str, str]]:
+    """The whole API of clusters, by name."""
+    async with AsyncExitStack() as stack:
+        urls = {}
+        for node in nodes:
+            app = make_app(node.engine, Status(node), LinkedSources())
+            add_ack_vectors(app, node.sync)
+            runner = web.AppRunner(app, shutdown_timeout=0.2)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            urls[node.engine.cluster] = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield urls
+
+
+async def look(urls: Mapping[str, str], settings: VerifySettings = AT_REST) -> VerifyReport:
+    return await asyncio.to_thread(verify, None, urls, LINKS, settings=settings)
+
+
+def faults(report: VerifyReport) -> dict[str, int]:
+    return {fault: count for fault in FAULTS if (count := getattr(report, fault))}
+
+
+def change_block(topic: Topic, number: int, change: Callable[[bytes], bytes | None]) -> None:
+    """Change the bytes of a stored block behind the engine's back, or remove it: as a disk that fails does."""
+    store = topic._store
+    with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
+        keys = [key for key in txn.cursor().iternext(values=False) if BLOCK_KEY.unpack(key)[0] == topic.topic_id]
+        changed = change(bytes(txn.get(keys[number])))
+        if changed is None:
+            txn.delete(keys[number])
+        else:
+            txn.put(keys[number], changed)
+
+
+def flipped(at: int) -> Callable[[bytes], bytes]:
+    def flip(block: bytes) -> bytes:
+        place = at % len(block)
+        return block[:place] + bytes([block[place] ^ 1]) + block[place + 1 :]
+
+    return flip
+
+
+async def copied(source: Topic, destination: Engine, messages: int) -> Topic:
+    """The copy of a topic, once it has that many messages."""
+    await eventually(
+        lambda: (there := destination.find(source.name)) is not None and there.messages == messages, "the copies"
+    )
+    found = destination.find(source.name)
+    assert found is not None
+    return found
+
+
+def test_clusters_that_publish_and_consume_all_the_time_are_clean_and_a_lost_block_is_found(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu), served(us, eu) as urls:
+            topics = [await node.engine.topic(TOPIC) for node in (us, eu)]
+            stop = asyncio.Event()
+
+            async def produce(topic: Topic) -> None:
+                while not stop.is_set():
+                    await topic.publish([batch_entry([b"a", b"b"]) for _ in range(5)])
+                    await asyncio.sleep(0.02)
+
+            async def consume(node: Cluster) -> None:
+                consumer, inbox = await taking(node, 1)
+                acknowledged = 0
+                while not stop.is_set():
+                    taken = inbox.positions[acknowledged:]
+                    for number, position in enumerate(taken, acknowledged):
+                        if number % 20 != 7:
+                            await consumer.acknowledge([Ack(position, () if number % 20 else (0,))])
+                    acknowledged += len(taken)
+                    await asyncio.sleep(0.02)
+
+            running = [asyncio.create_task(work) for work in (*map(produce, topics), consume(us))]
+            try:
+                settings = VerifySettings(settle_seconds=20)
+                await eventually(lambda: all(topic.messages > 200 for topic in topics), "some messages")
+                for _ in range(2):
+                    report = await look(urls, settings)
+                    assert faults(report) == {}, report.findings
+                    assert report.messages > 0
+                    assert report.subscriptions == 1
+                change_block(topics[1], 3, lambda _: None)
+                report = await look(urls, settings)
+                assert faults(report) == {"missing": 10}, report.findings
+            finally:
+                stop.set()
+                await asyncio.gather(*running)
+
+    asyncio.run(main())
+
+
+def test_damaged_blocks_are_found_by_their_checksums_and_the_rest_is_compared(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu), served(us, eu) as urls:
+            topic = await us.engine.topic(TOPIC)
+            for _ in range(12):
+                await topic.publish([batch_entry([b"a", b"b", b"c"]) for _ in range(4)])
+            copy = await copied(topic, eu.engine, 144)
+            assert (await look(urls)).clean
+            change_block(copy, 2, flipped(-1))
+            assert faults(await look(urls)) == {"corrupted": 12}
+            sampled = await look(urls, VerifySettings(Selection(sample=1e-9), settle_seconds=0))
+            assert sampled.clean
+            assert "a sample" in sampled.remarks[0]
+            assert faults(await look(urls, VerifySettings(Selection(sample=1.0), settle_seconds=0))) == {
+                "corrupted": 12
+            }
+
+            change_block(copy, 5, flipped(40))
+            report = await look(urls)
+            assert report.corrupted == 12 + 4, "of a block whose header is wrong, only entries can be counted"
+            assert report.missing == 12
+            assert report.messages == 144
+            assert any("eu-west cannot read" in example for each in report.findings for example in each.examples)
+            change_block(copy, 7, lambda _: None)
+            assert (await look(urls, VerifySettings(Selection(sample=1e-9), settle_seconds=0))).missing >= 12
+
+    asyncio.run(main())
+
+
+def test_what_was_published_before_the_time_is_not_looked_at(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu), served(us, eu) as urls:
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([single_entry(b"old")] * 3)
+            old = us.engine.store.block_heads(topic.topic_id, topic.log.trimmed, topic.log.last, blocks_max=9)
+            since_ms = old[-1].header.publish_time_ms + 1
+            await eventually(lambda: us.engine.writer.wall_clock_ms() > since_ms, "time to go on")
+            await topic.publish([single_entry(b"new")] * 2)
+            copy = await copied(topic, eu.engine, 5)
+            change_block(copy, 0, lambda _: None)
+            assert faults(await look(urls)) == {"missing": 3}
+            report = await look(urls, VerifySettings(Selection(since_ms=since_ms), settle_seconds=0))
+            assert (faults(report), report.messages) == ({}, 2)
+            change_block(copy, 0, lambda _: None)
+            report = await look(urls, VerifySettings(Selection(since_ms=since_ms), settle_seconds=0))
+            assert faults(report) == {"missing": 2}
+
+    asyncio.run(main())
