@@ -63,6 +63,7 @@ FILTERED: dict[str, list[tuple[str, str]]] = {
     "hub that forwards": [("a", "h")],
     "hub that does not": [("h", "a")],
     "chain of four": [("b", "c")],
+    "hub that lacks what its spokes have": [("o", "h")],
 }
 """The links that leave messages out, in runs that do."""
 SHAPES: dict[str, list[tuple[str, str, bool]]] = {
@@ -73,6 +74,10 @@ SHAPES: dict[str, list[tuple[str, str, bool]]] = {
     "hub that forwards": [("a", "h", False), ("b", "h", False), ("h", "a", True), ("h", "b", True)],
     "hub that does not": [("a", "h", False), ("b", "h", False), ("h", "a", False), ("h", "b", False)],
     "chain of four": [("a", "b", True), ("b", "c", True), ("c", "d", True)],
+    "hub that lacks what its spokes have": [
+        *(("o", each, False) for each in "abh"),
+        *(("a", "h", False), ("b", "h", False), ("h", "a", False), ("h", "b", False)),
+    ],
 }
 
 
@@ -147,8 +152,7 @@ class Cluster:
     def busy(self) -> bool:
         """Whether the sync has something to do by itself, now or at a time: on a busy machine it may take long."""
         return any(
-            each._actions or each._worker is not None or each._timer is not None
-            for each in self.sync._topics.values()
+            each._actions or each._worker is not None or each._timer is not None for each in self.sync._topics.values()
         )
 
     def consumed(self, name: str) -> set[Identity]:
