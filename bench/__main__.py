@@ -31,6 +31,7 @@ from bench.spark import measure_spark
 from bench.subscriptions import measure_subscriptions
 from bench.sync import measure_sync
 from bench.topics import measure_topics
+from bench.verify import measure_verify
 
 GROUPS: Final = (
     "publish",
@@ -45,6 +46,7 @@ GROUPS: Final = (
     "sync",
     "spark",
     "backfill",
+    "verify",
 )
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
@@ -100,6 +102,10 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "sync" in groups:
         with _directory("acknowledgements seen in the other cluster") as directory:
             measured += await measure_sync(directory)
+    if "verify" in groups:
+        with _directory("two clusters compared") as directory:
+            directory.chmod(0o755)
+            measured += await measure_verify(directory)
     if "spark" in groups:
         with _directory("live copy by Spark, beside the embedded engine") as directory:
             measured += await measure_spark(directory)

@@ -1,4 +1,4 @@
-"""``replicator drill``: sets the stage, runs the scenario, verifies with Spark, writes the report, and keeps it."""
+"""``replicator drill``: sets the stage, runs the scenario, verifies, writes the report, and keeps it."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ async def _run(
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
             everything = {each.name: count for each in job.subscriptions}
-            on_progress(Progress("verifying with Spark", count, count, everything))
+            on_progress(Progress("verifying", count, count, everything))
             return outcome, await _look(job, stage), stage.topology
         finally:
             if job.setting.is_running:
