@@ -16,6 +16,7 @@ from replicator.engine.log.left_out import LeftOutNote, decode_note, encode_note
 from replicator.engine.log.parts import decode_parts
 from replicator.engine.log.requests import CopiedBlock, NewHole
 from replicator.engine.log.store_tables import HighWater
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
 
@@ -108,6 +109,7 @@ def test_a_batch_is_consumed_with_all_that_is_here_of_it_also_after_a_restart(tm
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.append_blocks([CopiedBlock(BEFORE_ALL, BLOCK), CopiedBlock(Position(5, 12), encode_note(NOTE))])
+            assert topic.high_water("x") == HighWater(7, Position(5, 20)), "block and note in one commit"
             consumer, inbox = await subscribed(topic)
             await inbox.holds(3)
             assert BitMap.deserialize(inbox.deliveries[0].acked) == BitMap([1]), "clients are told what is not there"
@@ -123,6 +125,27 @@ def test_a_batch_is_consumed_with_all_that_is_here_of_it_also_after_a_restart(tm
             assert cursor.acked_indexes(inbox.positions[0]) == BitMap([0, 1])
             await consumer.acknowledge([Ack(inbox.positions[0], (2,))])
             assert cursor.is_consumed(inbox.positions[0])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_a_batch_that_lacks_messages_is_no_twin_of_one_that_has_them(tmp_path: Path, lacks: bool) -> None:
+    """Else the messages that only the other one has would be hidden with it, or consumed."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.set_policies(TopicPolicies(deduplication=True))
+            sent_to_both = batch([b"a", b"b"])
+            absent = {0: [1]} if lacks else {}
+            copied = make_block(Position(5, 0), [sent_to_both], origin="x", batch_sizes=[2], absent=absent)
+            again = make_block(Position(6, 0), [sent_to_both], origin="y", batch_sizes=[2])
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied)])
+            await topic.append_blocks([CopiedBlock(BEFORE_ALL, again)])
+            _, inbox = await subscribed(topic)
+            await inbox.holds(2 if lacks else 1)
+            assert (topic.log.twins is None) == lacks
 
     asyncio.run(main())
 
