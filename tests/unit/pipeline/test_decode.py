@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 from wire_worker import ScriptedTopic, batch_entry, marker_entry, single_entry
 
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt
-from replicator.engine.log.block import BlockKind
+from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
@@ -174,3 +176,57 @@ def test_only_the_wanted_columns_are_made() -> None:
     fetched = [FetchedBlock(at, memoryview(block)) for at, _, block in topic.blocks]
     (batch,) = decode.message_batches(fetched, "eu", "t", BEFORE_ALL, END, selection)
     assert batch.to_pydict() == {"batch_index": [0, 1], "topic": ["t", "t"]}
+
+
+def test_memory_stays_bounded_however_much_there_is_to_read_and_to_decompress() -> None:
+    """400 MB, which are 2 MB as they are stored; what comes out is dropped, as Spark does."""
+    body = bytearray()
+    for _ in range(100):
+        append_to_batch(body, SingleMessageMetadata(payload_size=0), bytes(50_000))
+    compressed = pa.compress(bytes(body), codec="lz4_raw", asbytes=True)
+    entry = entry_with(
+        compressed, num_messages_in_batch=100, compression=LZ4, uncompressed_size=len(body), publish_time=1
+    )
+    topic = ScriptedTopic("us")
+    block = topic.publish(*[entry] * 40, sizes=[100] * 40)
+    tracemalloc.start()
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    decoder = decode.Decoder(decode.COLUMNS)
+    rows_read = arrow_most = 0
+    try:
+        for number in range(2):
+            fetched = FetchedBlock(Position(3, 40 * number), memoryview(block))
+            for batch in decoder.add(fetched, "us", "t", BEFORE_ALL, END):
+                rows_read += batch.num_rows
+                arrow_most = max(arrow_most, pool.bytes_allocated() - before)
+        rows_read += sum(batch.num_rows for batch in decoder.finish())
+        _, python_most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows_read == 2 * 40 * 100
+    # What was decompressed, its copy in one buffer, and Arrow's.
+    assert python_most + arrow_most < 4 * decode.UNPACKED_BYTES_MAX
+
+
+def test_messages_that_a_link_left_out_of_a_batch_have_no_row() -> None:
+    block = build_block(
+        kind=BlockKind.MESSAGES,
+        origin="us",
+        incarnation=7,
+        origin_first=Position(3, 0),
+        publish_time_ms=1,
+        entries=[batch_entry([b"a", b"b", b"c"], sequence_id=5)] * 30,
+        batch_sizes=[3] * 30,
+        absent={entry: BitMap([1]) for entry in range(30)},
+    )
+    fetched = FetchedBlock(Position(8, 0), memoryview(block))
+    read = [
+        row
+        for batch in decode.message_batches([fetched], "eu", "t", BEFORE_ALL, END, decode.COLUMNS)
+        for row in batch.to_pylist()
+    ]
+    assert [(row["payload"], row["batch_index"], row["sequence_id"]) for row in read] == [
+        (b"a", 0, 5),
+        (b"c", 2, 7),
+    ] * 30
