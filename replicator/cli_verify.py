@@ -83,6 +83,7 @@ def verify(
 
     from replicator.pipeline.cluster_state import topic_filter
     from replicator.pipeline.entry_reader import Selection
+    from replicator.pipeline.errors import BadOption
     from replicator.pipeline.session import spark_session
     from replicator.pipeline.verify import VerifySettings, format_report
     from replicator.pipeline.verify import verify as run_verify
@@ -109,6 +110,8 @@ def verify(
     finally:
         for session in started:
             session.stop()
+    if patterns and not report.topics and not report.unreachable:
+        raise BadOption("topics", f"no cluster has a topic that {', '.join(patterns)} stands for")
     show(output, report.as_json(), format_report(report))
     if report.exit_status:
         raise typer.Exit(report.exit_status)

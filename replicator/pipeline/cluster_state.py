@@ -210,8 +210,7 @@ def topic_filter(patterns: Sequence[str]) -> Wanted:
             check_pattern(pattern)
         except ValueError as error:
             raise BadOption("topics", str(error)) from None
-    link = Link("verify", "all", topics=tuple(patterns))
-    return link.carries
+    return Link("verify", "all", topics=tuple(patterns)).carries
 
 
 def check_pattern(text: str) -> None:

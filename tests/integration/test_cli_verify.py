@@ -1,0 +1,108 @@
+"""``replicator verify`` as it is typed: options, output, exit status. No Spark is started for a little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+from wire_worker import WireWorker, single_entry
+
+from replicator.cli import app
+from replicator.exit_status import exit_status_of
+
+TOPIC = "persistent://shop/eu/orders-1"
+OTHER = "persistent://shop/eu/bills"
+
+
+@pytest.fixture
+def workers() -> Iterator[tuple[WireWorker, WireWorker]]:
+    with WireWorker("us-east") as us, WireWorker("eu-west") as eu:
+        for name in (TOPIC, OTHER):
+            eu.topic(name).store(us.topic(name).publish(single_entry(b"1"), single_entry(b"2")))
+        yield us, eu
+
+
+@pytest.fixture
+def file(tmp_path: Path, workers: tuple[WireWorker, WireWorker]) -> Path:
+    return topology(tmp_path, *(urlsplit(worker.url).netloc for worker in workers))
+
+
+def topology(path: Path, us: str, eu: str) -> Path:
+    file = path / "topology.yaml"
+    file.write_text(
+        f"clusters:\n  us-east: {{address: '{us}', data: ./a}}\n  eu-west: {{address: '{eu}', data: ./b}}\n"
+        "links:\n  - {between: [us-east, eu-west]}\n"
+    )
+    return file
+
+
+def verify(file: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["verify", "-f", str(file), *arguments])
+
+
+def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whether_all_agree(
+    file: Path, workers: tuple[WireWorker, WireWorker], tmp_path: Path
+) -> None:
+    result = verify(file, "--output", "json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    counts = ("missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch", "gaps")
+    assert [report[name] for name in counts] == [0] * 7
+    assert report["messages"] == 4
+    assert report["unreachable"] == {}
+
+    workers[1].topics[TOPIC].blocks.clear()
+    out = tmp_path / "rows"
+    result = verify(file, "--output", "json", "--settle", "0", "--parquet", str(out))
+    assert result.exit_code == 1, result.output
+    assert json.loads(result.stdout)["missing"] == 2
+    assert pq.read_table(out / "differences.parquet").column("count").to_pylist() == [2]
+    assert verify(file, "--topics", "shop/eu/b.*").exit_code == 0
+    assert verify(file, "--topics", "shop/eu", "--settle", "0").exit_code == 1
+    assert "FAULTS FOUND" in verify(file, "--topic", TOPIC, "--settle", "0").stdout
+    assert verify(file, "--since", "1h").exit_code == 0, "they were published years ago"
+    fixed = verify(file, "--fix", "--settle", "0")
+    assert fixed.exit_code == 1
+    assert "every way out deletes something" in " ".join(fixed.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--sample", "0"), "--sample: '0' is not a share such as 1% or 0.01"),
+        (("--sample", "101%"), "--sample: '101%' is not a share"),
+        (("--since", "yesterday"), "--since:"),
+        (("--settle", "soon"), "--settle:"),
+        (("--topic", "a", "--topics", "b"), "--topic and --topics are not to be given together"),
+        (("--output", "xml"), "--output is table or json"),
+    ],
+)
+def test_a_wrong_option_is_named(file: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    result = verify(file, *arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("pattern", ["shop/(", "nowhere/.*"])
+def test_a_pattern_that_is_wrong_or_matches_nothing_is_named(file: Path, pattern: str) -> None:
+    result = verify(file, "--topics", pattern)
+    assert result.exception is not None
+    assert exit_status_of(result.exception) == 2  # type: ignore[arg-type]
+    assert pattern in str(result.exception)
+
+
+def test_a_cluster_that_is_away_makes_the_status_3_and_all_that_are_away_one_line(
+    tmp_path: Path, workers: tuple[WireWorker, WireWorker]
+) -> None:
+    away = verify(topology(tmp_path, urlsplit(workers[0].url).netloc, "127.0.0.1:1"))
+    assert away.exit_code == 3
+    assert "NOT ALL COMPARED" in away.stdout
+    assert "eu-west" in away.stdout
+    none = verify(topology(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
+    assert none.exception is not None
+    assert exit_status_of(none.exception) == 3  # type: ignore[arg-type]
