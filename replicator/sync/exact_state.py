@@ -4,8 +4,8 @@ It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks
 
 1. An update of a generation that is past says nothing.
 2. A newer generation starts over. Its first update is whole, and what is acknowledged of origins that it does not name
-   stays: who put the subscription elsewhere did not know of them. From a cluster that tells no exact state, a newer
-   generation starts at its mark-delete position.
+   stays, and is told: who put the subscription elsewhere did not know of them. From a cluster that tells no exact
+   state, a newer generation starts at its mark-delete position.
 3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
 4. When messages come, what waits is placed again, before a consumer gets them.
 5. What is said of messages that were trimmed here before the generation began means nothing here, but others may have
@@ -40,6 +40,7 @@ class Replicated(Protocol):
     def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool: ...
     def merge_mark_delete(self, position: Position, generation: int) -> bool: ...
     def note_heard(self) -> None: ...
+    def note_all(self) -> None: ...
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
 
 
@@ -94,9 +95,11 @@ class ExactState:
         vector, changed = update.acks, False
         if update.generation > cursor.generation:
             changed = True
-            if update.whole:
-                vector = union([vector, self._of_others(subscription, vector)])
+            kept = self._of_others(subscription, vector) if update.whole else AckVector()
             subscription.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
+            if kept:
+                vector = union([vector, kept])
+                subscription.note_all()
         if self._exact:
             changed |= self._merge(subscription, vector, relay=relay)
         if update.position is not None:

@@ -295,6 +295,11 @@ class Cursor:
         state.replicated = state.to_tell = replicated
         state.untold = Untold(whole=True) if replicated else None
 
+    def note_all(self) -> None:
+        """The whole state is to be told."""
+        if (untold := self._telling()) is not None:
+            untold.note_all()
+
     def note_heard(self) -> None:
         """Others said something that is to be told on, of messages that are not in this log. It stands elsewhere."""
         if (untold := self._telling()) is not None:

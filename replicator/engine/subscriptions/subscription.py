@@ -342,6 +342,11 @@ class Subscription:
         self._restarted()
         self._changed(None, local=False)
 
+    def note_all(self) -> None:
+        """See :meth:`Cursor.note_all`. Not yet saved."""
+        self.cursor.note_all()
+        self.announce_untold()
+
     def note_heard(self) -> None:
         """See :meth:`Cursor.note_heard`. Not yet saved."""
         self.cursor.note_heard()
