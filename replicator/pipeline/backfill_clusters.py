@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,6 +31,9 @@ NAMED_MAX: Final = 2_000
 """Topics named in one request: with the longest names half a megabyte."""
 TOLD_MAX: Final = 1_000
 """Topics in one request to tell."""
+
+SETTLED_SECONDS_MAX: Final = 3.0
+SETTLED_LOOK_SECONDS: Final = 0.05
 
 _CARRIER: Final = re.compile(r"process (\d+) on (\S+) since ([0-9TZ:-]+)")
 
@@ -88,7 +92,17 @@ class SourceLink:
                 if holder is None or not has_ended(holder[0]):
                     raise
                 plans.release(holder[0])
+                self._settled(worker)
                 return ask()
+
+    def _settled(self, worker: DataPlane) -> None:
+        """Return when the link is carried by its own again: changing hands ends what was planned meanwhile."""
+        deadline = time.monotonic() + SETTLED_SECONDS_MAX
+        while time.monotonic() < deadline:
+            link = worker.call("GET", f"/replication/v1/links/{quote(self._key, safe='')}")
+            if link["state"] not in ("backfilling", "connecting"):
+                return
+            time.sleep(SETTLED_LOOK_SECONDS)
 
     def done(self, plan: Plan, reports: list[dict[str, Any]]) -> None:
         with DataPlane(self._url) as worker, suppress(PipelineError):  # else it is planned again

@@ -92,7 +92,11 @@ async def _carry_lane(work: LaneWork, lane: int, first: Segment) -> LaneResult:
     try:
         with DataPlane(link.worker_url) as worker:
             async with Carrier(link) as carrier:
-                await _Lane(work, lane, carrier, LinkPlans(worker, link.key), result).carry(first)
+                carried = _Lane(work, lane, carrier, LinkPlans(worker, link.key), result)
+                try:
+                    await carried.carry(first)
+                finally:
+                    carried.give_up()
     except (PipelineError, LinkError) as error:
         result.error = str(error)
     return result
@@ -128,6 +132,11 @@ class _Lane:
                 await self._finish()
                 if more and not self._under_way:  # with nothing under way, no answer means that nothing is left
                     segment = await self._following()
+
+    def give_up(self) -> None:
+        """Nobody waits any more for what is under way: it may have arrived or not."""
+        for _, future in self._under_way:
+            future.cancel()
 
     async def _start(self, segment: Segment) -> None:
         if self._pace is not None:
