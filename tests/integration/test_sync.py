@@ -206,6 +206,7 @@ def test_a_dead_cluster_does_not_delay_the_others(tmp_path: Path) -> None:
             await topic.publish([message() for _ in range(20)])
             await consume_all(topic, 20)
             await eventually(lambda: (s := eu.subscription()) is not None and s.cursor.backlog_entries() == 0)
+            await eventually(lambda: us.index.mappings, "a mapping")  # the exact state may be there before one
             assert {mapping.peer for mapping in us.index.mappings} == {"eu-west"}
 
     asyncio.run(main())
