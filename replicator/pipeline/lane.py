@@ -39,7 +39,7 @@ class LaneTask:
 
 @dataclass(slots=True)
 class LaneResult:
-    """What a lane has carried and not reported yet, and why it stopped before its time."""
+    """Why a lane stopped before its time, and what it had carried by then and could not report."""
 
     unreported: list[Done] = field(default_factory=list)
     error: str | None = None
@@ -89,6 +89,9 @@ async def _carry(task: LaneTask, result: LaneResult) -> None:
             while under_way:
                 await asyncio.wait([under_way[0][1]])
                 _collect(under_way, result)
+        if result.unreported:
+            await asyncio.to_thread(plans.following, task.plan, task.lane, result.unreported, bytes_max=0)
+            result.unreported = []
 
 
 def _collect(under_way: deque[tuple[int, asyncio.Future[Done]]], result: LaneResult) -> None:

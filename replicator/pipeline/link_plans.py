@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from replicator.pipeline.data_plane import TIMEOUT_S, DataPlane
 from replicator.pipeline.errors import UnexpectedAnswer
 
-WAIT_MS_MAX: Final = TIMEOUT_S * 1000 // 2
-"""How long a worker may be asked to wait for something to carry; longer, and the connection would time out."""
+if TYPE_CHECKING:
+    from replicator.pipeline.data_plane import DataPlane
+
+WAIT_MS_MAX: Final = 30_000
+"""How long a worker waits at most for something to carry; the connection times out after twice that."""
 
 Segment = dict[str, Any]
 """Blocks that are carried one after another; its form is in docs/live-copy.md."""

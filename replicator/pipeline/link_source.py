@@ -5,9 +5,12 @@ through the JVM (docs/adr/0030).
 
 1. ``latestOffset`` asks the link for a plan, and waits a moment for one. An offset names it: ``{session, plan}``.
 2. ``partitions`` makes one of each lane of the plan; ``read`` gives it on as one row.
-3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.lane`), and returns what is not reported yet as its
-   commit message: Spark takes that of one attempt of each task, whatever it tried again or twice.
-4. ``commit`` reports it, and that the plan is over; ``abort`` that it failed.
+3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.lane`), which reports what it has carried. Its
+   commit message says what went wrong: Spark takes that of one attempt of each task, whatever it tried again or twice.
+4. ``commit`` tells the link what went wrong, if anything did, as ``abort`` does. That the plan is over, the next
+   ``latestOffset`` says, in the process that the source keeps: the sink has a new one for each batch.
+
+So this module imports nothing at its top that takes time: Spark loads it in several processes, in one for each batch.
 
 Nothing is lost with the query's checkpoint, and nothing repeated from an old one: a plan that the worker does not know
 any more is an empty batch, and the next starts where the destination says.
@@ -15,6 +18,7 @@ any more is an empty batch, and the next starts where the destination says.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -31,7 +35,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType
 
-from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, PeerUnavailable, PlanGone
 from replicator.pipeline.link_plans import LinkPlans, Plan, PlanId
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from replicator.pipeline.carrying import LinkWork
+    from replicator.pipeline.data_plane import DataPlane
 
 FORMAT_NAME: Final = "replicator-link"
 SCHEMA: Final = StructType([StructField("lane", StringType(), nullable=False)])
@@ -146,6 +150,7 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
         return {"session": "", "plan": 0}
 
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802
+        self._end(start)
         try:
             plan = self._plans().plan(
                 self._options.carrier,
@@ -182,6 +187,13 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
         if self._worker is not None:
             self._worker.close()
 
+    def _end(self, start: Offset | None) -> None:
+        """The batch of the plan before is committed, where ``start`` is its offset: all of it is reported."""
+        before, self._plan = self._plan, None
+        if before is not None and start == {"session": before.id.session, "plan": before.id.plan}:
+            with contextlib.suppress(PeerUnavailable, PlanGone):
+                self._plans().done(before.id, [])
+
     def _plan_again(self, wanted: PlanId) -> Plan | None:
         """Of a batch that is run again: it may still be open."""
         try:
@@ -191,13 +203,15 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def _plans(self) -> LinkPlans:
         if self._worker is None:
+            from replicator.pipeline.data_plane import DataPlane
+
             self._worker = DataPlane(self._options.url)
         return LinkPlans(self._worker, self._options.link)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What one task did; ``done`` is not reported yet."""
+    """What became of a task; ``done`` is what it has carried and not reported."""
 
     plan: PlanId
     lane: int
@@ -241,31 +255,26 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        lanes = [message for message in messages if isinstance(message, LaneMessage) and message.plan.session]
-        if not lanes:
-            return
+        lanes = [message for message in messages if isinstance(message, LaneMessage)]
         errors = sorted({message.error for message in lanes if message.error is not None})
-        with DataPlane(self._options.url) as worker:
-            plans = LinkPlans(worker, self._options.link)
-            try:
-                if not errors:
-                    plans.done(lanes[0].plan, [done for message in lanes for done in message.done])
-                    return
-                for message in lanes:
-                    plans.following(message.plan, message.lane, message.done, bytes_max=0)
-                plans.failed(lanes[0].plan, "; ".join(errors))
-            except (PlanGone, PeerUnavailable):
-                return  # the link asks the destination what it has
+        if errors or any(message.done for message in lanes):
+            self._tell(lanes, "; ".join(errors))
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        lanes = [message for message in messages if isinstance(message, LaneMessage) and message.plan.session]
-        if not lanes:
-            return
-        with DataPlane(self._options.url) as worker:
-            try:
-                LinkPlans(worker, self._options.link).failed(lanes[0].plan, "Spark gave the batch up")
-            except (PlanGone, PeerUnavailable):
-                return
+        self._tell([message for message in messages if isinstance(message, LaneMessage)], "Spark gave the batch up")
+
+    def _tell(self, lanes: list[LaneMessage], error: str) -> None:
+        """Report what the lanes have not, and the error, if there is one."""
+        from replicator.pipeline.data_plane import DataPlane
+
+        lanes = [lane for lane in lanes if lane.plan.session]
+        with DataPlane(self._options.url) as worker, contextlib.suppress(PlanGone, PeerUnavailable):
+            plans = LinkPlans(worker, self._options.link)
+            for lane in lanes:
+                if lane.done:
+                    plans.following(lane.plan, lane.lane, lane.done, bytes_max=0)
+            if lanes and error:
+                plans.failed(lanes[0].plan, error)
 
 
 def _number(option: str, text: str, kind: type[_N]) -> _N:
