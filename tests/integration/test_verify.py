@@ -169,7 +169,7 @@ def test_a_block_that_was_stored_twice_is_duplicated(clusters: Clusters) -> None
     assert examples(report)[0] == "2 messages of us-east 3:7 (us-east 3:7, eu-west 3:9 ×2)"
 
 
-def test_two_entries_that_changed_places_are_reordered_once(spark: Any, clusters: Clusters) -> None:
+def test_two_entries_that_changed_places_are_reordered_once(clusters: Clusters) -> None:
     at, _, block = clusters.eu.blocks[3]
     view = BlockView(block)
     clusters.eu.blocks[3:] = [
@@ -177,7 +177,7 @@ def test_two_entries_that_changed_places_are_reordered_once(spark: Any, clusters
         (Position(3, 8), 1, view.slice(0, 1)),
         (Position(3, 9), 1, view.slice(2, 3)),
     ]
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"reordered": 1}
     assert examples(report) == ("eu-west 3:8: us-east 3:5 after 3:6",)
 
@@ -217,14 +217,14 @@ def test_a_tombstone_is_told_from_a_message_whose_payload_is_its_key(clusters: C
     assert faults(clusters.verify(None)) == {"corrupted": 1}
 
 
-def test_a_mapping_that_stands_before_what_it_promises_is_wrong(spark: Any, clusters: Clusters) -> None:
+def test_a_mapping_that_stands_before_what_it_promises_is_wrong(clusters: Clusters) -> None:
     # Of eu-west up to 3:7, the last is us-east's own 3:5; up to 3:6, it is eu-west's 3:6, which lies at 3:9 here.
     clusters.us.map(Position(3, 9), "eu-west", Position(3, 6))
     clusters.us.map(Position(3, 8), "eu-west", Position(3, 5))
-    assert faults(clusters.verify(spark)) == {}
+    assert faults(clusters.verify(None)) == {}
     clusters.us.map(Position(3, 8), "eu-west", Position(3, 6))
     clusters.us.map(Position(3, 8), "eu-west", Position(3, 7))
-    report = clusters.verify(spark)
+    report = clusters.verify(None)
     assert faults(report) == {"mismapped": 2}
     assert examples(report)[0] == "snapshot s2: us-east 3:8 ↔ eu-west 3:6"
 
@@ -303,7 +303,7 @@ def test_three_clusters_are_compared_link_by_link(clusters: Clusters) -> None:
 OTHER = "persistent://shop/eu/orders"
 
 
-def test_what_links_do_not_let_through_is_not_missing_and_what_they_forward_is(spark: Any, clusters: Clusters) -> None:
+def test_what_links_do_not_let_through_is_not_missing_and_what_they_forward_is(clusters: Clusters) -> None:
     """A ring that lets one topic through: what eu-west published comes to us-east by way of ap-south."""
     clusters.a.topic(OTHER).publish(single_entry(b"stays"))
     clusters.a.topic(OTHER).subscribe("s", Position(3, 0))
@@ -317,7 +317,7 @@ def test_what_links_do_not_let_through_is_not_missing_and_what_they_forward_is(s
         pairs = zip(names, (*names[1:], names[0]), strict=True)
         ring = [Link(*pair, forward=True, exclude=("shop/.*",)) for pair in pairs]
         south.store(clusters.eu.publish(single_entry(b"on its way")))
-        report = verify(spark, urls, ring)
+        report = verify(None, urls, ring)
     assert faults(report) == {"missing": 1}
     assert "not in us-east" in examples(report)[0]
 
@@ -483,6 +483,40 @@ def test_the_exact_mapping_is_asked_for_places_that_the_logs_know(clusters: Clus
     report = clusters.verify(None)
     assert faults(report) == {"mismapped": 1}
     assert examples(report) == ("exact mapping of eu-west: us-east 3:0 at 3:4, and it lies at 3:2",)
+
+
+def test_spark_finds_what_is_found_without_it(spark: Any, clusters: Clusters, tmp_path: Path) -> None:
+    """One of each at once, and the same rows in the files."""
+    us, eu = clusters.us, clusters.eu
+    for number in range(20):
+        block = us.publish(single_entry(b"%d" % number))
+        if number not in (3, 4):
+            eu.store(block)
+    eu.store(BlockView(eu.blocks[3][2]).slice(1, 2))
+    changed = ScriptedTopic("eu-west", next=Position(3, 5)).publish(single_entry(b"f0"), single_entry(b"F1"))
+    us.blocks[3] = (Position(3, 8), 2, changed)
+    eu.blocks[-3:-1] = [
+        (eu.blocks[-3][0], 1, eu.blocks[-2][2]),
+        (eu.blocks[-2][0], 1, eu.blocks[-3][2]),
+    ]
+    us.map(Position(3, 8), "eu-west", Position(3, 6))
+    us.subscribe("s", Position(3, 12))
+    eu.subscribe("s", Position(3, 4))
+    found, rows = [], []
+    for where, session in (("here", None), ("spark", spark)):
+        settings = VerifySettings(settle_seconds=0, parquet=tmp_path / where)
+        report = verify(session, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=settings)
+        found.append((faults(report), report.messages, report.clusters))
+        rows.append(sorted(map(str, pq.read_table(tmp_path / where).to_pylist())))
+    assert found[0] == found[1]
+    assert rows[0] == rows[1]
+    assert set(found[0][0]) == {"missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch"}
+
+
+def test_a_worker_that_goes_away_while_spark_reads_is_left_out(spark: Any, clusters: Clusters) -> None:
+    clusters.b.refuse["raw-blocks"] = 503
+    with pytest.raises(PeerUnavailable, match="cannot answer raw-blocks now"):
+        clusters.verify(spark)
 
 
 def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: Path) -> None:
