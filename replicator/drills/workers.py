@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import aiohttp
 
 from replicator.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.status import fetch
-from replicator.topology import Topology
+from replicator.topology import SPARK, Topology
 
 LINKS_SECONDS_MAX: Final = 180.0
 """For links to be carried: Spark starts in ten seconds on a machine that has nothing else to do."""
@@ -21,13 +21,21 @@ TRACEBACK: Final = "Traceback (most recent call last)"
 """How Python begins to report an error that nobody expected."""
 
 
-def _not_carried(status: Mapping[str, Any]) -> str | None:
+def _not_copying(status: Mapping[str, Any]) -> str | None:
     """Which link of a worker does not copy, and why; None if all do."""
+    return _first_link(status, lambda link: link["state"] not in ("idle", "copying"))
+
+
+def _without_carrier(status: Mapping[str, Any]) -> str | None:
+    """The same of links that nobody carries. Those that are carried may have no destination, as the scenario wants."""
+    return _first_link(status, lambda link: link["engine"] == SPARK and link["carrier"] is None)
+
+
+def _first_link(status: Mapping[str, Any], waits: Callable[[Mapping[str, Any]], bool]) -> str | None:
     if "error" in status:
         return str(status["error"])
-    for link in status["links"]:
-        if link["state"] not in ("idle", "copying"):
-            return f"link {link['key']} is {link['state']} {link['detail']}".rstrip()
+    for link in filter(waits, status["links"]):
+        return f"link {link['key']} is {link['state']} {link['detail']}".rstrip()
     return None
 
 
@@ -84,20 +92,19 @@ class OwnWorkers(RunningWorkers):
     async def start(self) -> None:
         await asyncio.gather(*(process.start() for process in self._processes.values()))
         await asyncio.gather(*(process.ready() for process in self._processes.values()))
-        await self._links_ready()
+        await asyncio.gather(*(self._until(name, _not_copying) for name in self._processes))
         for running in self.running.values():
             running.set()
 
-    async def _links_ready(self) -> None:
-        """Wait until every link is carried, which with Spark takes longer than everything else; before, nothing that is
-        measured would be of the drill."""
+    async def _until(self, name: str, waiting_for: Callable[[Mapping[str, Any]], str | None]) -> None:
+        """Wait until a worker's links are carried, which with Spark takes longer than everything else; before, nothing
+        that is measured would be of the drill."""
         deadline = time.monotonic() + LINKS_SECONDS_MAX
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-            for cluster in self._topology.clusters:
-                while waiting := _not_carried(await fetch(session, cluster.address)):
-                    if time.monotonic() > deadline:
-                        raise WorkerFailed(f"after {LINKS_SECONDS_MAX:.0f} s {waiting}; see {self._logs[cluster.name]}")
-                    await asyncio.sleep(LINKS_POLL_SECONDS)
+            while waiting := waiting_for(await fetch(session, self._topology.cluster(name).address)):
+                if time.monotonic() > deadline:
+                    raise WorkerFailed(f"after {LINKS_SECONDS_MAX:.0f} s {waiting}; see {self._logs[name]}")
+                await asyncio.sleep(LINKS_POLL_SECONDS)
 
     async def kill(self, name: str) -> None:
         self.running[name].clear()
@@ -106,6 +113,7 @@ class OwnWorkers(RunningWorkers):
     async def start_again(self, name: str) -> None:
         await self._processes[name].start()
         await self._processes[name].ready()
+        await self._until(name, _without_carrier)
         self.running[name].set()
 
     async def watch(self, name: str) -> None:

@@ -27,9 +27,9 @@ LIVE: Final = "live"
 BACKFILL: Final = "backfill"
 KINDS: Final = (LIVE, BACKFILL)
 
-CARRIER_SILENCE_SECONDS: Final = {LIVE: 30.0, BACKFILL: 60.0}
-"""Not heard of for so long, a carrier has lost the link. A segment of tens of megabytes over a slow network takes some
-of that; who comes instead of a dead one does not wait for it."""
+CARRIER_SILENCE_SECONDS: Final = {LIVE: 60.0, BACKFILL: 60.0}
+"""Not heard of for so long, a carrier has lost the link. A segment over a slow network takes some of that, and so does
+a micro-batch on a machine that is overloaded; who comes instead of a dead one does not wait for it."""
 SUPERSEDED_MAX: Final = 16
 """Carriers remembered that lost the link to newer ones: each is a driver that ended."""
 
