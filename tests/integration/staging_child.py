@@ -1,6 +1,7 @@
 """The worker that the crash test of staging kills: serves a staging area, and says each step of a commit.
 
-Usage: ``python staging_child.py DIRECTORY PORT``. Prints ``ready PORT``, then ``step`` after each that is durable.
+Usage: ``python staging_child.py DIRECTORY PORT [hold]``. Prints ``ready PORT``, then ``step`` after each that is
+durable; with ``hold`` it does nothing after the first.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ publish_staged = Writer.publish_staged
 async def told(self: Writer, parts: Sequence[Any], writes: Sequence[Any]) -> Any:
     places = await publish_staged(self, parts, writes)
     os.write(1, b"step\n")
+    if "hold" in sys.argv:
+        await asyncio.Event().wait()
     return places
 
 

@@ -60,15 +60,14 @@ def load_writers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, WriterState]:
 
 
 def rows_of_decision(commit: PendingCommit) -> list[Row]:
-    """What makes a commit durable."""
+    """What makes a commit durable; written again it changes nothing."""
     body = {
         "key": list(commit.key),
         "receipts": [list(asdict(receipt).values()) for receipt in commit.receipts],
         "marks": [[*origin, *mark] for origin, mark in commit.marks.items()],
         "kept": commit.kept,
     }
-    name = commit.key.writer.encode()
-    return [(TABLE, b"c" + name, json.dumps(body).encode()), (TABLE, b"p" + name, None)]
+    return [(TABLE, b"c" + commit.key.writer.encode(), json.dumps(body).encode())]
 
 
 def rows_of_step(writer: str, progress: Progress) -> list[Row]:
