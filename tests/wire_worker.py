@@ -166,6 +166,8 @@ class WireWorker:
         """What it says of the links that leave it."""
         self.on_request: dict[str, Callable[[Any], dict[str, Any]]] = {}
         """What it does, and answers, by path."""
+        self.vanish_at: str | None = None
+        """A request that begins so finds its topic deleted, and so do all after it."""
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -228,6 +230,8 @@ class WireWorker:
         if what == "links":
             return web.json_response({"links": self.links})
         name = request.query["topic"]
+        if self.vanish_at is not None and request.path_qs.startswith(self.vanish_at):
+            self.topics.pop(name, None)
         if name not in self.topics:
             return web.json_response({"error": "TopicNotFound", "message": f"no topic {name}"}, status=404)
         topic = self.topics[name]

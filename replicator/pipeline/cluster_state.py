@@ -167,7 +167,11 @@ def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
             TopicScope(
                 topic,
                 ways_of(topic, between, allowed),
-                {number: state.standings.get(topic, Standing()) for number, state in enumerate(picture.clusters)},
+                # Where the topic is not yet, nothing of it has come.
+                {
+                    number: state.standings.get(topic, Standing(high_water={}))
+                    for number, state in enumerate(picture.clusters)
+                },
                 _by_name(now, replicated),
                 by_pair(mappings, numbers),
                 _by_name(told, replicated),

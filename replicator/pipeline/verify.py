@@ -55,6 +55,8 @@ __all__ = ["VerifyReport", "VerifySettings", "format_report", "verify"]
 SETTLE_SECONDS: Final = 10.0
 """How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
 POLL_SECONDS: Final = 0.5
+TOPIC_GONE: Final = "TopicNotFound"
+"""The API's name for a topic that was deleted meanwhile."""
 LOOKS: Final = (0.1, 0.3, 1.0)
 """When topics are compared again whose acknowledgements differ, as shares of the time that there is."""
 PROBES_MAX: Final = 200
@@ -120,8 +122,10 @@ class _Verification:
         for _ in range(len(self.clusters)):
             try:
                 return self._run()
-            except PeerUnavailable as error:  # it went away on the way: it is left out when all are asked again
-                lost = error
+            except (PeerUnavailable, UnexpectedAnswer) as error:
+                if isinstance(error, UnexpectedAnswer) and TOPIC_GONE not in str(error):
+                    raise
+                lost = error  # what went away on the way is left out when all are asked again
                 if self.files is not None:
                     self.files.start_over()
         raise lost

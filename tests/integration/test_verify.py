@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
@@ -390,6 +391,16 @@ def test_what_a_cluster_trimmed_or_links_left_out_is_not_missing(clusters: Clust
     del us.blocks[0]
     us.cut = {"trimmed": "3:4", "trimmed_of": {"us-east": "3:2", "eu-west": "3:1"}}
     assert faults(clusters.verify(None)) == {}
+
+
+def test_a_topic_that_is_deleted_while_it_is_compared_is_left_out(clusters: Clusters) -> None:
+    clusters.a.topic(OTHER).publish(single_entry(b"gone"))
+    served = clusters.a.topics
+    clusters.a.vanish_at = f"/replication/v1/raw-blocks?topic={quote(OTHER, safe='')}"
+    report = verify(None, clusters.urls, BOTH_WAYS)
+    assert report.clean
+    assert OTHER not in served
+    assert report.topics == (FLIGHTS,)
 
 
 def test_what_lies_above_a_copys_mark_is_on_its_way_if_the_mark_moves_and_missing_if_it_stands(
