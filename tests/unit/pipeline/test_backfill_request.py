@@ -60,7 +60,9 @@ def test_only_a_process_of_this_machine_that_does_not_run_has_ended() -> None:
     assert not has_ended("live-driver-1")
     over = subprocess.Popen(["true"])
     over.wait()
-    assert has_ended(mine.replace(f"process {os.getpid()}", f"process {over.pid}"))
+    gone = mine.replace(f"process {os.getpid()}", f"process {over.pid}")
+    assert has_ended(gone)
+    assert not has_ended(gone.replace(f"on {platform.node()}", "on elsewhere")), "who knows what runs there"
 
 
 def test_a_link_that_another_backfill_has_is_a_check_that_failed_and_no_wrong_usage() -> None:
