@@ -35,7 +35,7 @@ from replicator.engine.log.gathering import messages_of
 from replicator.links.copier import FRAME_BYTES_TARGET
 from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Reply
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.errors import PipelineError, UnexpectedAnswer
 from replicator.pipeline.link_plans import Done, Segment
 
 FRAME_BLOCKS_MAX: Final = 10_000
@@ -91,6 +91,7 @@ class Carrier:
         self._asked: asyncio.Queue[_Carrying] = asyncio.Queue()
         self._fetched: asyncio.Queue[_Frame] = asyncio.Queue(maxsize=FRAMES_AHEAD)
         self._in_flight: deque[_Frame] = deque()
+        self._opened = asyncio.Event()
         self._sent = asyncio.Event()
         self._unfinished: set[asyncio.Future[Done]] = set()
         self._broken: BaseException | None = None
@@ -134,7 +135,7 @@ class Carrier:
         except ExceptionGroup as errors:
             self._give_up(errors.exceptions[0])
         finally:
-            self._give_up(asyncio.CancelledError())
+            self._give_up(PipelineError("the carrier was closed"))
 
     def _give_up(self, error: BaseException) -> None:
         self._broken = self._broken or error
@@ -142,6 +143,7 @@ class Carrier:
             future = self._unfinished.pop()
             if not future.done():
                 future.set_exception(error)
+                future.exception()  # whoever asked may have gone, and of several one is looked at
 
     async def _fetch(self) -> None:
         while True:
@@ -154,7 +156,7 @@ class Carrier:
     async def _send(self) -> None:
         await self._transport.open(encode_append(()))
         await self._transport.receive()
-        self._sent.set()
+        self._opened.set()
         while True:
             try:
                 async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
@@ -188,8 +190,7 @@ class Carrier:
 
     async def _notice_end(self) -> None:
         """Wake the receiver when the destination ends the connection."""
-        while not self._sent.is_set():  # the connection is being opened
-            await self._sent.wait()
+        await self._opened.wait()
         await self._transport.ended()
         self._sent.set()
 
