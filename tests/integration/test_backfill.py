@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
+from urllib.error import HTTPError
 
 import forked_commands
 import psutil
@@ -237,6 +238,27 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     assert 0 < report.carried_bytes < 3 * 600 * PAYLOAD_BYTES, "it went on where the other one stopped"
     for topic, contents in history.items():
         assert region.contents("B", topic) == contents, "everything, once, in order"
+
+
+def test_what_a_driver_asks_of_a_worker_is_checked(region: Region) -> None:
+    progress, tell = "/pipeline/v1/links/A%3EB/progress", "/replication/v1/ack-vectors/tell"
+    asked: list[tuple[str, Any, int]] = [
+        (progress, {}, 400),
+        (progress, {"carrier": 1}, 400),
+        (progress, {"carrier": "c", "topics": ["("]}, 400),
+        (progress, {"carrier": "c", "topics": "all"}, 400),
+        ("/pipeline/v1/links/A%3EC/progress", {"carrier": "c"}, 404),
+        (tell, [], 400),
+        (tell, {"topics": "orders"}, 400),
+        (tell, {"topics": ["a/b"]}, 400),
+        (tell, {"topics": ["orders"] * 1_001}, 400),
+    ]
+    for path, body, status in asked:
+        with pytest.raises(HTTPError) as refused:
+            region.post("A", path, body)
+        assert refused.value.code == status, (path, body, refused.value.read())
+    assert not region.post("A", progress, {"carrier": "nobody"})["holds"]
+    assert region.post("A", tell, {"topics": ["persistent://public/default/nothing"]}) == {"told": 0}
 
 
 def test_what_cannot_be_begun_is_one_line_that_says_what_to_do(region: Region, spark: Any) -> None:
