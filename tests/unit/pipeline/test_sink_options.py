@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -17,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from replicator.engine.log.metadata_pb2 import LZ4
+from replicator.pipeline.decode import COLUMNS
 from replicator.pipeline.errors import BadOption
 from replicator.pipeline.sink_options import SinkColumns, SinkOptions
 from replicator.pipeline.source_options import OPTION_NAMES as SOURCE_OPTION_NAMES
@@ -119,3 +121,14 @@ def test_origins_count_only_together() -> None:
 
 def test_reading_and_writing_have_where_in_common() -> None:
     assert {"url", "topology", "cluster", "topic"} <= set(SOURCE_OPTION_NAMES)
+
+
+def test_rows_of_the_source_can_be_written_as_they_are() -> None:
+    columns = SinkColumns.of(from_arrow_schema(COLUMNS), SinkOptions.parse(URL))
+    assert (columns.payload, columns.topic, columns.key, columns.kind, columns.origins) == (
+        "payload",
+        True,
+        True,
+        True,
+        True,
+    )
