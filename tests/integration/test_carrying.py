@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,9 @@ from link_support import Web, web
 
 from replicator.api import data_plane
 from replicator.links.errors import PeerUnavailable
+from replicator.pipeline import lane
 from replicator.pipeline.carrying import PLAN_STALE, Carrier, LinkWork
+from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.lane import LaneTask, carry_lane
 from replicator.pipeline.link_plans import PlanId
 from replicator.topology import SPARK
@@ -187,6 +189,37 @@ def test_a_lane_that_two_tasks_carry_at_once_is_carried_once(tmp_path: Path) -> 
             there, here = made.entries("b", "a"), made.entries("a", "a")
             assert len(there) > 60
             assert there == here[: len(there)]
+
+    asyncio.run(main())
+
+
+def test_a_lane_has_several_segments_under_way_and_fetches_each_block_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "SEGMENT_BYTES", 400)
+    asked: list[int] = []
+    fetch = DataPlane.block_list
+
+    def counted(self: DataPlane, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> Any:
+        asked.extend(first for _, blocks in topics for _, first in blocks)
+        return fetch(self, topics)
+
+    monkeypatch.setattr(DataPlane, "block_list", counted)
+
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            await made.publish("a", 0, 120)
+            await eventually(lambda: made.links["a>b"].state != "connecting")
+            planner = made.links["a>b"].planner
+            plan = await planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
+            task = LaneTask(work(made), PlanId(plan["session"], plan["plan"]), 0, plan["lanes"][0], 2.0)
+            carrying = asyncio.create_task(asyncio.to_thread(carry_lane, task))
+            await eventually(lambda: copied(made))
+            result = await carrying
+            assert (result.unreported, result.error) == ([], None), "it has reported everything itself"
+            assert asked == sorted(set(asked))
+            assert made.links["a>b"].figures.entries == 120
+            assert made.links["a>b"].status()["backlog_entries"] == 0
 
     asyncio.run(main())
 
