@@ -66,6 +66,9 @@ def report(
     if window_seconds < 1:
         raise typer.BadParameter("--window: must be at least 1s")
 
+    if out is not None:
+        _check_out(out)
+
     from replicator.topology import load_topology
 
     topology = load_topology(file)
@@ -84,6 +87,18 @@ def report(
     if out is not None:
         _write(result, out)
     show(output, result.as_json(), format_report(result))
+
+
+def _check_out(directory: Path) -> None:
+    """Before minutes of work whose result could not be written."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise typer.BadParameter("--out: charts need matplotlib: pip install 'replicator[report]'")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"--out: {directory} cannot be made: {error.strerror or error}") from None
 
 
 async def _running(topology: Topology, names: list[str]) -> list[Assignment]:

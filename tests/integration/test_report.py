@@ -17,6 +17,8 @@ from wire_worker import WireWorker, batch_entry, marker_entry, single_entry
 
 from replicator.cli import app
 from replicator.engine.log.block import BlockKind
+from replicator.pipeline.analytics.report import Wanted, make_report
+from replicator.pipeline.errors import SparkFailed
 
 ORDERS = "persistent://shop/eu/orders"
 
@@ -93,3 +95,19 @@ def test_a_pattern_that_matches_nothing_and_a_worker_that_is_away_are_one_line_e
     assert answer.returncode == 3
     assert answer.stderr.startswith("error: worker at http://127.0.0.1:1 cannot be reached")
     assert answer.stderr.count("\n") == 1
+
+
+def test_a_job_that_fails_is_one_line_of_the_thing_that_was_wrong(spark: Any) -> None:
+    with WireWorker("us-east") as us:
+        us.topic(ORDERS).publish(single_entry(b"payload"))
+        at, entries, block = us.topic(ORDERS).blocks[0]
+        us.topic(ORDERS).blocks[0] = (at, entries, bytes(block[:-1] + b"!"))
+        with pytest.raises(SparkFailed, match=r"^[^\n]*checksum of the block at us-east 3:0[^\n]*$"):
+            make_report(spark, {"us-east": us.url}, Wanted())
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(topology: Path) -> None:
+    answer = CliRunner().invoke(app, ["report", "-f", str(topology), "--out", str(topology / "below")])
+    assert answer.exit_code == 2
+    text = " ".join(answer.output.replace("│", " ").split())  # it stands in a box
+    assert "cannot be made: Not a directory" in text

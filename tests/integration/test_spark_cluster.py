@@ -28,7 +28,7 @@ from replicator.topology import Link as LinkSpec
 FLIGHTS = "persistent://public/default/flights"
 soak = pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; set SOAK to run it")
 
-WAIT_SECONDS_MAX = 300.0
+WAIT_SECONDS_MAX = 600.0
 """Executors and what is shipped to them take 10 s to be there, and a minute on a machine that is busy."""
 
 PRELUDE = """

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
@@ -29,7 +31,7 @@ from replicator.pipeline.analytics.lag import replication_lag
 from replicator.pipeline.analytics.sizes import size_histogram
 from replicator.pipeline.analytics.throughput import throughput
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.errors import BadOption, UnexpectedAnswer
+from replicator.pipeline.errors import BadOption, PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer
 from replicator.pipeline.source import FORMAT_NAME
 from replicator.topology_links import Link, parse_patterns
 
@@ -125,8 +127,27 @@ def make_report(
     """Analyse topics of ``clusters`` (name to worker URL); ``running`` has the Key_Shared consumers that are known.
 
     ``topics`` is what :func:`find_topics` gave, if it was asked before. Blocks for the length of the jobs. Raises what
-    that raises, and what reading raises.
+    that raises, :class:`PeerUnavailable` for a worker that goes away meanwhile, :class:`SparkFailed` for what else
+    makes a job fail, both in one line.
     """
+    try:
+        return _report(spark, clusters, wanted, running, topics)
+    except PySparkException as error:
+        raise _error_of_job(str(error)) from None
+
+
+def bucket_width(span_us: int) -> int:
+    """Seconds of a bucket for times that span so many microseconds."""
+    return next((width for width in BUCKET_SECONDS if span_us <= width * BUCKETS_MAX * 1_000_000), BUCKET_SECONDS[-1])
+
+
+def _report(
+    spark: SparkSession,
+    clusters: Mapping[str, str],
+    wanted: Wanted,
+    running: Sequence[Assignment],
+    topics: Sequence[tuple[str, str]] | None,
+) -> Report:
     started = time.monotonic()
     topics = find_topics(clusters, wanted.topics) if topics is None else topics
     options = {"url": ",".join(clusters.values()), "topic": ",".join(sorted({topic for _, topic in topics}))}
@@ -172,11 +193,6 @@ def make_report(
     )
 
 
-def bucket_width(span_us: int) -> int:
-    """Seconds of a bucket for times that span so many microseconds."""
-    return next((width for width in BUCKET_SECONDS if span_us <= width * BUCKETS_MAX * 1_000_000), BUCKET_SECONDS[-1])
-
-
 def _collected(frame: DataFrame, order: Sequence[str]) -> pa.Table:
     """Some columns first, which the rows are ordered by too, and one row more than is kept."""
     rest = [name for name in frame.columns if name not in order]
@@ -212,6 +228,19 @@ def _listing(cluster: str, url: str) -> Iterable[str]:
         if answering != cluster:
             raise UnexpectedAnswer(f"worker at {url} is of cluster {answering}, not {cluster}")
         return [topic.name for topic in topics if topic.entries]
+
+
+def _error_of_job(text: str) -> PipelineError:
+    """The error of ours that a task raised, which Spark shows at the end of a traceback; else the last line of all."""
+    ours = _ERROR.findall(text)
+    if ours:
+        name, reason = ours[-1]
+        return PeerUnavailable(reason) if name == PeerUnavailable.__name__ else SparkFailed(reason)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return SparkFailed(f"the Spark job failed: {lines[-1] if lines else 'Spark does not say why'}")
+
+
+_ERROR: Final = re.compile(r"^\s*replicator\.[\w.]*\.(\w+): (.*)$", re.MULTILINE)
 
 
 def _time(micros: int | None) -> datetime | None:
