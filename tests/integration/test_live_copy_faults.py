@@ -156,10 +156,10 @@ def test_python_workers_that_are_killed_in_a_task_lose_and_repeat_nothing(
             load = Load(made)
             for _ in range(2):
                 await load.more()
-                workers = python_workers(spark)
-                assert workers
-                for pid in workers:
-                    os.kill(pid, signal.SIGKILL)
+                await eventually(lambda: python_workers(spark), "tasks", SECONDS_MAX)
+                for pid in python_workers(spark):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             await load.more()
             await load.check()
 
