@@ -35,6 +35,8 @@ from replicator.pipeline.staging_client import Published, StagingClient
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """What Spark tells the tasks of a stream; the query's id is kept in its checkpoint."""
+ABORT_SECONDS_MAX: Final = 5
+"""How long a worker that is away is waited for to drop what is staged."""
 
 log = logging.getLogger(__name__)
 
@@ -152,8 +154,7 @@ def stage(
                 at += len(body)
             client.seal(key, at)
         except BaseException:
-            with contextlib.suppress(PipelineError):  # it is swept later; what failed is what the user must see
-                client.abort(epoch, [key.attempt])
+            abort(options, epoch, [key.attempt])
             raise
     receipt = Receipt(partition, key.attempt, at, made.entries, made.messages, made.sequence_last)
     return Staged(
@@ -195,10 +196,11 @@ def commit(options: SinkOptions, staged: Sequence[Staged]) -> Published | None:
     return published
 
 
-def abort(options: SinkOptions, key: EpochKey) -> None:
-    """Drop what the tasks of an epoch staged."""
-    with StagingClient(options.url, wait_seconds=options.wait_seconds) as client:
-        client.abort(key)
+def abort(options: SinkOptions, key: EpochKey, attempts: Sequence[str] | None = None) -> None:
+    """Drop what the tasks of an epoch staged, or those attempts. Raises nothing: it is swept later, and what went wrong
+    before is what the user must see."""
+    with StagingClient(options.url, wait_seconds=ABORT_SECONDS_MAX) as client, contextlib.suppress(PipelineError):
+        client.abort(key, attempts)
 
 
 def _bodies(made: StagedBatches, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:

@@ -49,6 +49,9 @@ STAGED_MS_MAX: Final = 6 * 60 * 60 * 1000
 WRITERS_MAX: Final = 10_000
 UNKEPT_MS_MAX: Final = 24 * 60 * 60 * 1000
 """How long the state of a job without a name stays: only so that its driver may ask again whether it was committed."""
+KEPT_MS_MAX: Final = 180 * 24 * 60 * 60 * 1000
+"""How long that of a writer with a name, or of a query, stays after its last commit: queries that nobody runs any more
+must not fill the memory of a worker for ever."""
 RUNS_MAX: Final = 1_000
 """Of one writer; the longest unused goes first. A batch job that is run again after so many others runs as new."""
 MARKS_MAX: Final = 200_000
@@ -352,7 +355,8 @@ class StagingCore:
         forgotten = [
             name
             for name, state in self.writers.items()
-            if not state.facts.kept and state.pending is None and now_ms - state.facts.committed_ms > UNKEPT_MS_MAX
+            if state.pending is None
+            and now_ms - state.facts.committed_ms > (KEPT_MS_MAX if state.facts.kept else UNKEPT_MS_MAX)
         ]
         for name in forgotten:
             del self.writers[name]

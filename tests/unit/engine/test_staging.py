@@ -28,7 +28,7 @@ from replicator.engine.errors import (
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.staging import area
 from replicator.engine.staging.area import encode_frame
-from replicator.engine.staging.core import STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
+from replicator.engine.staging.core import KEPT_MS_MAX, STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
 from replicator.engine.staging.service import Outcome, StagingService
 from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Receipt, check_name
 from replicator.engine.topics.namespace_policies import NamespacePolicies
@@ -258,6 +258,12 @@ def test_what_nobody_comes_back_for_is_swept_epoch_by_epoch(tmp_path: Path) -> N
             clock.now_ms += UNKEPT_MS_MAX
             await service.sweep()
             assert (service.core.attempts, service.files.scan(), service.core.writers) == (0, {}, {})
+            await commit(service, await stage(service, b"c"))
+            clock.now_ms += KEPT_MS_MAX
+            await service.sweep()
+            assert service.core.writers.keys() == {"w"}
+            clock.now_ms += 1
+            await service.sweep()
             assert service.status()["swept_attempts"] == 2
         async with staging_over(tmp_path) as service:
             assert service.core.writers == {}
