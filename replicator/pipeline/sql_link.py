@@ -11,6 +11,8 @@ through a task:
    destination as any carrier does: exactly once by its high-water mark (invariant 2). What was left out is noted there
    in the same transactions (invariant 5).
 
+As in :mod:`replicator.pipeline.link_source`, what takes time to import is imported where it is used.
+
 A condition that is null is not met. An expression that Spark refuses, or that fails on a message, ends the query with
 :class:`BadSql` or Spark's own error; other links go on.
 """
@@ -21,7 +23,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -29,18 +30,18 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadSql, PipelineError
 from replicator.pipeline.link_plans import PlanId, Segment
 from replicator.pipeline.link_source import LaneMessage, LaneWriter, LinkOptions, PlanReader
-from replicator.pipeline.sql_rows import Row, block_rows, control_row, row_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from replicator.pipeline.data_plane import DataPlane
 
 FORMAT_NAME: Final = "replicator-link-sql"
 FETCH_BLOCKS_MAX: Final = 64
@@ -55,6 +56,8 @@ def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions
 
     Raises :class:`BadSql` for an expression that Spark does not take.
     """
+    from replicator.pipeline.sql_rows import row_schema
+
     where, masks = link.get("where") or None, dict(link.get("select") or {})
     check_sql(spark, options.link, where, masks)
     spark.dataSource.register(SqlLinkDataSource)
@@ -74,6 +77,7 @@ def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[
     """Have Spark look at the expressions of a link; raises :class:`BadSql`."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     from replicator.pipeline.decode import COLUMNS
 
@@ -99,6 +103,8 @@ def first_line(error: BaseException) -> str:
 def _what_is_sent(rows: DataFrame, where: str | None, masks: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions
 
+    from replicator.pipeline.sql_rows import Row
+
     is_message = functions.col("_row") == int(Row.MESSAGE)
     if where:
         rows = rows.filter(~is_message | functions.expr(where))
@@ -116,9 +122,15 @@ class SqlLinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no typ
         return FORMAT_NAME
 
     def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from replicator.pipeline.sql_rows import row_schema
+
         return from_arrow_schema(row_schema([self.options["columns"]]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         return SegmentReader(self._link_options(), to_arrow_schema(schema, timezone="UTC"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
@@ -137,6 +149,9 @@ class SegmentReader(PlanReader):
         self._columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from replicator.pipeline.data_plane import DataPlane
+        from replicator.pipeline.sql_rows import Row, block_rows, control_row
+
         columns = self._columns
         yield control_row(columns, Row.SEGMENT, content=partition.value.encode())
         segment: Segment | None = json.loads(partition.value)["segment"]

@@ -304,7 +304,7 @@ def test_the_example_of_the_page_leaves_out_and_masks_as_it_says(tmp_path: Path,
                 await eventually(
                     lambda: clusters.engines["b"].find(TOPIC) is not None or not query.isActive,
                     "the topic is copied",
-                    60,
+                    180,
                 )
                 assert query.exception() is None
                 _, messages, _ = await delivered(clusters, 1)
