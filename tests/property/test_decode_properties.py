@@ -57,7 +57,8 @@ def entries(draw: st.DrawFn) -> tuple[bytes, int]:
     size = 1
     if draw(st.booleans()):
         batch = draw(st.lists(st.tuples(single_metadata(), PAYLOADS), min_size=1, max_size=6))
-        size = metadata.num_messages_in_batch = len(batch)
+        # Now and then a batch that has more messages than it says, or fewer.
+        size = metadata.num_messages_in_batch = max(len(batch) + draw(st.sampled_from([0, 0, 0, 0, -1, 1])), 1)
         body = bytearray()
         for single, content in batch:
             append_to_batch(body, single, content)
