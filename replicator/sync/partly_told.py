@@ -71,14 +71,6 @@ def tell_parts(parts: PartlyHere, positions: PositionSet, batches: Batches) -> t
     return whole, told, left
 
 
-def without_absent(parts: PartlyHere, batches: Batches) -> Batches:
-    """``batches`` with nothing of what is not here, for states that count that as acknowledged."""
-    if not any(position in parts.local for position in batches):
-        return batches
-    left = {position: indexes - (parts.absent(position) or BitMap()) for position, indexes in batches.items()}
-    return {position: indexes for position, indexes in left.items() if indexes}
-
-
 def of_missing(acks: OriginAcks, holes: list[Range], partly: PositionSet) -> OriginAcks:
     """What ``acks`` says of messages in ``holes``, and of the batches ``partly``."""
     found = OriginAcks(acks.incarnation, within(acks.ranges, holes))

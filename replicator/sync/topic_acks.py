@@ -36,7 +36,7 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import CursorState
 from replicator.engine.subscriptions.untold import Untold
-from replicator.sync.partly_told import of_missing, tell_around, tell_parts, without_absent
+from replicator.sync.partly_told import of_missing, tell_around, tell_parts
 from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without
 from snapshots.extents import ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -133,15 +133,9 @@ class TopicAcks:
             consumed = parts.local.copy()
             consumed.discard_after(state.mark_delete)
             consumed.update(positions)
-            positions, batches, _ = tell_parts(parts, consumed, self._seen(state, batches))
+            positions, batches, _ = tell_parts(parts, consumed, batches)
         self._add(vector, positions, batches)
         return vector
-
-    def _seen(self, state: CursorState, batches: Mapping[Position, BitMap]) -> Mapping[Position, BitMap]:
-        """``batches``, as far as somebody may have acknowledged those messages. To who reads compacted, what a batch
-        lacks is compacted away, and so acknowledged."""
-        parts = self._log.parts
-        return without_absent(parts, batches) if parts is not None and state.read_compacted else batches
 
     def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
         """By origin, the position up to which all of it that was here is trimmed; see :attr:`CursorState.unclaimed`."""
@@ -157,7 +151,8 @@ class TopicAcks:
         batches = {
             position: indexes for position in untold.batches if (indexes := state.batch_acks.get(position)) is not None
         }
-        positions, told, later = untold.positions, self._seen(state, batches), PositionSet()
+        told: Mapping[Position, BitMap] = batches
+        positions, later = untold.positions, PositionSet()
         if self._log.parts is not None:
             positions, told, later = tell_parts(self._log.parts, positions, told)
         self._add(vector, positions, told)
