@@ -21,7 +21,7 @@ from replicator.drills.faults import LinkFaults
 from replicator.drills.own_databases import OwnDatabases
 from replicator.drills.scenarios.catalog import Need, Scenario
 from replicator.drills.workers import OwnWorkers, RunningWorkers
-from replicator.topology import Cluster, Link, SyncSettings, Topology, dump, load_topology
+from replicator.topology import SPARK, Cluster, Link, SyncSettings, Topology, dump, load_topology
 
 CLUSTERS: Final = ("us-east", "eu-west", "ap-south")
 """Of the topology that a drill makes by itself; two of them, or all where a scenario needs three."""
@@ -109,7 +109,7 @@ def make_topology(setting: Setting) -> Topology:
 
 def _carried_by(engine: str, topology: Topology) -> Topology:
     """With all links carried by that engine, but those with SQL, which are Spark's."""
-    links = (link if link.where or link.select else replace(link, engine="") for link in topology.links)
+    links = (replace(link, engine=SPARK if link.where or link.select else "") for link in topology.links)
     pipeline = topology.pipeline.model_copy(update={"engine": engine})
     return replace(topology, links=tuple(links), pipeline=pipeline)
 
