@@ -9,9 +9,10 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from replicator.pipeline.data_plane import DataPlane
+from replicator.engine.errors import TopicNotFound
+from replicator.pipeline.data_plane import DataPlane, FetchedBlock
 from replicator.pipeline.decode import Decoder, EntryFilter
-from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.errors import TopicChanged, UnexpectedAnswer
 from replicator.pipeline.planning import TopicRange, TopicSpan, to_sample, wanted_topics
 from replicator.pipeline.source_options import Bound, Mode, SourceOptions
 from replicator.pipeline.topic_positions import Measured, Standings
@@ -94,10 +95,19 @@ def read_ranges(
         for part in ranges:
             if part.url not in workers:
                 workers[part.url] = open_workers.enter_context(DataPlane(part.url))
-            blocks = workers[part.url].blocks(part.topic, part.after, part.upto, incarnation=part.incarnation)
-            for fetched in blocks:
+            for fetched in _blocks(workers[part.url], part):
                 yield from decoder.add(fetched, part.cluster, part.topic, part.after, part.upto)
         yield from decoder.finish()
+
+
+def _blocks(worker: DataPlane, part: TopicRange) -> Iterator[FetchedBlock]:
+    try:
+        yield from worker.blocks(part.topic, part.after, part.upto, incarnation=part.incarnation)
+    except UnexpectedAnswer as error:
+        if error.code != TopicNotFound.code:
+            raise
+        if part.incarnation is not None:
+            raise TopicChanged(part.topic, "was deleted since the read was planned") from None
 
 
 _Asked = TypeVar("_Asked")

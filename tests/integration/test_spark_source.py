@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,6 +154,74 @@ def test_an_answer_that_is_not_what_the_api_promises_names_the_worker_and_the_ca
         with pytest.raises(PeerUnavailable, match="cannot answer mappings now: Scripted: as scripted"):
             here.mappings(FLIGHTS)
         assert len(here.topics()[1]) == 1, "the connection is still good"
+
+
+def test_filters_are_done_by_the_source_and_what_they_rule_out_is_not_asked_for(spark: Any, worker: WireWorker) -> None:
+    flights = worker.topic(FLIGHTS)
+    flights.publish(*(single_entry(b"%d" % number) for number in range(10)))
+    flights.publish(marker_entry(10), kind=BlockKind.MARKERS)
+    flights.open_ledger(5)
+    flights.publish(*(single_entry(b"%d" % number) for number in range(10, 20)))
+    worker.topic(QUIET).publish(single_entry(b"other"))
+    rows = table(spark, url=worker.url).where(
+        "topic like 'persistent://public/default/fl%' and kind = 'message' and ledger = 5 and entry between 3 and 5 "
+        "and publish_time < timestamp'2030-01-01' and cast(payload as string) <> '14'"
+    )
+    assert sorted(int(row.payload) for row in rows.collect()) == [13, 15]
+    asked = [path for path in worker.requests if "/blocks?" in path]
+    assert len(asked) == 1
+    assert "after=5%3A2&" in asked[0]
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    assert "14" in plan, "what the source cannot do stays with Spark"
+    assert "2030" not in plan.split("BatchScan")[0], "what it can do does not"
+
+
+def test_entries_are_rows_of_their_bytes_as_they_are_stored(spark: Any, worker: WireWorker) -> None:
+    entries = [single_entry(b"one"), batch_entry([b"two", b"three"])]
+    worker.topic(FLIGHTS).publish(*entries, sizes=[1, 2])
+    worker.topic(FLIGHTS).publish(marker_entry(10), kind=BlockKind.MARKERS)
+    rows = table(spark, url=worker.url, mode="entries").orderBy("entry").collect()
+    assert [(row.entry, row.batch_size, row.kind, bytes(row.content)) for row in rows] == [
+        (0, 1, "message", entries[0]),
+        (1, 2, "message", entries[1]),
+        (2, 0, "marker", marker_entry(10)),
+    ]
+    assert rows[0].written_time.replace(tzinfo=UTC) == datetime.fromtimestamp(PUBLISHED_AT_MS / 1000, UTC)
+
+
+def test_a_topic_that_was_trimmed_is_an_error_that_names_it_and_the_session_goes_on(
+    spark: Any, worker: WireWorker
+) -> None:
+    from pyspark.errors import AnalysisException, PythonException
+
+    flights = worker.topic(FLIGHTS)
+    for number in range(4):
+        flights.publish(single_entry(b"%d" % number))
+    planned = table(spark, url=worker.url).select("payload")
+    assert planned.rdd.getNumPartitions() == 1, "planned"
+    flights.trim(Position(3, 1))
+    with pytest.raises(PythonException, match=f"topic {FLIGHTS} was trimmed up to 3:1 since the read from after"):
+        planned.collect()
+    with pytest.raises(AnalysisException, match=f"topic {FLIGHTS} was trimmed up to 3:1, past 3:0"):
+        table(spark, url=worker.url, topic="flights", after="3:0").collect()
+    read = table(spark, url=worker.url, topic="flights", after="3:0", onGap="skip").select("payload")
+    assert [bytes(row.payload) for row in read.collect()] == [b"2", b"3"]
+
+
+def test_the_notebook_runs_as_it_stands(spark: Any, worker: WireWorker, tmp_path: Path) -> None:
+    flights = worker.topic(FLIGHTS)
+    for carrier, delay in (("UA", 10), ("UA", 20), ("DL", -2)):
+        flights.publish(single_entry(b'{"carrier": "%s", "dep_delay": %d}' % (carrier.encode(), delay), key="N1"))
+    flights.publish(marker_entry(10), kind=BlockKind.MARKERS)
+    page = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text()
+    cells = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(cells) == 6
+    notebook: dict[str, Any] = {"URL": worker.url, "DIR": str(tmp_path)}
+    for cell in cells:
+        exec(cell, notebook)
+    assert [tuple(row) for row in notebook["delays"].collect()] == [("Delta", 1, -2.0), ("United", 2, 15.0)]
+    assert notebook["counted"] == 3
+    assert notebook["progress"][-1] == {"us-east": {FLIGHTS: "3:3"}}
 
 
 def test_spark_starts_where_neither_java_nor_postgres_is_on_the_path(worker: WireWorker, tmp_path: Path) -> None:

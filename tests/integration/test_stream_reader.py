@@ -149,6 +149,21 @@ def test_what_is_trimmed_between_plan_and_read_is_an_error_and_not_a_shorter_ans
         list(query.reader.read(partitions[2]))
 
 
+def test_a_topic_that_is_deleted_between_plan_and_read_is_an_error_or_skipped(worker: WireWorker) -> None:
+    for name, number in ((FLIGHTS, 1), (DELAYS, 2)):
+        publish(worker.topic(name), number, number)
+    queries = {on_gap: Query(url=worker.url, onGap=on_gap) for on_gap in ("fail", "skip")}
+    assert all(query.plan() for query in queries.values())
+    planned = {
+        on_gap: query.reader.partitions(json.loads(query.read), json.loads(query.planned or ""))
+        for on_gap, query in queries.items()
+    }
+    del worker.topics[FLIGHTS]
+    with pytest.raises(TopicChanged, match=f"topic {FLIGHTS} was deleted since the read was planned"):
+        list(queries["fail"].reader.read(planned["fail"][0]))
+    assert [batch.to_pylist() for batch in queries["skip"].reader.read(planned["skip"][0])] == [[{"payload": b"2"}]]
+
+
 def test_a_worker_that_comes_back_soon_does_not_stop_a_query(
     worker: WireWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
