@@ -96,6 +96,7 @@ def backfill(
             master or topology.pipeline.master, "replicator backfill", short_lived=False, conf=topology.pipeline.conf
         )
         started.append(session)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own calls Spark, whatever is going on
         return session
 
     progress = Console(stderr=True, highlight=False)
@@ -104,6 +105,9 @@ def backfill(
             report = BackfillRun(request, spark, show).run()
     except KeyboardInterrupt:
         _ignore_interrupts()
+        for session in started:
+            with contextlib.suppress(Exception):
+                session.sparkContext.setLogLevel("OFF")  # that its tasks are cut off is what was asked for
         progress.print("stopped, and the link is given back; the same command goes on from here", markup=False)
         raise typer.Exit(STOPPED) from None
     finally:

@@ -40,8 +40,8 @@ from replicator.topology import Link, Topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from replicator.pipeline.backfill_tasks import LaneResult
-    from replicator.pipeline.link_plans import Plan
+    from replicator.pipeline.backfill_tasks import LaneResult, LaneWork
+    from replicator.pipeline.link_plans import Plan, Segment
 
 LANES_PER_CORE: Final = 4
 """So that a lane with much does not leave the other cores idle at the end."""
@@ -55,6 +55,8 @@ JOB_SECONDS_MAX: Final = 60.0
 THROTTLED_JOB_SECONDS_MAX: Final = 15.0
 """Shares of a rate that lanes left over are dealt anew with the next job."""
 WATCH_SECONDS: Final = 1.0
+JOIN_SECONDS: Final = 1.0
+"""A wait without a limit would not hear of Ctrl-C on every platform."""
 PLAN_WAIT_MS: Final = 200
 """For a plan with something in it."""
 LIMITED_WAIT_MS: Final = 2_000
@@ -215,7 +217,8 @@ class BackfillRun:
                     there = clusters.copies(self._destination, topics)
                     missing = {name: missing_of(self._goals[name], there.get(name)) for name in topics}
                     lacking = {name: reason for name, reason in missing.items() if reason is not None}
-                    return backfill.on_copies(lacking, self._at_source.stopped() if lacking else {}, time.monotonic())
+                    link, stopped = self._at_source.stopped() if lacking else ("", {})
+                    return backfill.on_copies(lacking, stopped, time.monotonic(), link)
                 case Tell(topics, again):
                     if not again:
                         self._told |= clusters.ack_vectors(self._source, topics)
@@ -263,10 +266,6 @@ class BackfillRun:
         return min(LANES_MAX, lanes)
 
     def _run_job(self) -> Action:
-        from pyspark.errors import PySparkException
-
-        from replicator.pipeline.backfill_tasks import carry_lanes
-
         assert self._plan is not None
         if self._spark is None:
             self._show("starting Spark")
@@ -276,17 +275,7 @@ class BackfillRun:
         self._carried.jobs += 1
         left_before = self._bytes_left()
         started = time.monotonic()
-        error: str | None = None
-        results: list[LaneResult] = []
-        try:
-            lanes = self._spark.sparkContext.parallelize(rows, len(rows))
-            results = lanes.mapPartitions(lambda each: carry_lanes(work, each)).collect()
-        except PySparkException as failed:
-            error = _first_line(failed)
-        except Exception as failed:
-            if type(failed).__module__.partition(".")[0] != "py4j":
-                raise
-            error = _first_line(failed)
+        results, error = _run_aside(self._spark, work, rows)
         self._carried.seconds += time.monotonic() - started
         self._carried.add(results)
         errors = [result.error for result in results if result.error is not None]
@@ -301,7 +290,7 @@ class BackfillRun:
             error = refused[0]
         return self._backfill.on_job(error, time.monotonic(), moved=moved)
 
-    def _lane_work(self, plan: Plan) -> Any:
+    def _lane_work(self, plan: Plan) -> LaneWork:
         from replicator.pipeline.backfill_tasks import LaneWork
         from replicator.pipeline.carrying import LinkWork
 
@@ -424,6 +413,38 @@ class BackfillRun:
             transferred=len(goal.replicated) - lacking,
             missing=f"{missing} ({stopped})" if missing and stopped else missing,
         )
+
+
+def _run_aside(
+    spark: SparkSession, work: LaneWork, rows: list[tuple[int, Segment]]
+) -> tuple[list[LaneResult], str | None]:
+    """Run a job, each row a task; returns the tasks' results, and what failed if the job did.
+
+    On a thread of its own: Ctrl-C in the middle of a call of Spark's gateway would be answered by pages of tracebacks.
+    """
+    from pyspark.errors import PySparkException
+
+    from replicator.pipeline.backfill_tasks import carry_lanes
+
+    results: list[LaneResult] = []
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            lanes = spark.sparkContext.parallelize(rows, len(rows))
+            results.extend(lanes.mapPartitions(lambda each: carry_lanes(work, each)).collect())
+        except Exception as error:  # noqa: BLE001 - raised, or told, below
+            failures.append(error)
+
+    job = threading.Thread(target=run, name="backfill job", daemon=True)
+    job.start()
+    while job.is_alive():
+        job.join(JOIN_SECONDS)
+    if not failures:
+        return results, None
+    if isinstance(failures[0], PySparkException) or type(failures[0]).__module__.partition(".")[0] == "py4j":
+        return [], _first_line(failures[0])
+    raise failures[0]
 
 
 def _first_line(error: Exception) -> str:

@@ -123,12 +123,13 @@ class SourceLink:
             answer = worker.call("POST", path, {"carrier": self.carrier, "topics": self._topics})
         return Amount(*(int(answer[name]) for name in Amount.__slots__))
 
-    def stopped(self) -> dict[str, str]:
-        """The topics that the link cannot go on with, gaps among them."""
+    def stopped(self) -> tuple[str, dict[str, str]]:
+        """What the link says of itself, and the topics that it cannot go on with, gaps among them."""
         with DataPlane(self._url) as worker:
             answer = worker.call("GET", f"/replication/v1/links/{quote(self._key, safe='')}")
         gaps = {str(gap["topic"]): f"gap {gap['kind']}: {gap['detail']}" for gap in answer["gaps"]}
-        return {**{str(topic): str(reason) for topic, reason in answer["halted"].items()}, **gaps}
+        said = f"{answer['state']}: {answer['detail']}" if answer["detail"] else str(answer["state"])
+        return said, {**{str(topic): str(reason) for topic, reason in answer["halted"].items()}, **gaps}
 
 
 def copies(cluster: Cluster, names: Collection[str] | None = None) -> Topics:

@@ -5,8 +5,8 @@ and every replicated subscription's state (2, 5); it ends in bounded time where 
 appended is appended by the rule of links, so nothing here can lose or repeat anything, whenever it is killed.
 
 1. CARRY: the link is taken over. A plan of it is made and carried as one Spark job, and again, until what a plan has
-   left is small enough that the live link has it in a moment. A job that fails is followed by another plan: that one
-   starts at the destination's high-water marks.
+   left is small enough that the live link has it in a moment; one of those is carried too, as Spark runs already. A job
+   that fails is followed by another plan: that one starts at the destination's high-water marks.
 2. HAND_OVER: the link is released.
 3. CATCH_UP: the destination is asked until it has each topic up to its goal. Topics that the link cannot go on with are
    not waited for.
@@ -157,6 +157,10 @@ class Backfill:
     """By topic, the subscriptions whose state is not at the destination, each with why."""
     _clock: _Clock = field(init=False)
     _told_at: float | None = None
+    _carried: bool = False
+    """Whether a job has brought something: Spark runs."""
+    _swept: bool = False
+    """Whether a last, small plan was carried too."""
 
     def __post_init__(self) -> None:
         self._clock = _Clock(self.now)
@@ -173,6 +177,9 @@ class Backfill:
             return self._give_up("the link is paused; `replicator links resume` lets it go on")
         if plan.lane_bytes and (plan.full or sum(plan.lane_bytes) > SMALL_BYTES):
             return RunJob()
+        if plan.lane_bytes and self._carried and not self._swept:
+            self._swept = True
+            return RunJob()
         if not plan.opened or (not plan.lane_bytes and plan.state in ("connecting", "failed")):
             return self._again(f"the link is not connected to its destination: {plan.detail or plan.state}", now)
         waited = now - self._clock.since
@@ -184,6 +191,7 @@ class Backfill:
         """The job is over, and brought topics on if it ``moved``; with ``error`` parts of it failed."""
         assert self.phase is Phase.CARRY, self.phase
         if moved:
+            self._carried = True
             self._clock.moved(now)
         elif error is None:
             error = "the destination took nothing of what was planned"
@@ -216,8 +224,9 @@ class Backfill:
         self._clock.moved(now)
         return AskCopies(self.topics) if self.topics else self._caught_up(now)
 
-    def on_copies(self, missing: Mapping[str, str], stopped: Mapping[str, str], now: float) -> Action:
-        """What the destination lacks of its goals, and which topics the link cannot go on with, each with why."""
+    def on_copies(self, missing: Mapping[str, str], stopped: Mapping[str, str], now: float, link: str = "") -> Action:
+        """What the destination lacks of its goals, and which topics the link cannot go on with, each with why; ``link``
+        is what the link says of itself."""
         assert self.phase is Phase.CATCH_UP, self.phase
         if dict(missing) != self.missing:
             self._clock.moved(now)
@@ -227,9 +236,8 @@ class Backfill:
         if not waiting:
             return self._caught_up(now)
         if self._clock_is_up(now):
-            return self._give_up(
-                _named("nothing has come for a while of", {topic: missing[topic] for topic in waiting})
-            )
+            said = f"nothing has come for a while, the link is {link or 'live'}, of"
+            return self._give_up(_named(said, {topic: missing[topic] for topic in waiting}))
         return Pause(self._clock.next_pause(), AskCopies(tuple(missing)))
 
     # TELL, COMPARE

@@ -8,6 +8,8 @@ once.
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -81,7 +83,12 @@ class LaneResult:
 
 
 def carry_lanes(work: LaneWork, lanes: Iterable[tuple[int, Segment]]) -> Iterator[LaneResult]:
-    """Carry lanes, each with the segment that it begins with; what goes wrong is told in the results."""
+    """Carry lanes, each with the segment that it begins with; what goes wrong is told in the results.
+
+    A terminal's Ctrl-C reaches the tasks of a local master too. It is meant for the driver, which ends them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     for lane, segment in lanes:
         yield uvloop.run(_carry_lane(work, lane, segment))
 

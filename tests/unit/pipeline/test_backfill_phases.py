@@ -48,7 +48,9 @@ def test_history_is_carried_until_little_is_left_and_then_all_is_compared() -> N
     backfill = begun("a", "b", subscribed=("b",))
     assert backfill.on_plan(LARGE, 1) == RunJob()
     assert backfill.on_job(None, 2, moved=True) == MakePlan()
-    assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == Release()
+    assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == RunJob(), "Spark runs already"
+    assert backfill.on_job(None, 3, moved=True) == MakePlan()
+    assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == Release(), "what is published now is the link's"
     assert backfill.holds_link
     assert backfill.on_released(4) == AskCopies(("a", "b"))
     assert not backfill.holds_link
@@ -146,8 +148,8 @@ def test_what_comes_slowly_is_waited_for_as_long_as_it_comes() -> None:
     for step in range(10):
         now = step * (STALL_SECONDS_MAX - 1)
         waited(backfill.on_copies({"a": f"it has {step} of 99"}, {}, now), AskCopies(("a",)))
-    assert backfill.on_copies({"a": "it has 9 of 99"}, {}, now + STALL_SECONDS_MAX) == Finish()
-    assert backfill.reason == "nothing has come for a while of a (it has 9 of 99)"
+    assert backfill.on_copies({"a": "it has 9 of 99"}, {}, now + STALL_SECONDS_MAX, "waiting: for Spark") == Finish()
+    assert backfill.reason == "nothing has come for a while, the link is waiting: for Spark, of a (it has 9 of 99)"
 
 
 def test_states_are_told_again_now_and_then_and_given_up_in_the_end() -> None:
