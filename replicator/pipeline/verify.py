@@ -55,6 +55,8 @@ __all__ = ["VerifyReport", "VerifySettings", "format_report", "verify"]
 SETTLE_SECONDS: Final = 10.0
 """How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
 POLL_SECONDS: Final = 0.5
+WORKING: Final = frozenset({"", "copying", "idle", "paused"})
+"""States of links of which there is nothing to say, or something is said elsewhere."""
 TOPIC_GONE: Final = "TopicNotFound"
 """The API's name for a topic that was deleted meanwhile."""
 LOOKS: Final = (0.1, 0.3, 1.0)
@@ -275,6 +277,11 @@ class _Verification:
         for state in picture.clusters:
             if state.no_mappings is not None:
                 self.remarks.append(f"snapshot mappings of {state.name} were not compared: {state.no_mappings}")
+            self.remarks += [
+                f"link {link.key} is {link.state}{f': {link.detail}' if link.detail else ''}"
+                for link in state.links
+                if link.state not in WORKING
+            ]
         selection = self.settings.selection
         if selection.sample is not None:
             self.remarks.append(

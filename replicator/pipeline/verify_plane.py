@@ -117,7 +117,7 @@ class VerifyPlane(DataPlane):
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
         """The same without the entries of the blocks."""
         for answer in self._pages("block-heads", topic, after, upto):
-            yield from _read_heads(answer)
+            yield from read_heads(answer)
 
     def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
         """Where an entry of an origin lies here, by the exact mapping."""
@@ -145,7 +145,7 @@ class VerifyPlane(DataPlane):
             after = following
 
 
-def _read_heads(answer: bytes) -> Iterator[Head]:
+def read_heads(answer: bytes) -> Iterator[Head]:
     with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
         if not stream.schema.equals(HEADS_SCHEMA):
             raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")

@@ -410,6 +410,10 @@ def test_what_lies_above_a_copys_mark_is_on_its_way_if_the_mark_moves_and_missin
     marks = {"us-east": [7, "3:2"], "eu-west": [7, "3:6"]}
     clusters.eu.cut = {"high_water": marks}
     assert faults(clusters.verify(None)) == {"missing": 6}, "nobody brings it"
+    failed = {"key": "us-east>eu-west", "to": "eu-west", "state": "failed", "detail": "no answer"}
+    clusters.a.links = [{**failed, "halted": {}, "gaps": []}]
+    stopped = clusters.verify(None)
+    assert (faults(stopped), stopped.remarks) == ({"missing": 6}, ("link us-east>eu-west is failed: no answer",))
     clusters.a.links = [{"key": "us-east>eu-west", "to": "eu-west", "paused": True, "halted": {}, "gaps": []}]
     paused = clusters.verify(None)
     assert (faults(paused), paused.behind, paused.exit_status) == ({}, 6, 0)

@@ -7,7 +7,7 @@ from engine_support import make_block, message
 
 from replicator.engine.log.block import BlockKind, read_header
 from replicator.engine.log.block_heads import checksums_of, encode_heads, head_of
-from replicator.pipeline.verify_plane import _read_heads
+from replicator.pipeline.verify_plane import read_heads
 from snapshots.position import Position
 
 
@@ -17,7 +17,7 @@ def test_a_head_has_all_that_its_block_says_of_itself() -> None:
     markers = make_block(Position(3, 8), [message(b"m")], kind=BlockKind.MARKERS)
     blocks = {Position(9, 0): even, Position(9, 2): uneven, Position(2**51, 0): markers}
     heads = [head_of(first, read_header(block), memoryview(block)) for first, block in blocks.items()]
-    read = list(_read_heads(encode_heads(heads).to_pybytes()))
+    read = list(read_heads(encode_heads(heads).to_pybytes()))
     assert [head.first for head in read] == list(blocks)
     for head, block in zip(read, blocks.values(), strict=True):
         header = read_header(block)
@@ -33,4 +33,4 @@ def test_a_head_has_all_that_its_block_says_of_itself() -> None:
 
 
 def test_no_heads_are_an_empty_page() -> None:
-    assert list(_read_heads(encode_heads([]).to_pybytes())) == []
+    assert list(read_heads(encode_heads([]).to_pybytes())) == []
