@@ -55,6 +55,8 @@ BATCH_SECONDS: Final = 2.0
 """Where the worker does not say: the cost of a micro-batch, some tenths of a second, is paid that often."""
 ATTEMPTS_LOCAL: Final = 4
 """Of each task, as on a cluster; a local master alone would fail a batch with its first task."""
+SCRATCH_PREFIX: Final = "replicator-live-"
+"""The process's id follows."""
 REASON_CHARS_MAX: Final = 500
 
 
@@ -213,7 +215,7 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
     # Messages pass through the JVM only where SQL looks at them. Else it plans a few tasks a second, and needs neither
     # the second compiler nor its memory.
     has_sql = any(link.get("where") or link.get("select") for link in listing["links"])
-    scratch = Path(tempfile.mkdtemp(prefix="replicator-live-", dir=_scratch_parent()))
+    scratch = make_scratch(_scratch_parent())
     try:
         spark = spark_session(
             with_slots(master),
@@ -295,10 +297,19 @@ def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | 
     return None
 
 
-def _scratch_parent() -> str | None:
+def make_scratch(parent: Path) -> Path:
+    """A directory of this process in ``parent``; those of drivers that were killed are removed."""
+    for left in parent.glob(f"{SCRATCH_PREFIX}*-*"):
+        pid = left.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=parent))
+
+
+def _scratch_parent() -> Path:
     """Memory, where there is a file system in it: a micro-batch writes two small files and waits for each."""
     memory = Path("/dev/shm")
-    return str(memory) if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else None
+    return memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
 def _end_with_input(ended: threading.Event) -> None:

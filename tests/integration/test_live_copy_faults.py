@@ -234,6 +234,15 @@ def test_a_source_that_is_restarted_is_copied_on(spark: Any, tmp_path: Path, scr
     asyncio.run(main())
 
 
+async def started(worker_url: str) -> asyncio.subprocess.Process:
+    """A driver that ends when its input is closed."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "replicator.pipeline.live", "--worker", worker_url),
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
 def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(tmp_path: Path) -> None:
     """With its JVM and the Python processes of its tasks, which live on for a moment."""
 
@@ -241,24 +250,24 @@ def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(tmp
         async with clusters(tmp_path) as made:
             url = f"http://{made.servers['a'].address}"
             load = Load(made)
-            for last in (False, True):
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "replicator.pipeline.live", "--worker", url),
-                    stdin=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                )
-                assert process.stdin is not None
-                assert process.stderr is not None
+            killed = await started(url)
+            try:
                 await load.more(120)
-                if not last:
-                    process.kill()
-                    await process.wait()
-                    continue
+            finally:
+                killed.kill()
+                await killed.wait()
+            driver = await started(url)
+            assert driver.stdin is not None
+            assert driver.stderr is not None
+            try:
+                await load.more(120)
                 await load.check()
-                process.stdin.close()
-                said = await process.stderr.read()
-                assert await process.wait() == 0, said
-                assert b"Traceback" not in said
+            finally:
+                driver.stdin.close()
+                said = await driver.stderr.read()
+                status = await driver.wait()
+            assert status == 0, said
+            assert b"Traceback" not in said
             assert made.links["a>b"].planner.carriers.holder is None, "it gave the link back"
 
     asyncio.run(main())
