@@ -175,12 +175,13 @@ def portable_text(topology: Topology) -> str:
     file's are given from there."""
     beside = None if topology.path is None else topology.path.absolute().parent
     clusters = []
-    for cluster in masked(topology).clusters:
+    shown = masked(topology)
+    for cluster in shown.clusters:
         if beside is not None and cluster.data.is_relative_to(beside):
             clusters.append(cluster.model_copy(update={"data": cluster.data.relative_to(beside)}))
         else:
             clusters.append(cluster)
-    return dump(replace(topology, clusters=tuple(clusters)))
+    return dump(replace(shown, clusters=tuple(clusters)))
 
 
 def masked(topology: Topology) -> Topology:

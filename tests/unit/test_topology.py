@@ -168,7 +168,7 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("engine: embedded", "batch: 0", "16: pipeline.batch: must be a duration from 1s to 60s"),
         ("engine: embedded", "batch: soon", "16: pipeline.batch: 'soon' is not a duration"),
         ("engine: embedded", "conf: {executor.memory: 1g}", "16: pipeline.conf: 'executor.memory' is not a setting of"),
-        ("engine: embedded", "conf: {spark.cores.max: 4}", "16: pipeline.conf: the value of spark.cores.max must be text"),
+        ("engine: embedded", "conf: {spark.cores.max: 4}", "pipeline.conf: the value of spark.cores.max must be text"),
         ("to: ap-south}", "to: ap-south, engine: jet}", "15: links[1].engine: 'jet' is not one of spark, embedded"),
         ('"local[2]"', '"local[0]"', "is not a Spark master"),
         ("update_interval_ms: 100", "update_interval_ms: 0", "sync.update_interval_ms: 0 is too small; the least is 1"),
@@ -452,3 +452,22 @@ def test_the_reference_names_every_policy() -> None:
     page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
     for name in PolicySettings.model_fields:
         assert re.search(rf"`(policies)?\.{name}[.`]", page), name
+
+
+def test_spark_copies_unless_the_file_or_the_link_says_otherwise(tmp_path: Path) -> None:
+    topology = load(tmp_path, GOOD.replace("pipeline: {engine: embedded, ", "pipeline: {"))
+    assert [topology.engine_of(link) for link in topology.links] == ["spark"] * 3
+    text = GOOD.replace("to: ap-south}", "to: ap-south, engine: spark}")
+    mixed = load(tmp_path, text)
+    assert [topology.engine_of(link) for topology in (mixed,) for link in mixed.links] == ["embedded"] * 2 + ["spark"]
+    assert load(tmp_path, dump(mixed)) == mixed
+
+
+def test_settings_of_spark_are_kept_and_those_that_are_secret_are_not_shown(tmp_path: Path) -> None:
+    conf = "conf: {spark.executor.memory: 2g, spark.ssl.keyPassword: hush}"
+    topology = load(tmp_path, GOOD.replace("pipeline: {", f"pipeline: {{batch: 5s, driver: external, {conf}, "))
+    assert (topology.pipeline.batch, topology.pipeline.driver) == (5, "external")
+    assert topology.pipeline.conf["spark.ssl.keyPassword"] == "hush"
+    assert topology.pipeline.conf_masked == {"spark.executor.memory": "2g", "spark.ssl.keyPassword": "***"}
+    assert "hush" not in repr(topology)
+    assert load(tmp_path, dump(topology)) == topology

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.topology import SyncSettings, Topology
+from replicator.topology import SyncSettings, Topology, default_topology
 from replicator.topology_diff import diff, digest, portable_text, refusals, words
 from replicator.topology_fields import Cluster, PipelineSettings, PolicySettings, StoreSettings, flattened
 from replicator.topology_links import Link
@@ -247,3 +247,14 @@ def test_a_policy_that_changes_everywhere_is_said_once() -> None:
     assert words(diff(TWO, everywhere), TWO.names) == ["policies of all clusters: message_ttl: default → 12h"]
     here = replace(TWO, clusters=(everywhere.clusters[0], TWO.clusters[1]))
     assert words(diff(TWO, here), TWO.names) == ["policies of us-east: message_ttl: default → 12h"]
+
+
+def test_the_engine_and_how_spark_runs_are_taken_under_way_and_secrets_of_it_are_not_shown(tmp_path: Path) -> None:
+    before = default_topology(tmp_path, (7101, 7102))
+    settings = {"engine": "embedded", "conf": {"spark.ssl.keyPassword": "hush"}, "batch": 5, "master": "local[4]"}
+    after = replace(before, pipeline=PipelineSettings(**settings))
+    changes = diff(before, after)
+    assert {change.field for change in changes} == set(settings)
+    assert refusals(changes, "us-east") == []
+    assert "hush" not in " ".join(words(changes)) + portable_text(after)
+    assert digest(before) != digest(after)
