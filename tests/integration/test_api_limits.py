@@ -23,6 +23,7 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append, encode_append
+from replicator.engine.log.link_frame import PROTOCOL_VERSION
 from snapshots.position import BEFORE_ALL, Position
 
 LINKED = ("us-east", "ap-south")
@@ -83,7 +84,7 @@ async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.Str
     """A link's stream whose first frame, a sign of life, was answered; its body goes on."""
     host, port = base.removeprefix("http://").split("/")[0].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"POST /replication/v1/append?from={source}&protocol=2 HTTP/1.1\r\nHost: x\r\n".encode())
+    writer.write(f"POST /replication/v1/append?from={source}&protocol=3 HTTP/1.1\r\nHost: x\r\n".encode())
     writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(encode_append([]).to_pybytes()))
     assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
     return reader, writer
@@ -94,7 +95,7 @@ def test_invariant_4_a_link_carries_only_what_its_source_originated(tmp_path: Pa
 
     async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
         async def append(frame: bytes) -> dict[str, Any]:
-            params = {"from": "us-east", "protocol": "2"}
+            params = {"from": "us-east", "protocol": str(PROTOCOL_VERSION)}
             async with (
                 aiohttp.ClientSession() as session,
                 session.post(f"{base}/append", params=params, data=frame) as response,

@@ -88,7 +88,7 @@ async def post(
     server: DataPlaneServer, session: aiohttp.ClientSession, body: Any, **params: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """Status and answers; an error's answer is its JSON."""
-    params = {"from": "us-east", "protocol": "2"} | params
+    params = {"from": "us-east", "protocol": str(PROTOCOL_VERSION)} | params
     async with session.post(f"{server.url}/append", params=params, data=body) as response:
         if response.status != 200:
             return response.status, [await response.json()]
@@ -434,7 +434,7 @@ def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
             return await commit(*arguments, **options)
 
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"POST /replication/v1/append?from=us-east&protocol=2 HTTP/1.1\r\nHost: x\r\n")
+        writer.write(b"POST /replication/v1/append?from=us-east&protocol=3 HTTP/1.1\r\nHost: x\r\n")
         writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(frame_of(FIRST)))
         await reader.readuntil(b"\r\n\r\n")
         monkeypatch.setattr(engine.writer, "copy", slow_copy)
