@@ -138,7 +138,7 @@ def test_two_versions_of_the_protocol_refuse_each_other_clearly(
             ):
                 answer = await response.json()
             assert response.status == 400
-            assert "the link speaks version 1, this worker 2" in answer["message"]
+            assert f"the link speaks version 1, this worker {link_frame.PROTOCOL_VERSION}" in answer["message"]
 
             async def old(request: aiohttp_web.Request) -> aiohttp_web.Response:
                 return aiohttp_web.json_response({"cluster": "b", "topics": {}})
