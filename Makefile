@@ -24,7 +24,7 @@ drill: $(STAMP)  ## run the failover drill; ARGS="…" passes options
 	$(BIN)/replicator drill $(ARGS)
 
 test: $(STAMP) lint  ## lint, type check and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(STAMP)  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .

@@ -15,6 +15,13 @@ settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes share the tests, file by file; those with Spark go to one of them, as a session takes 10 s."""
+    for item in items:
+        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A local session with the ``replicator`` source; started by the first test that asks for it."""
