@@ -34,7 +34,8 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def executor_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What executors of a cluster need, as ``replicator pipeline package`` writes it."""
+    """What executors of a cluster need, as ``replicator pipeline package`` writes it; Spark unpacks a zip
+    file where there is no ``tar``."""
     from replicator.pipeline.shipping import write_archive
 
-    return write_archive(tmp_path_factory.mktemp("shipped") / "env.tar.gz").path
+    return write_archive(tmp_path_factory.mktemp("shipped") / "env.zip").path

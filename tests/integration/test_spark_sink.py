@@ -105,7 +105,7 @@ def test_a_job_that_runs_again_under_its_name_and_run_does_nothing(spark: Any, w
 
 
 def test_a_job_that_fails_leaves_nothing(spark: Any, worker: StagingWorker) -> None:
-    failing = numbers(spark, 40_000).selectExpr("if(payload = '39999', raise_error('no'), payload) as payload")
+    failing = numbers(spark, 40_000, 1).selectExpr("if(payload = '39999', raise_error('no'), payload) as payload")
     with pytest.raises(Exception, match="no"):
         writing(failing, worker).save()
     assert worker.payloads(OUT) == []

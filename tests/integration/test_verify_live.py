@@ -18,6 +18,7 @@ from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
+from replicator.engine.log.block import BlockKind
 from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
@@ -25,6 +26,7 @@ from replicator.pipeline.entry_reader import Selection
 from replicator.pipeline.report import FAULTS, VerifyReport
 from replicator.pipeline.verify import VerifySettings, verify
 from replicator.topology import Link
+from snapshots.position import BEFORE_ALL
 
 LINKS = (Link("us-east", "eu-west"), Link("eu-west", "us-east"))
 AT_REST = VerifySettings(settle_seconds=0)
@@ -131,9 +133,11 @@ def test_clusters_that_publish_and_consume_all_the_time_are_clean_and_a_lost_blo
                     assert faults(report) == {}, report.findings
                     assert report.messages > 0
                     assert report.subscriptions == 1
-                change_block(topics[1], 3, lambda _: None)
+                blocks = [stored.header for stored in topics[1].read_blocks(BEFORE_ALL, bytes_max=1 << 30)[0]]
+                number = next(n for n, header in enumerate(blocks) if n > 2 and header.kind is BlockKind.MESSAGES)
+                change_block(topics[1], number, lambda _: None)
                 report = await look(urls, settings)
-                assert faults(report) == {"missing": 10}, report.findings
+                assert faults(report) == {"missing": blocks[number].messages}, report.findings
             finally:
                 stop.set()
                 await asyncio.gather(*running)

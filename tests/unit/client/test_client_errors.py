@@ -19,8 +19,14 @@ from replicator.client.errors import (
 from replicator.engine import errors as engine_errors
 from replicator.engine.errors import EngineError
 
-OF_LINKS = {"BlockCorrupt", "CopyGap", "IncarnationMismatch", "FrameTooLarge"}
-"""Errors of copying, and of the store's own blocks."""
+NOT_OF_CLIENTS = {"BlockCorrupt", "CopyGap", "IncarnationMismatch", "FrameTooLarge"} | {
+    "InvalidWriter",
+    "StagingFull",
+    "StagedMissing",
+    "CommitPending",
+    "WriterMoved",
+}
+"""Errors of copying, and of the store's own blocks; and of what Spark's tasks stage."""
 ENGINE_ERRORS = [
     kind
     for kind in vars(engine_errors).values()
@@ -31,7 +37,7 @@ ENGINE_ERRORS = [
 @pytest.mark.parametrize("kind", ENGINE_ERRORS, ids=lambda kind: kind.__name__)
 def test_an_error_of_the_engine_is_known_to_the_client(kind: type[EngineError]) -> None:
     error = from_engine(kind("why"))
-    assert isinstance(error, UnknownError) is (kind.__name__ in OF_LINKS)
+    assert isinstance(error, UnknownError) is (kind.__name__ in NOT_OF_CLIENTS)
     assert "why" in str(error)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_only_a_process_of_this_machine_that_does_not_run_has_ended() -> None:
     assert has_ended(mine[:-20] + "2001-01-01T00:00:00Z"), "another one had the number before"
     assert not has_ended(mine.replace(f"on {platform.node()}", "on elsewhere"))
     assert not has_ended("live-driver-1")
-    over = subprocess.Popen(["true"])
+    over = subprocess.Popen([sys.executable, "-c", ""])
     over.wait()
     gone = mine.replace(f"process {os.getpid()}", f"process {over.pid}")
     assert has_ended(gone)
