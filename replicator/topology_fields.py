@@ -415,7 +415,7 @@ class PipelineSettings(Section):
     master: Annotated[str, AfterValidator(_check_master)] = "local[2]"
     driver: Annotated[str, choice(DRIVERS)] = "worker"
     """Who starts the process that carries: each worker its own, or the operator elsewhere."""
-    batch: Annotated[int, BeforeValidator(_check_batch)] = 2
+    batch: Annotated[int, BeforeValidator(_check_batch)] = 10
     """Seconds that a micro-batch of live copy lasts at most."""
     conf: Annotated[dict[str, str], BeforeValidator(_check_conf)] = Field(default={}, repr=False)
     """Settings of Spark; show them through :attr:`conf_masked`."""

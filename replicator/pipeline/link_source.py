@@ -3,7 +3,9 @@
 The rows of the query are plans, not messages: blocks go from worker to worker through the tasks' sockets, never
 through the JVM (docs/adr/0030).
 
-1. ``latestOffset`` asks the link for a plan, and waits a moment for one. An offset names it: ``{session, plan}``.
+1. ``latestOffset`` asks the link for a plan, and waits a moment for one. An offset names it: ``{session, plan}``. The
+   first offset is that of a batch which only starts the tasks' processes, as that takes seconds: who asks for plans
+   can carry them at once.
 2. ``partitions`` makes one of each lane of the plan; ``read`` gives it on as one row.
 3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.lane`), which reports what it has carried. Its
    commit message says what went wrong: Spark takes that of one attempt of each task, whatever it tried again or twice.
@@ -36,7 +38,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from replicator.pipeline.errors import BadOption, PeerUnavailable, PlanGone
-from replicator.pipeline.link_plans import LinkPlans, Plan, PlanId
+from replicator.pipeline.link_plans import LinkPlans, Plan, PlanId, Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +56,9 @@ UNREACHABLE_SECONDS: Final = 0.5
 """The pause after a worker did not answer."""
 LANES_MAX: Final = 64
 """As many as a link hands out."""
+
+WARMING_UP: Final = "warming up"
+"""In the place of a session: a batch whose tasks carry nothing."""
 
 SPARKS_OPTIONS: Final = ("path", "checkpointlocation", "queryname", "asyncprogress", "_asyncprogress")
 """How the options begin that Spark itself takes, and passes on."""
@@ -145,11 +150,15 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
         self._options = options
         self._worker: DataPlane | None = None
         self._plan: Plan | None = None
+        self._warm = False
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below
         return {"session": "", "plan": 0}
 
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802
+        if not self._warm:
+            self._warm = True
+            return {"session": WARMING_UP, "plan": time.time_ns()}
         self._end(start)
         try:
             plan = self._plans().plan(
@@ -169,16 +178,13 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if start == end or not end["session"]:
             return []
+        if end["session"] == WARMING_UP:
+            return [_partition(PlanId(WARMING_UP, 0), lane, None) for lane in range(self._options.lanes)]
         wanted = PlanId(end["session"], end["plan"])
         plan = self._plan if self._plan is not None and self._plan.id == wanted else self._plan_again(wanted)
         if plan is None:
             return []
-        return [
-            InputPartition(
-                json.dumps({"session": wanted.session, "plan": wanted.plan, "lane": lane, "segment": segment})
-            )
-            for lane, segment in enumerate(plan.lanes)
-        ]
+        return [_partition(wanted, lane, segment) for lane, segment in enumerate(plan.lanes)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         yield (partition.value,)
@@ -233,6 +239,8 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if not rows:
             return LaneMessage(PlanId("", 0), 0, [], None)
         (row,) = rows
+        if row["session"] == WARMING_UP:
+            return LaneMessage(PlanId("", 0), row["lane"], [], None)
         plan, lane = PlanId(row["session"], row["plan"]), row["lane"]
         task = LaneTask(self.work(lane), plan, lane, row["segment"], self._options.batch_seconds)
         result = carry_lane(task)
@@ -275,6 +283,10 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
                     plans.following(lane.plan, lane.lane, lane.done, bytes_max=0)
             if lanes and error:
                 plans.failed(lanes[0].plan, error)
+
+
+def _partition(plan: PlanId, lane: int, segment: Segment | None) -> InputPartition:
+    return InputPartition(json.dumps({"session": plan.session, "plan": plan.plan, "lane": lane, "segment": segment}))
 
 
 def _number(option: str, text: str, kind: type[_N]) -> _N:
