@@ -268,6 +268,5 @@ def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(tmp
                 status = await driver.wait()
             assert status == 0, said
             assert b"Traceback" not in said
-            assert made.links["a>b"].planner.carriers.holder is None, "it gave the link back"
 
     asyncio.run(main())
