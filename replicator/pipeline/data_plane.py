@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
@@ -20,12 +20,11 @@ from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
 from replicator.engine.log.block import BLOCK_BYTES_MAX
 from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
 from replicator.pipeline.topic_positions import Measured, StandingsChange, topic_positions
+from replicator.pipeline.worker_connection import WorkerConnection
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
-TIMEOUT_S: Final = 60
-"""Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
 PAGE_BYTES: Final = 8 * 1024 * 1024
 """How much to ask for at once: it is held in memory twice while it is read."""
 ANSWER_BYTES_MAX: Final = PAGE_BYTES + 2 * BLOCK_BYTES_MAX
@@ -70,7 +69,7 @@ class FetchedBlock(NamedTuple):
     block: memoryview
 
 
-class DataPlane:
+class DataPlane(WorkerConnection):
     """One worker's read API. Use it as a context manager, or close it.
 
     Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, and
@@ -78,22 +77,7 @@ class DataPlane:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = check_url(url)
-        parts = urlsplit(self.url)
-        self._base_path = parts.path
-        connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = connection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._connection.close()
+        super().__init__(check_url(url))
 
     def topics(self) -> tuple[str, list[TopicState]]:
         """The cluster's name and its topics."""
@@ -163,18 +147,6 @@ class DataPlane:
                 )
                 for state in answer["subscriptions"]
             ]
-
-    def stopped_topics(self) -> dict[str, dict[str, str]]:
-        """By link that leaves this cluster, the topics that it does not copy any more, each with why."""
-        answer = self._json("links")
-        with _promised(self.url, "links"):
-            return {
-                str(link["key"]): {
-                    **{str(topic): str(reason) for topic, reason in link["halted"].items()},
-                    **{str(gap["topic"]): f"{gap['kind']}: {gap['detail']}" for gap in link["gaps"]},
-                }
-                for link in answer["links"]
-            }
 
     def mappings(self, topic: str) -> list[SnapshotMapping]:
         """The snapshot mappings of a topic."""

@@ -11,17 +11,15 @@ import http.client
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import urlencode
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
 
 from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Origin, Receipt, SourceMark
 from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer, WriteRefused
+from replicator.pipeline.worker_connection import WorkerConnection
 
-TIMEOUT_S: Final = 60
-"""Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_FIRST_S: Final = 0.05
 WAIT_STEP_S_MAX: Final = 2.0
@@ -61,7 +59,7 @@ class Published:
     dropped_topics: tuple[str, ...]
 
 
-class StagingClient:
+class StagingClient(WorkerConnection):
     """One connection to one worker. Use it as a context manager, or close it.
 
     Methods raise :class:`WriteRefused` where the worker says no, :class:`PeerUnavailable` when it was away, or without
@@ -69,23 +67,8 @@ class StagingClient:
     """
 
     def __init__(self, url: str, *, wait_seconds: float) -> None:
-        self.url = url
+        super().__init__(url)
         self._wait_seconds = wait_seconds
-        parts = urlsplit(url)
-        self._base_path = parts.path
-        connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = connection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._connection.close()
 
     def open(self, key: AttemptKey, *, marks: bool) -> Opened:
         """Begin an attempt. With ``marks`` it is told how far the writer has published each origin."""
