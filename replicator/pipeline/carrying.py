@@ -60,6 +60,17 @@ class LinkWork:
     compression: str = "none"
     stream: str = ""
 
+    def transport(self) -> HttpTransport:
+        """A connection to the destination, not yet open."""
+        return HttpTransport(
+            self.source,
+            self.destination,
+            self.address,
+            name=self.name,
+            compression=self.compression,
+            stream=self.stream,
+        )
+
 
 def carry(work: LinkWork, segment: Segment) -> Done:
     """Carry one segment, over connections of its own; see :class:`Carrier`."""
@@ -80,14 +91,7 @@ class Carrier:
 
     def __init__(self, work: LinkWork) -> None:
         self._worker = DataPlane(work.worker_url)
-        self._transport = HttpTransport(
-            work.source,
-            work.destination,
-            work.address,
-            name=work.name,
-            compression=work.compression,
-            stream=work.stream,
-        )
+        self._transport = work.transport()
         self._asked: asyncio.Queue[_Carrying] = asyncio.Queue()
         self._fetched: asyncio.Queue[_Frame] = asyncio.Queue(maxsize=FRAMES_AHEAD)
         self._in_flight: deque[_Frame] = deque()

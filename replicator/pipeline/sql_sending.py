@@ -8,7 +8,6 @@ import uvloop
 
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.links.copier import FRAME_BYTES_TARGET
-from replicator.links.transport import HttpTransport
 from replicator.pipeline.carrying import LinkWork
 from replicator.pipeline.filtering import Sent
 
@@ -22,15 +21,7 @@ def send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple[str, s
 async def _send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple[str, str]], int]:
     refused: dict[str, tuple[str, str]] = {}
     wire_bytes = 0
-    transport = HttpTransport(
-        work.source,
-        work.destination,
-        work.address,
-        name=work.name,
-        compression=work.compression,
-        stream=work.stream,
-    )
-    async with transport:
+    async with work.transport() as transport:
         await transport.open(encode_append(()))
         await transport.receive()
         for frame in _frames(blocks):
