@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -93,6 +94,17 @@ def on_off(switch: str) -> bool:
 def duration_seconds(text: str, option: str) -> int:
     """Seconds of a duration as topologies have them, or of a number; raises ``typer.BadParameter``."""
     return _parsed(text, option, "parse_duration")
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time in ISO form, UTC unless it says another zone, or a duration before now; raises ``typer.BadParameter``."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        ago_seconds = duration_seconds(text, option)
+        now = datetime.now(UTC).timestamp()
+        return datetime.fromtimestamp(max(now - ago_seconds, 0), UTC)  # nothing was published before the epoch
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def size_bytes(text: str, option: str) -> int:

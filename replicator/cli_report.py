@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli_admin import check_output, duration_seconds, show
+from replicator.cli_admin import check_output, duration_seconds, moment, show
 
 if TYPE_CHECKING:
     from replicator.pipeline.analytics.assignments import Assignment
@@ -61,7 +60,7 @@ def report(
     docs/reports.md says what each figure means.
     """
     check_output(output)
-    start = None if since is None else _time(since)
+    start = None if since is None else moment(since, "--since")
     window_seconds = duration_seconds(window, "--window")
     if window_seconds < 1:
         raise typer.BadParameter("--window: must be at least 1s")
@@ -123,12 +122,3 @@ def _write(result: object, directory: Path) -> None:
         (directory / "report.html").write_text(render_html(result), encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"--out: {directory} cannot be written: {error.strerror or error}") from None
-
-
-def _time(text: str) -> datetime:
-    """A time, or a duration before now."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.now(UTC) - timedelta(seconds=duration_seconds(text, "--since"))
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli_admin import check_output, duration_seconds, show
+from replicator.cli_admin import check_output, duration_seconds, moment, show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +77,7 @@ def verify(
     if topics and patterns:
         raise typer.BadParameter("--topic and --topics are not to be given together")
     sampled = None if sample is None else _share(sample)
-    since_ms = None if since is None else _milliseconds(since)
+    since_ms = None if since is None else int(moment(since, "--since").timestamp() * 1000)
     settle_seconds = duration_seconds(settle, "--settle")
 
     from replicator.pipeline.cluster_state import topic_filter
@@ -126,13 +125,3 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise typer.BadParameter(f"--sample: {text[:40]!r} is not a share such as 1% or 0.01")
     return share
-
-
-def _milliseconds(text: str) -> int:
-    """Since the epoch."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        ago = duration_seconds(text, "--since")
-        return int(datetime.now(UTC).timestamp() * 1000) - ago * 1000
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
