@@ -4,7 +4,7 @@ Started and watched by the worker of the links' source, or run elsewhere for it 
 nothing that matters: what is copied is the worker's to decide, what has arrived the destination's to know. So its
 checkpoints lie in a scratch directory, and a driver that was killed is simply started again.
 
-It ends on SIGTERM and SIGINT, and, where its standard input is a pipe, when that ends: with the worker that started it.
+It ends on SIGTERM and SIGINT, and, where its standard input is a pipe or a socket, when that ends: with the worker that started it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def run_until_told(worker_url: str, master: str | None) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    if stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # uvloop's pipes to children are sockets
         threading.Thread(target=_end_with_input, args=(ended,), daemon=True).start()
     try:
         return run(worker_url, master, ended)
