@@ -22,7 +22,7 @@ from bench.cases import CASES, Case
 from bench.in_process import measure_commits, measure_engine
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
-from bench.machine import machine_line
+from bench.machine import machine_line, page_cache_line
 from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
@@ -66,6 +66,7 @@ def main(
     if unknown := sorted(groups.difference(GROUPS)):
         raise typer.BadParameter(f"there is no {', '.join(unknown)}; there are: {', '.join(GROUPS)}")
     err.print(machine_line(Path(tempfile.gettempdir())))
+    err.print(page_cache_line(Path(tempfile.gettempdir())))
     measurements = uvloop.run(_measure(groups))
     out = Console() if sys.stdout.isatty() else Console(width=TABLE_CHARS)
     out.print(_table(measurements))
