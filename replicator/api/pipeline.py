@@ -27,7 +27,15 @@ class PlannerControl(Protocol):
     """The plans of a link; see :class:`replicator.links.planning.Planner`."""
 
     async def plan(
-        self, carrier: str, kind: str, *, lanes: int, bytes_max: int, wait_ms: int, topics: Sequence[str]
+        self,
+        carrier: str,
+        kind: str,
+        *,
+        lanes: int,
+        bytes_max: int,
+        wait_ms: int,
+        topics: Sequence[str],
+        after: tuple[str, int] | None,
     ) -> dict[str, Any]: ...
     def plan_again(self, session: str, number: int) -> dict[str, Any]: ...
     async def next(
@@ -40,6 +48,7 @@ class PlannerControl(Protocol):
         holding: Sequence[int],
         bytes_max: int,
         wait_ms: int,
+        leaves: bool,
     ) -> dict[str, Any]: ...
     def done(self, session: str, number: int, done: Sequence[Mapping[str, Any]]) -> None: ...
     def failed(self, session: str, number: int, error: str) -> None: ...
@@ -100,6 +109,9 @@ async def plan(request: web.Request) -> web.Response:
     topics = body.get("topics", [])
     if not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
         raise BadRequest("topics must be a list of patterns")
+    after = body.get("after")
+    if after is not None and not isinstance(after, dict):
+        raise BadRequest("after must be an object with session and plan")
     return web.json_response(
         await _planner(request).plan(
             _text(body, "carrier", CARRIER_CHARS_MAX),
@@ -108,6 +120,7 @@ async def plan(request: web.Request) -> web.Response:
             bytes_max=_number(body, "bytes_max"),
             wait_ms=_number(body, "wait_ms", 0),
             topics=topics,
+            after=None if after is None else _plan_of(after),
         )
     )
 
@@ -132,6 +145,7 @@ async def following(request: web.Request) -> web.Response:
             holding=holding,
             bytes_max=_number(body, "bytes_max"),
             wait_ms=_number(body, "wait_ms", 0),
+            leaves=body.get("leaves") is True,
         )
     )
 

@@ -4,12 +4,14 @@ Invariants (DESIGN §3): 2, what was handed out counts as copied only when it is
 nobody will report it any more: that repeats at worst what the destination then drops; 11, answers, plans and waiting
 requests are bounded.
 
-1. What goes into a segment is chosen as for a frame: by the copy state machine, with the same gaps, refusals and
-   partitions told before. Of the blocks only the headers are read here.
+1. What goes into a segment is chosen as for a frame (:mod:`replicator.links.choosing`), with the same gaps, refusals
+   and partitions told before.
 2. A request for a segment waits until there is something, for as long as it says, and while the rate is paid off.
 3. The link keeps a connection of its own to the destination, so that it notices at once when that goes away. Then all
    plans are gone; the first after it starts where the destination says.
-4. What a carrier does after its plan is gone does no harm: the destination takes a block only after its predecessor,
+4. A carrier whose tasks come in shifts asks for plans that relieve one another (:mod:`replicator.links.plans`); what is
+   asked under the number of a plan that is being relieved, its old tasks ask.
+5. What a carrier does after its plan is gone does no harm: the destination takes a block only after its predecessor,
    and only once.
 """
 
@@ -20,26 +22,19 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
-from replicator.engine.errors import EngineError
 from replicator.engine.log.arrow import encode_append
-from replicator.engine.log.store import StoredHeader
 from replicator.links.carriage import SIGN_OF_LIFE_SECONDS, Carriage
-from replicator.links.copier import FRAME_BYTES_TARGET, LANES_MAX, Read, Send
+from replicator.links.choosing import SegmentChooser
+from replicator.links.copier import LANES_MAX
 from replicator.links.errors import BadReport, LinkError, PlanGone, TooManyPolls
-from replicator.links.plans import KINDS, LIVE, Carriers, Done, Plan, PlannedBlock, PlannedTopic, Segment
+from replicator.links.plans import KINDS, LIVE, Carriers, Done, Plan, Segment, Shift
 from replicator.links.transport import HttpTransport
 from replicator.topology_links import Link, parse_patterns
-from snapshots.position import BEFORE_ALL, Position
 
-SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A carrier may ask for less."""
-SEGMENT_BLOCKS_MAX: Final = 10_000
-SEGMENT_TOPICS_MAX: Final = 1_000
-"""With the longest names and the one above: an answer of a megabyte."""
 SEGMENTS_OPEN_MAX: Final = 4
 """Of one lane: one that is carried and some that wait, so that a lane never stands still."""
 WAIT_SECONDS_MAX: Final = 30.0
@@ -65,6 +60,7 @@ class Planner:
         self._key = key
         self._carriage = carriage
         self._copier = carriage.copier
+        self._chooser = SegmentChooser(carriage)
         self._changed_hands = changed_hands
         self._session = ""
         """Of this connection to the destination; empty while there is none."""
@@ -147,11 +143,14 @@ class Planner:
         bytes_max: int,
         wait_ms: int = 0,
         topics: Sequence[str] = (),
+        after: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
         """A new plan, with the first segments of as many ``lanes`` as have any; waits ``wait_ms`` for one that has.
 
-        ``topics`` are patterns, empty for all of the link. Raises :class:`LinkTaken`, :class:`BadReport` and
-        :class:`TooManyPolls`; :class:`PlanGone` where the carrier has asked for another meanwhile.
+        ``topics`` are patterns, empty for all of the link. ``after`` is the session and number of the plan whose tasks
+        this one's relieve, if they still go on: it has no first segments then, and is there as soon as they have
+        something to carry. Raises :class:`LinkTaken`, :class:`BadReport` and :class:`TooManyPolls`; :class:`PlanGone`
+        where the carrier has asked for another meanwhile.
         """
         if kind not in KINDS or not carrier or not 0 < lanes <= LANES_MAX or bytes_max <= 0:
             raise BadReport(
@@ -166,7 +165,11 @@ class Planner:
                 if self.carriers.asks(self._key, carrier, kind, time.monotonic()):
                     if self.carriers.backfilling != was_backfilling:
                         self._changed_hands()
-                    if self._session and session != self._session:
+                    if mine is None and (shift := self._shift(after, lanes)) is not Shift.OVER:
+                        if shift is Shift.BUSY:
+                            mine, session = self._relieve(), self._session
+                            break
+                    elif self._session and session != self._session:
                         mine, session = self._open_plan(lanes, bytes_max, only), self._session
                     elif mine is not None and self._plan is not mine and self._session:
                         raise PlanGone(f"link {self._key}: {carrier} has asked for another plan meanwhile")
@@ -193,31 +196,52 @@ class Planner:
         holding: Sequence[int] = (),
         bytes_max: int,
         wait_ms: int = 0,
+        leaves: bool = False,
     ) -> dict[str, Any]:
         """The next segment of a lane, after its reports; waits ``wait_ms`` for one. ``holding`` are those that the lane
-        was given and has not reported. With ``bytes_max`` 0 it only reports.
+        was given and has not reported. With ``bytes_max`` 0 it only reports; it ``leaves`` when it will ask no more.
+        The answer says whether the lane is ``relieved``: the task of the next plan is there, and this one is to stop.
 
         Raises :class:`PlanGone`, :class:`BadReport`, :class:`TooManyPolls`.
         """
         reports = list(map(Done.parse, done))
-        plan = self._find(session, number)
+        plan = self._find(session, number, or_relieved=True)
         if not 0 <= lane < plan.lanes:
             raise BadReport(f"lane {lane}: the plan has {plan.lanes}")
         self._heard()
+        plan.heard(lane, number, time.monotonic())
         self._note_reports(plan, reports)
-        if bytes_max <= 0:
-            return {"segment": None}
-        plan.bytes_max = bytes_max
-        deadline = _deadline(wait_ms)
-        with self._poll():
-            while True:
-                self._still(plan)
-                self._heard()
-                segment = plan.lost(lane, holding) or await self._hand_out(plan, lane)
-                if segment is not None or not await self._wait(deadline):
-                    break
-        self._still(plan)
-        return {"segment": None if segment is None else segment.as_json()}
+        if leaves:
+            plan.leaves(lane, number)
+            self.wake()
+        segment: Segment | None = None
+        if bytes_max > 0:
+            plan.bytes_max = bytes_max
+            deadline = _deadline(wait_ms)
+            with self._poll():
+                while True:
+                    segment = await self._next_of(session, number, lane, holding)
+                    if segment is not None or self._find(session, number, or_relieved=True).is_relieved(lane, number):
+                        break
+                    if not await self._wait(deadline):
+                        break
+            plan = self._find(session, number, or_relieved=True)
+        return {
+            "segment": None if segment is None else segment.as_json(),
+            "relieved": plan.is_relieved(lane, number),
+        }
+
+    async def _next_of(self, session: str, number: int, lane: int, holding: Sequence[int]) -> Segment | None:
+        plan, now_seconds = self._find(session, number, or_relieved=True), time.monotonic()
+        self._heard()
+        plan.heard(lane, number, now_seconds)
+        if number == plan.number and plan.relieve(lane, now_seconds):
+            self.wake()  # the task before
+        if plan.is_relieved(lane, number) or plan.settling_seconds(lane, now_seconds):
+            return None
+        segment = plan.lost(lane, holding) or await self._hand_out(plan, lane)
+        self._find(session, number, or_relieved=True)
+        return segment
 
     def done(self, session: str, number: int, done: Sequence[Mapping[str, Any]]) -> None:
         """The plan is over: these reports, and no more. Raises :class:`PlanGone`, :class:`BadReport`."""
@@ -230,7 +254,7 @@ class Planner:
 
     def failed(self, session: str, number: int, error: str) -> None:
         """The plan was not carried to its end. Raises :class:`PlanGone`."""
-        self._find(session, number)
+        self._find(session, number, or_relieved=True)
         self._heard()
         self._last_error = f"the last batch failed: {error}"
         log.warning("link: a batch failed", link=self._key, carrier=self.carriers.holder, reason=error)
@@ -267,6 +291,20 @@ class Planner:
         self.wake()  # who waits for the one before
         return self._plan
 
+    def _shift(self, after: tuple[str, int] | None, lanes: int) -> Shift:
+        """How the tasks of the open plan are, if that is ``after``; over where it is not."""
+        plan = self._plan
+        if plan is None or after != (self._session, plan.number) or lanes != plan.lanes:
+            return Shift.OVER
+        return plan.shift(time.monotonic())
+
+    def _relieve(self) -> Plan:
+        assert self._plan is not None
+        self._plans += 1
+        self._plan = self._plan.relief(self._plans)
+        self._last_error = ""
+        return self._plan
+
     def _give_up_plan(self) -> None:
         """What is not reported of it may have arrived, or not: the destination is asked."""
         plan, self._plan = self._plan, None
@@ -279,15 +317,17 @@ class Planner:
                 self._carriage.topics.ask(sorted(unknown))
         self._note_state()
 
-    def _find(self, session: str, number: int) -> Plan:
+    def _find(self, session: str, number: int, *, or_relieved: bool = False) -> Plan:
+        """The open plan, if it is that one, or, if that will do, the one that relieves it."""
         plan = self._plan
-        if plan is None or not session or session != self._session or number != plan.number:
+        if (
+            plan is None
+            or not session
+            or session != self._session
+            or (number != plan.number and not (or_relieved and number == plan.before))
+        ):
             raise PlanGone(f"link {self._key} has no open plan {number} of that session: ask for a new one")
         return plan
-
-    def _still(self, plan: Plan) -> None:
-        if self._plan is not plan:
-            raise PlanGone(f"link {self._key}: plan {plan.number} was given up; ask for a new one")
 
     def _answer(self, plan: Plan | None, session: str, lanes: int) -> dict[str, Any]:
         segments = [None] * lanes if plan is None else plan.first
@@ -295,6 +335,7 @@ class Planner:
             "session": "" if plan is None else session,
             "plan": 0 if plan is None else plan.number,
             "lanes": [None if segment is None else segment.as_json() for segment in segments],
+            "relieves": None if plan is None else plan.before,
             "state": self._carriage.state,
             "detail": self._carriage.detail,
         }
@@ -363,17 +404,26 @@ class Planner:
             while transport is not None and self._plan is plan and self._may_hand_out(plan, lane):
                 try:
                     await self._carriage.partitions.tell(transport)  # before there are blocks of them in a segment
-                    segment, first, searching = self._choose(plan, lane) if self._plan is plan else (None, [], False)
+                    if self._plan is not plan:
+                        return None
+                    segment, begun, again = self._chooser.next_segment(lane, plan.bytes_max)
                     if segment is not None:
-                        await self._carriage.tell_of_first_blocks(first, transport)
+                        self._note_handed_out(plan, segment)
+                        await self._carriage.tell_of_first_blocks(begun, transport)
                         return segment if self._plan is plan else None
                 except LinkError as error:
                     self._fail(error)
                     return None
-                if not searching:
+                if not again:
                     return None
                 await asyncio.sleep(0)
         return None
+
+    def _note_handed_out(self, plan: Plan, segment: Segment) -> None:
+        plan.handed_out(segment)
+        if self._carriage.bucket is not None:
+            self._carriage.bucket.take(segment.size_bytes, time.monotonic())
+        self._note_state()
 
     def _may_hand_out(self, plan: Plan, lane: int) -> bool:
         return plan.open_in(lane) < SEGMENTS_OPEN_MAX and not self._rate_seconds()
@@ -381,59 +431,6 @@ class Planner:
     def _rate_seconds(self) -> float:
         bucket = self._carriage.bucket
         return 0.0 if bucket is None else bucket.wait_seconds(time.monotonic())
-
-    def _choose(self, plan: Plan, lane: int) -> tuple[Segment | None, list[str], bool]:
-        """A segment; the topics of it that may begin anew at the destination; whether to ask again."""
-        copier = self._copier
-        bytes_max = min(plan.bytes_max, SEGMENT_BYTES_MAX if self._carriage.bucket is None else FRAME_BYTES_TARGET)
-        planned: dict[str, PlannedTopic] = {}
-        first: list[str] = []
-        size_bytes, blocks, searching = 0, 0, False
-        while blocks < SEGMENT_BLOCKS_MAX and len(planned) < SEGMENT_TOPICS_MAX:
-            read = copier.next_read(size_bytes, lane=lane, frame_bytes_max=bytes_max)
-            if read is None:
-                break
-            chosen, reached = self._read(read, SEGMENT_BLOCKS_MAX - blocks)
-            if chosen:
-                piece = planned.setdefault(read.topic, PlannedTopic(read.topic, read.after, reached))
-                piece.blocks += map(_row, chosen)
-                size_bytes += sum(each.stored.size_bytes for each in chosen)
-                blocks += len(chosen)
-                if any(map(_is_first, chosen)):
-                    first.append(read.topic)
-            if read.topic in planned:
-                planned[read.topic].upto = reached
-            if not chosen:  # others have their turn before it looks further
-                searching = True
-                break
-        if not planned:
-            self._carriage.topics.reached(copier.on_idle(lane=lane))
-            return None, [], searching
-        segment = Segment(copier.on_sent(size_bytes, lane=lane), lane, size_bytes, planned)
-        plan.handed_out(segment)
-        if self._carriage.bucket is not None:
-            self._carriage.bucket.take(size_bytes, time.monotonic())
-        self._note_state()
-        return segment, first, False
-
-    def _read(self, read: Read, blocks_max: int) -> tuple[list[_Chosen], Position]:
-        """Look at a piece of a topic's log: the blocks that are to be carried, and how far that is."""
-        topic = self._carriage.engine.find(read.topic)
-        if topic is None:  # it is being deleted
-            return [], read.after
-        try:
-            found, reached = topic.read_headers(
-                read.after, bytes_max=read.bytes_max, blocks_max=blocks_max, origins=read.origins
-            )
-        except EngineError as error:
-            self._carriage.topics.halt(read.topic, str(error))
-            return [], read.after
-        sends, gap = self._carriage.choose(topic, [stored.header for stored in found])
-        chosen = [_Chosen(found[index], send) for index, send in sends]
-        if gap:
-            return chosen, chosen[-1].stored.last if chosen else read.after
-        self._copier.on_read(read.topic, reached)
-        return chosen, reached
 
     # Waiting.
 
@@ -458,21 +455,6 @@ class Planner:
             async with asyncio.timeout(seconds):
                 await changed.wait()
         return not self._stopped
-
-
-class _Chosen(NamedTuple):
-    stored: StoredHeader
-    send: Send
-
-
-def _row(chosen: _Chosen) -> PlannedBlock:
-    (ledger, first), header, size_bytes = chosen.stored.position, chosen.stored.header, chosen.stored.size_bytes
-    previous, left_out = chosen.send.previous, chosen.send.left_out
-    return ledger, first, header.entries, size_bytes, previous.ledger, previous.entry, int(left_out)
-
-
-def _is_first(chosen: _Chosen) -> bool:
-    return chosen.send.previous == BEFORE_ALL
 
 
 def _deadline(wait_ms: int) -> float:

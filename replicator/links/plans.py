@@ -8,6 +8,9 @@ will report any more is planned again after the destination was asked; 11, one c
 2. A lane asks for its next segment when it has carried one, or a little before. What it was given, and says that it
    does not hold, is given to it again: its task was started anew.
 3. A plan ends when it is reported done or failed, or when its carrier asks for another, loses the link or is silent.
+   Or it is *relieved*: a carrier whose tasks come in shifts asks for the plan after it, and each lane goes on with its
+   old task until the new one asks. The old one then only reports, and the new one waits for that, so that no lane
+   stands still between two shifts, and none has two tasks that carry.
 4. The newest live carrier has the link: the one before is dead or about to be. It does not get it back before the newer
    one is silent, so that two do not take the link from each other for ever.
 5. A backfill takes the link from live copy, and keeps it until it releases it or is silent.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Final
 
 from replicator.links.errors import BadReport, LinkTaken
@@ -30,6 +34,10 @@ KINDS: Final = (LIVE, BACKFILL)
 CARRIER_SILENCE_SECONDS: Final = {LIVE: 60.0, BACKFILL: 60.0}
 """Not heard of for so long, a carrier has lost the link. A segment over a slow network takes some of that, and so does
 a micro-batch on a machine that is overloaded; who comes instead of a dead one does not wait for it."""
+LANE_SILENCE_SECONDS: Final = 5.0
+"""A lane's task that has nothing to carry asks at least once a second."""
+HAND_OVER_SECONDS: Final = 5.0
+"""A task that is relieved finishes what it carries, and says so once a second; else that is given again."""
 SUPERSEDED_MAX: Final = 16
 """Carriers remembered that lost the link to newer ones: each is a driver that ended."""
 
@@ -132,41 +140,128 @@ def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int
     return value
 
 
+@dataclass(slots=True)
+class _Lane:
+    """What a lane was given and has not reported, and who carries it."""
+
+    open: dict[int, Segment] = field(default_factory=dict)
+    left: bool = False
+    """Its task said that it stops."""
+    heard_at: float | None = None
+    relieved: bool = True
+    """The task of this plan has asked; until then that of the plan before goes on."""
+    inherited: frozenset[int] = frozenset()
+    """What the task before was still carrying when it was relieved."""
+    settled_by: float = 0.0
+
+
+class Shift(Enum):
+    """What the tasks of a plan do whose carrier asks for the plan after it."""
+
+    BUSY = auto()
+    """They go on, and have something to carry: let others relieve them."""
+    QUIET = auto()
+    """They go on, and nothing has come."""
+    OVER = auto()
+    """They have stopped, or at least one of them is not heard of any more."""
+
+
 class Plan:
-    """One plan: the segments that were handed out under it and not reported, by lane."""
+    """One plan: the segments that were handed out under it and not reported, by lane. Times as of :class:`Carriers`."""
 
     def __init__(self, number: int, lanes: int, bytes_max: int) -> None:
         self.number = number
         self.bytes_max = bytes_max
         self.first: list[Segment | None] = [None] * lanes
         """What each lane began with, for whoever asks for the plan again."""
-        self._open: list[dict[int, Segment]] = [{} for _ in range(lanes)]
+        self.before: int | None = None
+        """The plan that this one relieves."""
+        self._lanes = [_Lane() for _ in range(lanes)]
+        self._handed_out = 0
+        self._handed_out_in_shift: int | None = None
 
     @property
     def lanes(self) -> int:
-        return len(self._open)
+        return len(self._lanes)
 
     def handed_out(self, segment: Segment) -> None:
-        self._open[segment.lane][segment.number] = segment
+        self._handed_out += 1
+        self._lanes[segment.lane].open[segment.number] = segment
 
     def open_in(self, lane: int) -> int:
         """Segments that the lane was given and has not reported."""
-        return len(self._open[lane])
+        return len(self._lanes[lane].open)
 
     def lost(self, lane: int, holding: Iterable[int]) -> Segment | None:
         """The oldest that was given to the lane and that it does not hold."""
         held = frozenset(holding)
-        return next((segment for number, segment in self._open[lane].items() if number not in held), None)
+        return next((segment for number, segment in self._lanes[lane].open.items() if number not in held), None)
 
     def reported(self, number: int) -> Segment | None:
         """It was carried. None if that is known already, or it is none of this plan's."""
-        for lane in self._open:
-            if number in lane:
-                return lane.pop(number)
+        for lane in self._lanes:
+            if number in lane.open:
+                return lane.open.pop(number)
         return None
 
     def unreported(self) -> list[Segment]:
-        return [segment for lane in self._open for segment in lane.values()]
+        return [segment for lane in self._lanes for segment in lane.open.values()]
+
+    # Shifts.
+
+    def shift(self, now_seconds: float) -> Shift:
+        """How its tasks are, seen by the carrier that asks for the plan after it."""
+        if self._handed_out_in_shift is None:
+            self._handed_out_in_shift = self._handed_out
+        lanes = [lane for lane in self._lanes if not lane.left]
+        if not lanes or any(
+            lane.heard_at is None or (now_seconds - lane.heard_at > LANE_SILENCE_SECONDS and not lane.open)
+            for lane in lanes
+        ):
+            return Shift.OVER
+        busy = self._handed_out > self._handed_out_in_shift or any(lane.open for lane in self._lanes)
+        return Shift.BUSY if busy else Shift.QUIET
+
+    def relief(self, number: int) -> Plan:
+        """The plan after it, which goes on with its lanes."""
+        after = Plan(number, self.lanes, self.bytes_max)
+        after.before = self.number
+        after._lanes = [_Lane(lane.open, heard_at=lane.heard_at, relieved=lane.left) for lane in self._lanes]
+        return after
+
+    def heard(self, lane: int, number: int, now_seconds: float) -> None:
+        """The lane's task under plan ``number``, this one or the one before, asks or waits for an answer."""
+        its = self._lanes[lane]
+        its.heard_at = now_seconds
+        if number != self.number:
+            its.settled_by = now_seconds + HAND_OVER_SECONDS
+
+    def leaves(self, lane: int, number: int) -> None:
+        """The lane's task under plan ``number`` stops, and asks no more."""
+        its = self._lanes[lane]
+        if number == self.number:
+            its.left = True
+        else:
+            its.relieved, its.settled_by = True, 0.0
+
+    def is_relieved(self, lane: int, number: int) -> bool:
+        """Whether the task that carries the lane under plan ``number`` is to stop, since the next one is there."""
+        return number != self.number and self._lanes[lane].relieved
+
+    def relieve(self, lane: int, now_seconds: float) -> bool:
+        """The task of this plan is there; returns whether that was not known."""
+        its = self._lanes[lane]
+        if its.relieved:
+            return False
+        its.relieved, its.inherited, its.settled_by = True, frozenset(its.open), now_seconds + HAND_OVER_SECONDS
+        return True
+
+    def settling_seconds(self, lane: int, now_seconds: float) -> float:
+        """How long the lane's task waits at most for what the one before it still carries; 0 when it may begin."""
+        its = self._lanes[lane]
+        if its.inherited.isdisjoint(its.open):
+            return 0.0
+        return max(its.settled_by - now_seconds, 0.0)
 
 
 class Carriers:

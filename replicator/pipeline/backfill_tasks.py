@@ -161,7 +161,7 @@ class _Lane:
 
     async def _following(self) -> Segment | None:
         reports, self._result.unreported = self._result.unreported, []
-        return await asyncio.to_thread(
+        following = await asyncio.to_thread(
             self._plans.following,
             self._work.plan,
             self._lane,
@@ -170,3 +170,4 @@ class _Lane:
             wait_ms=0 if self._under_way else self._work.wait_ms,
             holding=[segment["segment"] for segment, _ in self._under_way],
         )
+        return following.segment

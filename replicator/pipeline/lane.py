@@ -1,14 +1,20 @@
 """One lane of a plan, as one Spark task carries it: segment after segment, for as long as the micro-batch lasts.
 
-A segment is asked for before those under way are done, so that the lane never stands still, and what is done is
-reported with the next question. So the copy lags by segments, milliseconds, and not by micro-batches.
+1. A segment is asked for before those under way are done, so that the lane never stands still, and what is done is
+   reported with the next question. So the copy lags by segments, milliseconds, and not by micro-batches.
+2. The task ends with its micro-batch. Its process goes on carrying until the task of the next one relieves it, because
+   Spark needs some tenths of a second to begin that (docs/adr/0037). It takes nothing new then, finishes and reports
+   what it has; meanwhile the new task waits. Where no next batch comes, it leaves by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +24,7 @@ from replicator.links.errors import LinkError
 from replicator.pipeline.carrying import Carrier, LinkWork
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PipelineError, PlanGone
-from replicator.pipeline.link_plans import WAIT_MS_MAX, Done, LinkPlans, PlanId, Segment
+from replicator.pipeline.link_plans import Done, Following, LinkPlans, PlanId, Segment
 
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """What is asked for at once: two frames, some hundredths of a second, so that the worker knows how far its link is."""
@@ -26,15 +32,24 @@ SEGMENTS_AHEAD: Final = 3
 """Under way at once; fewer, and fewer bytes, than a worker hands out to a lane that has reported none of them."""
 
 
+LINGER_SECONDS: Final = 15.0
+"""How long a lane goes on after its task while nobody relieves it: longer than a busy machine needs for a batch's end
+and the next one's begin."""
+POLL_SECONDS: Final = 1.0
+"""A lane asks, or says that it still carries, at least that often: else its worker takes it for dead."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaneTask:
-    """Carry lane number ``lane`` of a plan of ``work``, beginning with ``first``, for ``seconds``."""
+    """Carry lane number ``lane`` of a plan of ``work``, beginning with ``first``, for ``seconds``; and go on for up to
+    ``linger_seconds`` while no other task has the lane."""
 
     work: LinkWork
     plan: PlanId
     lane: int
     first: Segment | None
     seconds: float
+    linger_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -47,10 +62,36 @@ class LaneResult:
 
 def carry_lane(task: LaneTask) -> LaneResult:
     """Carry until the task's time is over. Nothing is raised that a worker's or a network's failure explains: the
-    result says it, and whoever planned the lane plans what is left again."""
+    result says it, and whoever planned the lane plans what is left again. If the lane goes on after that, it is by a
+    thread of this process, which reports for itself."""
+    time_over = threading.Event()
+    outcome: Future[LaneResult] = Future()
+    threading.Thread(
+        target=_carry_aside, args=(task, time_over, outcome), name=f"lane {task.lane}", daemon=True
+    ).start()
+    time_over.wait()
+    return outcome.result() if outcome.done() else LaneResult()
+
+
+def _carry_aside(task: LaneTask, time_over: threading.Event, outcome: Future[LaneResult]) -> None:
+    try:
+        result = _carry_on(task, time_over)
+        if time_over.is_set() and result.error is not None:  # nobody else says it
+            with contextlib.suppress(PipelineError), DataPlane(task.work.worker_url) as worker:
+                LinkPlans(worker, task.work.key).failed(task.plan, result.error)
+        outcome.set_result(result)
+    except BaseException as error:  # raised where the outcome is waited for; after that, here
+        outcome.set_exception(error)
+        if time_over.is_set():
+            raise
+    finally:
+        time_over.set()
+
+
+def _carry_on(task: LaneTask, time_over: threading.Event) -> LaneResult:
     result = LaneResult()
     try:
-        uvloop.run(_carry(task, result))
+        uvloop.run(_carry(task, result, time_over))
     except PlanGone:
         result.unreported = []  # nobody wants to know; the link has asked the destination itself
     except (PipelineError, LinkError) as error:
@@ -58,44 +99,81 @@ def carry_lane(task: LaneTask) -> LaneResult:
     return result
 
 
-async def _carry(task: LaneTask, result: LaneResult) -> None:
-    deadline = time.monotonic() + task.seconds
-    under_way: deque[tuple[int, asyncio.Future[Done]]] = deque()
+async def _carry(task: LaneTask, result: LaneResult, time_over: threading.Event) -> None:
+    leave_at = time.monotonic() + task.seconds + task.linger_seconds
+    if task.linger_seconds:
+        asyncio.get_running_loop().call_later(task.seconds, time_over.set)
     with DataPlane(task.work.worker_url) as worker:
-        plans = LinkPlans(worker, task.work.key)
         async with Carrier(task.work) as carrier:
+            lane = _Lane(task, LinkPlans(worker, task.work.key), carrier, result)
             if task.first is not None:
-                under_way.append((task.first["segment"], carrier.start(task.first)))
-            while (left := deadline - time.monotonic()) > 0:
-                _collect(under_way, result)
-                if len(under_way) >= SEGMENTS_AHEAD:
-                    await asyncio.wait([under_way[0][1]])
-                    continue
-                reported = list(result.unreported)
-                segment = await asyncio.to_thread(
-                    plans.following,
-                    task.plan,
-                    task.lane,
-                    reported,
-                    holding=[number for number, _ in under_way],
-                    bytes_max=SEGMENT_BYTES,
-                    wait_ms=0 if under_way else min(int(left * 1000), WAIT_MS_MAX),
-                )
-                del result.unreported[: len(reported)]
-                if segment is not None:
-                    under_way.append((segment["segment"], carrier.start(segment)))
-                elif under_way:
-                    await asyncio.wait([under_way[0][1]])
-            while under_way:
-                await asyncio.wait([under_way[0][1]])
-                _collect(under_way, result)
-        if result.unreported:
-            await asyncio.to_thread(plans.following, task.plan, task.lane, result.unreported, bytes_max=0)
-            result.unreported = []
+                lane.start(task.first)
+            while not lane.relieved and (left := leave_at - time.monotonic()) > 0:
+                if lane.has_room:
+                    following = await lane.ask(0.0 if lane.under_way else min(left, POLL_SECONDS))
+                    if following.segment is not None:
+                        lane.start(following.segment)
+                        continue
+                await lane.wait()
+            while lane.under_way:
+                await lane.wait()
+                await lane.ask()
+        await lane.leave()
 
 
-def _collect(under_way: deque[tuple[int, asyncio.Future[Done]]], result: LaneResult) -> None:
-    """Take the segments that are done, in their order; raises what broke the carrier."""
-    while under_way and under_way[0][1].done():
-        _, future = under_way.popleft()
-        result.unreported.append(future.result())
+class _Lane:
+    """What a lane has under way, and its questions."""
+
+    def __init__(self, task: LaneTask, plans: LinkPlans, carrier: Carrier, result: LaneResult) -> None:
+        self._task = task
+        self._plans = plans
+        self._carrier = carrier
+        self._result = result
+        self.under_way: deque[tuple[int, asyncio.Future[Done]]] = deque()
+        self.relieved = False
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.under_way) < SEGMENTS_AHEAD
+
+    def start(self, segment: Segment) -> None:
+        self.under_way.append((segment["segment"], self._carrier.start(segment)))
+
+    async def wait(self) -> None:
+        """Until the first segment under way is done, or a while has passed; then says that it is not."""
+        if self.under_way:
+            await asyncio.wait([self.under_way[0][1]], timeout=POLL_SECONDS)
+            if not self._collect():
+                await self.ask()
+
+    async def ask(self, wait_seconds: float | None = None) -> Following:
+        """Report, and ask for the next segment; only report where no ``wait_seconds`` are given.
+
+        Raises what the carrier does not get over.
+        """
+        self._collect()
+        reported = list(self._result.unreported)
+        following = await asyncio.to_thread(
+            self._plans.following,
+            self._task.plan,
+            self._task.lane,
+            reported,
+            holding=[number for number, _ in self.under_way],
+            bytes_max=0 if wait_seconds is None else SEGMENT_BYTES,
+            wait_ms=int((wait_seconds or 0.0) * 1000),
+        )
+        del self._result.unreported[: len(reported)]
+        self.relieved = self.relieved or following.relieved
+        return following
+
+    async def leave(self) -> None:
+        await asyncio.to_thread(self._plans.leave, self._task.plan, self._task.lane, self._result.unreported)
+        self._result.unreported = []
+
+    def _collect(self) -> bool:
+        """Take the segments that are done, in their order; returns whether any was."""
+        before = len(self.under_way)
+        while self.under_way and self.under_way[0][1].done():
+            _, future = self.under_way.popleft()
+            self._result.unreported.append(future.result())
+        return len(self.under_way) < before

@@ -35,16 +35,28 @@ class PlanId:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The first segment of each lane, None for one that has nothing yet. ``state`` and ``detail`` are the link's."""
+    """The first segment of each lane, None for one that has nothing yet. ``state`` and ``detail`` are the link's.
+
+    A plan that ``relieves`` another has no first segments: its lanes go on as they are until its tasks ask.
+    """
 
     id: PlanId
     lanes: tuple[Segment | None, ...]
     state: str
     detail: str
+    relieves: bool = False
 
     @property
     def empty(self) -> bool:
-        return not any(self.lanes)
+        return not any(self.lanes) and not self.relieves
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A lane's next segment, None if there is none yet; and whether the lane has another task now."""
+
+    segment: Segment | None
+    relieved: bool = False
 
 
 class LinkPlans:
@@ -67,11 +79,13 @@ class LinkPlans:
         wait_ms: int,
         kind: str = "live",
         topics: Sequence[str] = (),
+        after: PlanId | None = None,
     ) -> Plan:
         """A new plan; the one before it of this carrier is given up. Waits until there is something to carry.
 
-        ``topics`` are patterns of those that are to be planned, empty for all. Raises
-        :class:`~replicator.pipeline.errors.LinkTaken` to a backfill while another has the link.
+        ``topics`` are patterns of those that are to be planned, empty for all. The tasks of plan ``after`` are relieved
+        by those of the new one, if they still go on. Raises :class:`~replicator.pipeline.errors.LinkTaken` to a
+        backfill while another has the link.
         """
         body: dict[str, Any] = {
             "carrier": carrier,
@@ -80,9 +94,11 @@ class LinkPlans:
             "bytes_max": bytes_max,
             "wait_ms": wait_ms,
         }
-        return self._plan(
-            self._worker.call("POST", f"{self._path}/plan", body | ({"topics": list(topics)} if topics else {}))
-        )
+        if topics:
+            body["topics"] = list(topics)
+        if after is not None:
+            body["after"] = {"session": after.session, "plan": after.plan}
+        return self._plan(self._worker.call("POST", f"{self._path}/plan", body))
 
     def again(self, plan: PlanId) -> Plan:
         """A plan that was given before, as it was then."""
@@ -99,7 +115,7 @@ class LinkPlans:
         holding: Sequence[int] = (),
         bytes_max: int,
         wait_ms: int = 0,
-    ) -> Segment | None:
+    ) -> Following:
         """Report what is done, and get the lane's next segment; None if there was nothing for ``wait_ms``.
 
         ``holding`` are the segments that the lane is carrying: any other that it was given, it is given again. With
@@ -108,8 +124,11 @@ class LinkPlans:
         answer = self._post(
             "next", plan, lane=lane, done=done, holding=list(holding), bytes_max=bytes_max, wait_ms=wait_ms
         )
-        segment: Segment | None = answer.get("segment")
-        return segment
+        return Following(answer.get("segment"), answer.get("relieved") is True)
+
+    def leave(self, plan: PlanId, lane: int, done: list[Done]) -> None:
+        """Report what is done; the lane's task asks no more."""
+        self._post("next", plan, lane=lane, done=done, bytes_max=0, leaves=True)
 
     def done(self, plan: PlanId, done: list[Done]) -> None:
         """The plan's batch is over; ``done`` are the segments that were not reported yet."""
@@ -133,6 +152,7 @@ class LinkPlans:
                 tuple(answer["lanes"]),
                 str(answer["state"]),
                 str(answer["detail"]),
+                answer.get("relieves") is not None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnexpectedAnswer(f"worker at {self._worker.url}: a plan that cannot be read: {error}") from error

@@ -9,8 +9,8 @@ through the JVM (docs/adr/0030).
 2. ``partitions`` makes one of each lane of the plan; ``read`` gives it on as one row.
 3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.lane`), which reports what it has carried. Its
    commit message says what went wrong: Spark takes that of one attempt of each task, whatever it tried again or twice.
-4. ``commit`` tells the link what went wrong, if anything did, as ``abort`` does. That the plan is over, the next
-   ``latestOffset`` says, in the process that the source keeps: the sink has a new one for each batch.
+4. ``commit`` tells the link what went wrong, if anything did, as ``abort`` does. The next ``latestOffset`` asks for the
+   plan after that one: until its tasks run, the processes of those before go on carrying.
 
 So this module imports nothing at its top that takes time: Spark loads it in several processes, in one for each batch.
 
@@ -146,6 +146,9 @@ def start_query(spark: SparkSession, options: LinkOptions, checkpoint: str) -> S
 class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
     """On the driver: asks for plans."""
 
+    hands_over = True
+    """The tasks of a batch go on until those of the next relieve them."""
+
     def __init__(self, options: LinkOptions) -> None:
         self._options = options
         self._worker: DataPlane | None = None
@@ -159,14 +162,8 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
         if not self._warm:
             self._warm = True
             return {"session": WARMING_UP, "plan": time.time_ns()}
-        self._end(start)
         try:
-            plan = self._plans().plan(
-                self._options.carrier,
-                lanes=self._options.lanes,
-                bytes_max=segment_bytes(),
-                wait_ms=WAIT_MS,
-            )
+            plan = self._next_plan(start)
         except (PeerUnavailable, PlanGone):
             time.sleep(UNREACHABLE_SECONDS)
             return start or self.initialOffset()
@@ -193,12 +190,17 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
         if self._worker is not None:
             self._worker.close()
 
-    def _end(self, start: Offset | None) -> None:
-        """The batch of the plan before is committed, where ``start`` is its offset: all of it is reported."""
-        before, self._plan = self._plan, None
-        if before is not None and start == {"session": before.id.session, "plan": before.id.plan}:
-            with contextlib.suppress(PeerUnavailable, PlanGone):
-                self._plans().done(before.id, [])
+    def _next_plan(self, start: Offset | None) -> Plan:
+        before = self._plan
+        committed = before is not None and start == {"session": before.id.session, "plan": before.id.plan}
+        after = before.id if before is not None and committed else None
+        if after is not None and not self.hands_over:
+            with contextlib.suppress(PlanGone):
+                self._plans().done(after, [])
+            after = self._plan = None
+        return self._plans().plan(
+            self._options.carrier, lanes=self._options.lanes, bytes_max=segment_bytes(), wait_ms=WAIT_MS, after=after
+        )
 
     def _plan_again(self, wanted: PlanId) -> Plan | None:
         """Of a batch that is run again: it may still be open."""
@@ -233,7 +235,7 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, so that a process that only commits does not load what it does not need.
-        from replicator.pipeline.lane import LaneTask, carry_lane
+        from replicator.pipeline.lane import LINGER_SECONDS, LaneTask, carry_lane
 
         rows = [json.loads(text) for batch in iterator for text in batch.column(0).to_pylist()]
         if not rows:
@@ -242,7 +244,7 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if row["session"] == WARMING_UP:
             return LaneMessage(PlanId("", 0), row["lane"], [], None)
         plan, lane = PlanId(row["session"], row["plan"]), row["lane"]
-        task = LaneTask(self.work(lane), plan, lane, row["segment"], self._options.batch_seconds)
+        task = LaneTask(self.work(lane), plan, lane, row["segment"], self._options.batch_seconds, LINGER_SECONDS)
         result = carry_lane(task)
         return LaneMessage(plan, lane, result.unreported, result.error)
 

@@ -4,7 +4,8 @@ Started and watched by the worker of the links' source, or run elsewhere for it 
 nothing that matters: what is copied is the worker's to decide, what has arrived the destination's to know. So its
 checkpoints lie in a scratch directory, and a driver that was killed is simply started again.
 
-It ends on SIGTERM and SIGINT, and, where its standard input is a pipe or a socket, when that ends: with the worker that started it.
+It ends on SIGTERM and SIGINT, and, where its standard input is a pipe or a socket, when that ends: with the worker that
+started it.
 """
 
 from __future__ import annotations

@@ -144,6 +144,8 @@ class SqlLinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no typ
 class SegmentReader(PlanReader):
     """Plans on the driver; makes the rows of a lane's segment in its task."""
 
+    hands_over = False
+
     def __init__(self, options: LinkOptions, columns: pa.Schema) -> None:
         super().__init__(options)
         self._columns = columns

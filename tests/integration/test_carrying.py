@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from engine_support import TOPIC, eventually, logged, message
 from link_support import Web, web
 
 from replicator.api import data_plane
+from replicator.links import plans
 from replicator.links.errors import PeerUnavailable
 from replicator.pipeline import lane
 from replicator.pipeline.carrying import PLAN_STALE, Carrier, LinkWork
@@ -197,14 +200,6 @@ def test_a_lane_has_several_segments_under_way_and_fetches_each_block_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane, "SEGMENT_BYTES", 400)
-    asked: list[int] = []
-    fetch = DataPlane.block_list
-
-    def counted(self: DataPlane, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> Any:
-        asked.extend(first for _, blocks in topics for _, first in blocks)
-        return fetch(self, topics)
-
-    monkeypatch.setattr(DataPlane, "block_list", counted)
 
     async def main() -> None:
         async with clusters(tmp_path) as made:
@@ -220,6 +215,174 @@ def test_a_lane_has_several_segments_under_way_and_fetches_each_block_once(
             assert asked == sorted(set(asked))
             assert made.links["a>b"].figures.entries == 120
             assert made.links["a>b"].status()["backlog_entries"] == 0
+
+    with blocks_asked(monkeypatch) as asked:
+        asyncio.run(main())
+
+
+@contextlib.contextmanager
+def blocks_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The first entries of the blocks that are fetched, in that order."""
+    asked: list[int] = []
+    fetch = DataPlane.block_list
+
+    def counted(self: DataPlane, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> Any:
+        asked.extend(first for _, blocks in topics for _, first in blocks)
+        return fetch(self, topics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DataPlane, "block_list", counted)
+        yield asked
+
+
+def test_a_lane_goes_on_after_its_task_until_the_next_one_relieves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two micro-batches of Spark nothing stands still, nothing is fetched twice, and the destination is not
+    asked where it is."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            link = made.links["a>b"]
+            await eventually(lambda: link.state != "connecting")
+            await made.publish("a", 0, 6)
+            plan = await link.planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
+            first, published = plan["lanes"][0], 6
+            asks = counted_asks(link, monkeypatch)
+            for shift in range(6):
+                task = LaneTask(
+                    work(made, str(shift)), PlanId(plan["session"], plan["plan"]), 0, first, 0.05, linger_seconds=60.0
+                )
+                result = await asyncio.to_thread(carry_lane, task)
+                assert (result.unreported, result.error) == ([], None)
+                await eventually(lambda published=published: link.figures.entries == published)
+                await eventually(lambda: lanes_carried() == 1, "the one before has stopped")
+                after = (plan["session"], plan["plan"])
+                quiet = await link.planner.plan("driver", lanes=1, bytes_max=400, wait_ms=0, after=after)
+                assert quiet["session"] == "", "there is nothing to carry"
+                planning = asyncio.create_task(
+                    link.planner.plan("driver", lanes=1, bytes_max=400, wait_ms=30_000, after=after)
+                )
+                await asyncio.sleep(0)
+                for _ in range(5):  # its time is over, and there is no other
+                    await made.publish("a", published, 6)
+                    published += 6
+                await eventually(lambda: copied(made))
+                plan = await planning
+                assert (plan["lanes"], plan["relieves"]) == ([None], plan["plan"] - 1)
+                first = None
+            assert asked == sorted(set(asked))
+            assert made.entries("b", "a") == made.entries("a", "a")
+            await eventually(lambda: link.figures.entries == published)
+            assert asks == []
+            link.planner.release("driver")
+            await eventually(lambda: not lanes_carried())
+
+    with blocks_asked(monkeypatch) as asked:
+        asyncio.run(main())
+
+
+def lanes_carried() -> int:
+    """By this process."""
+    return sum(thread.name.startswith("lane ") for thread in threading.enumerate())
+
+
+def counted_asks(link: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics of which the link does not know what the destination has."""
+    asks: list[str] = []
+    topics = link.planner._carriage.topics
+    ask = topics.ask
+
+    def noted(names: Sequence[str]) -> None:
+        asks.extend(names)
+        ask(names)
+
+    monkeypatch.setattr(topics, "ask", noted)
+    return asks
+
+
+def test_lanes_in_shifts_carry_everything_once_and_in_order_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariants 2 and 3. Some shifts end before those before them have; some are cut short by a lost process."""
+    monkeypatch.setattr(lane, "SEGMENT_BYTES", 400)
+    monkeypatch.setattr(plans, "HAND_OVER_SECONDS", 0.3)
+
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            link, names = made.links["a>b"], [f"topic-{number}" for number in range(8)]
+            await eventually(lambda: link.state != "connecting")
+
+            async def publish() -> None:
+                for number in range(0, 600, 6):
+                    for name in names:
+                        await made.publish("a", number, 6, name)
+                    await asyncio.sleep(0.01)
+
+            publishing = asyncio.create_task(publish())
+            after: tuple[str, int] | None = None
+            shifts = 0
+            while not publishing.done() or not all(copied(made, name) for name in names):
+                plan = await link.planner.plan("driver", lanes=3, bytes_max=400, wait_ms=500, after=after)
+                if not plan["session"]:
+                    continue
+                after = (plan["session"], plan["plan"])
+                tasks = [
+                    LaneTask(work(made, f"{shifts} {number}"), PlanId(*after), number, first, 0.05, linger_seconds=60.0)
+                    for number, first in enumerate(plan["lanes"])
+                    if shifts % 4 or number  # a process that is lost: Spark tries its task again, too late
+                ]
+                await asyncio.gather(*(asyncio.to_thread(carry_lane, task) for task in tasks))
+                shifts += 1
+            await publishing
+            link.planner.release("driver")
+            await eventually(lambda: not lanes_carried())
+            assert shifts > 4
+            for name in names:
+                assert made.entries("b", "a", name) == made.entries("a", "a", name)
+
+    asyncio.run(main())
+
+
+def test_lanes_that_nothing_comes_for_leave_and_the_next_plan_has_first_segments(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            planner = made.links["a>b"].planner
+            await made.publish("a", 0, 6)
+            await eventually(lambda: made.links["a>b"].state != "connecting")
+            plan = await planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
+            which = PlanId(plan["session"], plan["plan"])
+            task = LaneTask(work(made), which, 0, plan["lanes"][0], 0.05, linger_seconds=0.3)
+            await asyncio.to_thread(carry_lane, task)
+            await eventually(lambda: not lanes_carried())
+            await made.publish("a", 6, 6)
+            after = await planner.plan(
+                "driver", lanes=1, bytes_max=400, wait_ms=5_000, after=(which.session, which.plan)
+            )
+            assert after["relieves"] is None
+            assert [topic["topic"] for topic in after["lanes"][0]["topics"]]
+
+    asyncio.run(main())
+
+
+def test_a_lane_that_fails_after_its_task_says_so_itself(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            link = made.links["a>b"]
+            await made.publish("a", 0, 6)
+            await eventually(lambda: link.state != "connecting")
+            plan = await link.planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
+            which = PlanId(plan["session"], plan["plan"])
+            task = LaneTask(work(made), which, 0, plan["lanes"][0], 0.05, linger_seconds=60.0)
+            await asyncio.to_thread(carry_lane, task)
+            link.planner.failed(which.session, which.plan, "gone")  # as another lane may say
+            await made.publish("a", 6, 6)
+            await eventually(lambda: not lanes_carried())
+            after = await link.planner.plan(
+                "driver", lanes=1, bytes_max=4000, wait_ms=5_000, after=(which.session, which.plan)
+            )
+            assert after["relieves"] is None
+            assert after["lanes"][0]["topics"]
 
     asyncio.run(main())
 

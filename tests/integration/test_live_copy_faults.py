@@ -148,6 +148,22 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def test_lanes_go_on_between_batches_and_are_relieved(tmp_path: Path, scratch: Path, spark: Any) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as made:
+            link = made.links["a>b"]
+            async with copying(spark, made, scratch):
+                load = Load(made)
+                await load.more()
+                first = link.planner._plan.number
+                await eventually(lambda: (link.planner._plan.number or 0) > first + 2, "batches", SECONDS_MAX)
+                assert link.planner._plan.before == link.planner._plan.number - 1, "no lane was dealt anew"
+                await load.check()
+            assert link.figures.entries == load.published
+
+    asyncio.run(main())
+
+
 def test_python_workers_that_are_killed_in_a_task_lose_and_repeat_nothing(
     spark: Any, tmp_path: Path, scratch: Path
 ) -> None:

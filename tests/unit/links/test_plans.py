@@ -8,12 +8,15 @@ from replicator.links.errors import BadReport, LinkTaken
 from replicator.links.plans import (
     BACKFILL,
     CARRIER_SILENCE_SECONDS,
+    HAND_OVER_SECONDS,
+    LANE_SILENCE_SECONDS,
     LIVE,
     CarriedTopic,
     Carriers,
     Done,
     Plan,
     Segment,
+    Shift,
 )
 from snapshots.position import Position
 
@@ -80,6 +83,63 @@ def test_what_a_lane_does_not_hold_is_given_to_it_again_until_it_is_reported() -
     assert plan.reported(7) is None, "it counts once"
     assert plan.lost(0, []) == segment(8)
     assert plan.unreported() == [segment(8), segment(9, lane=1)]
+
+
+def carried_plan(*numbers: int) -> Plan:
+    plan = Plan(1, 1, 100)
+    plan.heard(0, 1, 0.0)
+    for number in numbers:
+        plan.handed_out(segment(number))
+    return plan
+
+
+def test_the_tasks_of_a_plan_are_relieved_only_while_they_have_something_to_carry() -> None:
+    plan = carried_plan(7)
+    plan.reported(7)
+    assert plan.shift(0.0) is Shift.QUIET, "what they had in their time does not count"
+    plan.handed_out(segment(8))
+    plan.reported(8)
+    assert plan.shift(1.0) is Shift.BUSY
+    assert carried_plan(7).shift(0.0) is Shift.BUSY
+
+
+def test_tasks_that_left_or_are_not_heard_of_need_no_relief() -> None:
+    assert Plan(1, 1, 100).shift(0.0) is Shift.OVER, "it never asked"
+    plan = carried_plan()
+    assert plan.shift(LANE_SILENCE_SECONDS) is Shift.QUIET
+    assert plan.shift(LANE_SILENCE_SECONDS + 0.1) is Shift.OVER
+    plan.heard(0, 1, 10.0)
+    plan.leaves(0, 1)
+    assert plan.shift(10.0) is Shift.OVER
+
+
+def test_a_lane_goes_on_with_its_old_task_until_the_new_one_asks_and_that_waits_for_what_the_old_one_has() -> None:
+    plan = carried_plan(7).relief(2)
+    assert (plan.number, plan.before, plan.first) == (2, 1, [None])
+    assert not plan.is_relieved(0, 1)
+    plan.handed_out(segment(8))
+    assert plan.relieve(0, 10.0)
+    assert not plan.relieve(0, 10.5)
+    assert plan.is_relieved(0, 1)
+    assert not plan.is_relieved(0, 2)
+    assert plan.settling_seconds(0, 10.0) == HAND_OVER_SECONDS
+    plan.heard(0, 1, 14.0)
+    assert plan.settling_seconds(0, 14.0) == HAND_OVER_SECONDS, "it still carries"
+    plan.reported(7)
+    assert plan.settling_seconds(0, 14.0)
+    plan.reported(8)
+    assert not plan.settling_seconds(0, 14.0)
+
+
+@pytest.mark.parametrize("how", ["silent", "left"])
+def test_what_the_old_task_does_not_finish_is_given_to_the_new_one(how: str) -> None:
+    plan = carried_plan(7).relief(2)
+    plan.relieve(0, 10.0)
+    if how == "left":
+        plan.leaves(0, 1)
+        assert not plan.settling_seconds(0, 10.0)
+    assert not plan.settling_seconds(0, 10.0 + HAND_OVER_SECONDS)
+    assert plan.lost(0, []) == segment(7)
 
 
 def test_a_report_is_read_as_it_comes_from_the_network() -> None:

@@ -1,0 +1,99 @@
+"""What goes into a segment: the blocks that the copy state machine lets a link copy next, as far as they may stand
+together. Of the blocks only the headers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from replicator.engine.errors import EngineError
+from replicator.engine.log.store import StoredHeader
+from replicator.links.carriage import Carriage
+from replicator.links.copier import FRAME_BYTES_TARGET, Read, Send
+from replicator.links.plans import PlannedBlock, PlannedTopic, Segment
+from snapshots.position import BEFORE_ALL, Position
+
+SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A carrier may ask for less."""
+SEGMENT_BLOCKS_MAX: Final = 10_000
+SEGMENT_TOPICS_MAX: Final = 1_000
+"""With the longest names and the one above: an answer of a megabyte."""
+
+
+class Choice(NamedTuple):
+    """A segment, None if there is nothing, and then whether to ask ``again``, since not everything was looked at."""
+
+    segment: Segment | None
+    begun: Sequence[str]
+    """Topics of it that may begin anew at the destination."""
+    again: bool
+
+
+class SegmentChooser:
+    """Chooses from what ``carriage`` has to carry."""
+
+    def __init__(self, carriage: Carriage) -> None:
+        self._carriage = carriage
+
+    def next_segment(self, lane: int, bytes_max: int) -> Choice:
+        """What the lane is to carry next, of about ``bytes_max``."""
+        copier = self._carriage.copier
+        bytes_max = min(bytes_max, SEGMENT_BYTES_MAX if self._carriage.bucket is None else FRAME_BYTES_TARGET)
+        planned: dict[str, PlannedTopic] = {}
+        first: list[str] = []
+        size_bytes, blocks, searching = 0, 0, False
+        while blocks < SEGMENT_BLOCKS_MAX and len(planned) < SEGMENT_TOPICS_MAX:
+            read = copier.next_read(size_bytes, lane=lane, frame_bytes_max=bytes_max)
+            if read is None:
+                break
+            chosen, reached = self._read(read, SEGMENT_BLOCKS_MAX - blocks)
+            if chosen:
+                piece = planned.setdefault(read.topic, PlannedTopic(read.topic, read.after, reached))
+                piece.blocks += map(_row, chosen)
+                size_bytes += sum(each.stored.size_bytes for each in chosen)
+                blocks += len(chosen)
+                if any(map(_is_first, chosen)):
+                    first.append(read.topic)
+            if read.topic in planned:
+                planned[read.topic].upto = reached
+            if not chosen:  # others have their turn before it looks further
+                searching = True
+                break
+        if not planned:
+            self._carriage.topics.reached(copier.on_idle(lane=lane))
+            return Choice(None, (), searching)
+        return Choice(Segment(copier.on_sent(size_bytes, lane=lane), lane, size_bytes, planned), first, False)
+
+    def _read(self, read: Read, blocks_max: int) -> tuple[list[_Chosen], Position]:
+        """Look at a piece of a topic's log: the blocks that are to be carried, and how far that is."""
+        topic = self._carriage.engine.find(read.topic)
+        if topic is None:  # it is being deleted
+            return [], read.after
+        try:
+            found, reached = topic.read_headers(
+                read.after, bytes_max=read.bytes_max, blocks_max=blocks_max, origins=read.origins
+            )
+        except EngineError as error:
+            self._carriage.topics.halt(read.topic, str(error))
+            return [], read.after
+        sends, gap = self._carriage.choose(topic, [stored.header for stored in found])
+        chosen = [_Chosen(found[index], send) for index, send in sends]
+        if gap:
+            return chosen, chosen[-1].stored.last if chosen else read.after
+        self._carriage.copier.on_read(read.topic, reached)
+        return chosen, reached
+
+
+class _Chosen(NamedTuple):
+    stored: StoredHeader
+    send: Send
+
+
+def _row(chosen: _Chosen) -> PlannedBlock:
+    (ledger, first), header, size_bytes = chosen.stored.position, chosen.stored.header, chosen.stored.size_bytes
+    previous, left_out = chosen.send.previous, chosen.send.left_out
+    return ledger, first, header.entries, size_bytes, previous.ledger, previous.entry, int(left_out)
+
+
+def _is_first(chosen: _Chosen) -> bool:
+    return chosen.send.previous == BEFORE_ALL
