@@ -166,7 +166,7 @@ class InSpark:
             for cells in whole_cells(batches):
                 yield findings_table(compare(cells, of_task, read))
 
-        found = self._cells(tasks, scope, selection).mapInArrow(find, _ddl(FINDINGS))
+        found = _in_arrow(self._cells(tasks, scope, selection), find, FINDINGS)
         try:
             if write_to is not None:
                 found = found.persist()
@@ -193,9 +193,9 @@ class InSpark:
             tables = (pa.Table.from_batches([batch]) for batch in batches)
             yield findings_table(order.descents(tables, topics, clusters))
 
-        logs = self._cells(tasks, scope, selection).mapInArrow(copies, _ddl(order.COPIES))
+        logs = _in_arrow(self._cells(tasks, scope, selection), copies, order.COPIES)
         sorted_logs = logs.repartition(*order.LOG_KEY).sortWithinPartitions(*order.LOG_KEY, "ledger", "entry")
-        return [Found(**row.asDict()) for row in sorted_logs.mapInArrow(find, _ddl(FINDINGS)).collect()]
+        return [Found(**row.asDict()) for row in _in_arrow(sorted_logs, find, FINDINGS).collect()]
 
     def _cells(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> DataFrame:
         """Rows of pieces, those of one cell together, in order."""
@@ -208,7 +208,7 @@ class InSpark:
                     yield from read_pieces(planned[number], names, selection)
 
         count = max(len(tasks), 1)
-        pieces = self._spark.range(0, len(tasks), 1, count).mapInArrow(read, _ddl(PIECES))
+        pieces = _in_arrow(self._spark.range(0, len(tasks), 1, count), read, PIECES)
         entries = sum(standing.entries for topic in scope.topics for standing in topic.standings.values())
         keys: list[Any] = list(CELL_KEY)
         if entries > SORT_ENTRIES:
@@ -272,6 +272,15 @@ _TYPES: Final = {
     pa.bool_(): "boolean",
     pa.binary(): "binary",
 }
+
+
+def _in_arrow(
+    frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    from replicator.pipeline.session import without_pandas_warning
+
+    with without_pandas_warning():
+        return frame.mapInArrow(function, _ddl(schema))
 
 
 def _ddl(schema: pa.Schema) -> str:
