@@ -101,7 +101,10 @@ def moment(text: str, option: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        ago_seconds = duration_seconds(text, option)
+        try:
+            ago_seconds = duration_seconds(text, option)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(f"{error.message}, nor a time such as 2026-01-31T12:00:00Z") from None
         now = datetime.now(UTC).timestamp()
         return datetime.fromtimestamp(max(now - ago_seconds, 0), UTC)  # nothing was published before the epoch
     return time if time.tzinfo else time.replace(tzinfo=UTC)

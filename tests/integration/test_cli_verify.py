@@ -76,7 +76,7 @@ def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whet
     [
         (("--sample", "0"), "--sample: '0' is not a share such as 1% or 0.01"),
         (("--sample", "101%"), "--sample: '101%' is not a share"),
-        (("--since", "yesterday"), "--since:"),
+        (("--since", "yesterday"), "or a number of seconds), nor a time such as 2026-01-31T12:00:00Z"),
         (("--settle", "soon"), "--settle:"),
         (("--topic", "a", "--topics", "b"), "--topic and --topics are not to be given together"),
         (("--output", "xml"), "--output is table or json"),
