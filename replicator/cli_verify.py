@@ -82,6 +82,7 @@ def verify(
 
     from replicator.pipeline.cluster_state import topic_filter
     from replicator.pipeline.entry_reader import Selection
+    from replicator.pipeline.difference_files import DifferenceFiles
     from replicator.pipeline.errors import BadOption
     from replicator.pipeline.session import spark_session
     from replicator.pipeline.verify import VerifySettings, format_report
@@ -101,6 +102,8 @@ def verify(
     settings = VerifySettings(Selection(since_ms, sampled), settle_seconds, parquet)
     wanted = topic_filter(patterns) if patterns else None
     try:
+    if parquet is not None:
+        DifferenceFiles(parquet)  # before seconds or minutes of work whose result could not be written
         spark = start_spark if master is None else start_spark()
         if fix:
             report = fix_and_verify(spark, urls, topology.links, topics or None, wanted, settings, file)

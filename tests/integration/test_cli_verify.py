@@ -89,6 +89,15 @@ def test_a_wrong_option_is_named(file: Path, arguments: tuple[str, ...], complai
 
 
 @pytest.mark.parametrize("pattern", ["shop/(", "nowhere/.*"])
+@pytest.mark.parametrize("more", [(), ("--fix",), ("--master", "spark://127.0.0.1:1")])
+def test_a_directory_that_is_not_empty_is_refused_before_anything_is_compared(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    (tmp_path / "there").touch()
+    result = verify(topology(tmp_path, "127.0.0.1:1", "127.0.0.1:2"), "--parquet", str(tmp_path), *more)
+    assert "is not empty" in str(result.exception)
+
+
 def test_a_pattern_that_is_wrong_or_matches_nothing_is_named(file: Path, pattern: str) -> None:
     result = verify(file, "--topics", pattern)
     assert result.exception is not None
