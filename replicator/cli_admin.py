@@ -126,6 +126,16 @@ def _parsed(text: str, option: str, parser: str) -> int:
         raise typer.BadParameter(f"{option}: {error}") from None
 
 
+def spark_master(text: str | None) -> str | None:
+    """Spark's master as topologies have it, if it is given; raises ``typer.BadParameter``."""
+    from replicator.topology_fields import check_master
+
+    try:
+        return None if text is None else check_master(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--master: {error}") from None
+
+
 def rows_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
     """A table of texts."""
     table = Table(*columns, title=title, title_justify="left")

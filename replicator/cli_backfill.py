@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from replicator.cli_admin import OUTPUT_COLUMNS, OutputFormat, check_output
+from replicator.cli_admin import OUTPUT_COLUMNS, OutputFormat, check_output, spark_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +72,7 @@ def backfill(
     from replicator.topology_links import RATE_BYTES_MIN, parse_patterns
 
     check_output(output)
+    master = spark_master(master)
     topology = load_topology(file)
     rate_bytes = None
     if rate is not None:

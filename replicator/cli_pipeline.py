@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from replicator.cli_admin import spark_master
+
 app = typer.Typer(help="The data pipeline on a Spark cluster.", no_args_is_help=True)
 
 ArchivePath = Annotated[
@@ -34,7 +36,7 @@ def package(archive: ArchivePath) -> None:
 def run(
     worker: Annotated[str, typer.Argument(metavar="URL", help="The worker whose links are copied, http://HOST:PORT.")],
     master: Annotated[
-        str | None, typer.Option("--master", metavar="M", help="Spark's master; else what the topology says.")
+        str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
     ] = None,
 ) -> None:
     """Run the driver of live copy for a worker, here instead of beside it; docs/live-copy.md says when.
@@ -43,4 +45,4 @@ def run(
     """
     from replicator.pipeline.live import run_until_told
 
-    raise typer.Exit(run_until_told(worker, master))
+    raise typer.Exit(run_until_told(worker, spark_master(master)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli_admin import check_output, duration_seconds, moment, show
+from replicator.cli_admin import check_output, duration_seconds, moment, show, spark_master
 
 if TYPE_CHECKING:
     from replicator.pipeline.analytics.assignments import Assignment
@@ -62,6 +62,7 @@ def report(
     check_output(output)
     start = None if since is None else moment(since, "--since")
     window_seconds = duration_seconds(window, "--window")
+    master = spark_master(master)
     if window_seconds < 1:
         raise typer.BadParameter("--window: must be at least 1s")
 

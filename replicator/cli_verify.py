@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli_admin import check_output, duration_seconds, moment, show
+from replicator.cli_admin import check_output, duration_seconds, moment, show, spark_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,10 +79,11 @@ def verify(
     sampled = None if sample is None else _share(sample)
     since_ms = None if since is None else int(moment(since, "--since").timestamp() * 1000)
     settle_seconds = duration_seconds(settle, "--settle")
+    master = spark_master(master)
 
     from replicator.pipeline.cluster_state import topic_filter
-    from replicator.pipeline.entry_reader import Selection
     from replicator.pipeline.difference_files import DifferenceFiles
+    from replicator.pipeline.entry_reader import Selection
     from replicator.pipeline.errors import BadOption
     from replicator.pipeline.session import spark_session
     from replicator.pipeline.verify import VerifySettings, format_report
@@ -101,9 +102,9 @@ def verify(
 
     settings = VerifySettings(Selection(since_ms, sampled), settle_seconds, parquet)
     wanted = topic_filter(patterns) if patterns else None
-    try:
     if parquet is not None:
         DifferenceFiles(parquet)  # before seconds or minutes of work whose result could not be written
+    try:
         spark = start_spark if master is None else start_spark()
         if fix:
             report = fix_and_verify(spark, urls, topology.links, topics or None, wanted, settings, file)

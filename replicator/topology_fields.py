@@ -226,7 +226,7 @@ _Duration = Annotated[int | None, limit(DURATION_KIND, parse_duration)]
 Flag = Annotated[bool, BeforeValidator(_check_flag)]
 
 
-def _check_master(text: str) -> str:
+def check_master(text: str) -> str:
     if not _MASTER.fullmatch(text):
         raise ValueError(f"{text[:60]!r} is not a Spark master (for example local[2] or spark://host:7077)")
     return text
@@ -412,7 +412,7 @@ class PipelineSettings(Section):
 
     engine: Annotated[str, choice(ENGINES)] = SPARK
     """Of the links that do not say another."""
-    master: Annotated[str, AfterValidator(_check_master)] = "local[2]"
+    master: Annotated[str, AfterValidator(check_master)] = "local[2]"
     driver: Annotated[str, choice(DRIVERS)] = "worker"
     """Who starts the process that carries: each worker its own, or the operator elsewhere."""
     batch: Annotated[int, BeforeValidator(_check_batch)] = 10

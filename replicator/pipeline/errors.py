@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+REASON_CHARS_MAX: Final = 500
+
 
 class PipelineError(Exception):
     """Base of every error that the pipeline raises on purpose."""
@@ -102,3 +106,15 @@ class BadSql(PipelineError):
     def __str__(self) -> str:
         link, field, text, reason = self.args
         return f"link {link}: {field} {text[:100]!r}: {reason}"
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a query ended, in one line: the last of a Python traceback of ours, else the first of the message."""
+    text = str(error or "it ended by itself").strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "   at "))]
+    ours = [line for line in lines if line.startswith("replicator.") and ": " in line]
+    if ours:
+        return ours[-1].partition(": ")[2][:REASON_CHARS_MAX]
+    if lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the JVM's error follows
+        del lines[0]
+    return lines[0].removeprefix(": ")[:REASON_CHARS_MAX]

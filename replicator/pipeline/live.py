@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from replicator.pipeline import link_source
 from replicator.pipeline.data_plane import DataPlane, check_url
-from replicator.pipeline.errors import PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer
+from replicator.pipeline.errors import PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer, reason_of
 from replicator.pipeline.link_plans import LinkPlans
 from replicator.pipeline.session import spark_session
 from replicator.pipeline.supervision import Start, Stop, Supervisor
@@ -58,7 +58,6 @@ ATTEMPTS_LOCAL: Final = 4
 """Of each task, as on a cluster; a local master alone would fail a batch with its first task."""
 SCRATCH_PREFIX: Final = "replicator-live-"
 """The process's id follows."""
-REASON_CHARS_MAX: Final = 500
 
 
 class LiveCopy:
@@ -253,18 +252,6 @@ def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
     elif master == "local":
         parallelism = 1
     return max(1, min(parallelism // 2, LANES_MAX))
-
-
-def reason_of(error: BaseException | None) -> str:
-    """Why a query ended, in one line: the last of a Python traceback of ours, else the first of the message."""
-    text = str(error or "it ended by itself").strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "   at "))]
-    ours = [line for line in lines if line.startswith("replicator.") and ": " in line]
-    if ours:
-        return ours[-1].partition(": ")[2][:REASON_CHARS_MAX]
-    if lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the JVM's error follows
-        del lines[0]
-    return lines[0].removeprefix(": ")[:REASON_CHARS_MAX]
 
 
 def _conf(given: Mapping[str, str], *, has_sql: bool) -> dict[str, str]:

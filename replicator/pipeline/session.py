@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from replicator.pipeline.errors import SparkFailed, reason_of
 from replicator.pipeline.jre import find_java
 from replicator.pipeline.shipping import UNPACKED_AS, python_minor_version
 
@@ -60,7 +61,8 @@ def spark_session(
     ``short_lived`` tunes the driver's JVM for jobs of seconds; turn it off for runs of many minutes.
     ``conf`` has settings of Spark, which win over those made here (the driver's JVM gets the options of both).
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PATH``, and for a local master ``SPARK_LOCAL_IP``, in this process's
-    environment: Spark reads them from there. Raises :class:`~replicator.pipeline.errors.JavaNotFound`.
+    environment: Spark reads them from there. Raises :class:`~replicator.pipeline.errors.JavaNotFound`, and
+    :class:`~replicator.pipeline.errors.SparkFailed` where Spark does not start, as with a master that there is not.
     """
     with without_pandas_warning():
         from pyspark.sql import SparkSession
@@ -112,7 +114,12 @@ def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) 
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in _settings(scratch, local, short_lived, conf).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise SparkFailed(f"Spark does not start with master {master}: {reason_of(error)}") from None
 
 
 def _python_of_all_nodes(scratch: Path) -> str:

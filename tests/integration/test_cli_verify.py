@@ -80,6 +80,7 @@ def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whet
         (("--settle", "soon"), "--settle:"),
         (("--topic", "a", "--topics", "b"), "--topic and --topics are not to be given together"),
         (("--output", "xml"), "--output is table or json"),
+        (("--master", "laptop"), "--master: 'laptop' is not a Spark master"),
     ],
 )
 def test_a_wrong_option_is_named(file: Path, arguments: tuple[str, ...], complaint: str) -> None:
@@ -88,7 +89,6 @@ def test_a_wrong_option_is_named(file: Path, arguments: tuple[str, ...], complai
     assert complaint in " ".join(result.output.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("pattern", ["shop/(", "nowhere/.*"])
 @pytest.mark.parametrize("more", [(), ("--fix",), ("--master", "spark://127.0.0.1:1")])
 def test_a_directory_that_is_not_empty_is_refused_before_anything_is_compared(
     tmp_path: Path, more: tuple[str, ...]
@@ -98,6 +98,7 @@ def test_a_directory_that_is_not_empty_is_refused_before_anything_is_compared(
     assert "is not empty" in str(result.exception)
 
 
+@pytest.mark.parametrize("pattern", ["shop/(", "nowhere/.*"])
 def test_a_pattern_that_is_wrong_or_matches_nothing_is_named(file: Path, pattern: str) -> None:
     result = verify(file, "--topics", pattern)
     assert result.exception is not None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from replicator.pipeline.errors import BadOption
+from replicator.pipeline.errors import BadOption, reason_of
 from replicator.pipeline.link_source import LANES_MAX, LinkOptions
-from replicator.pipeline.live import LANES_SETTING, SCRATCH_PREFIX, lanes_of, make_scratch, reason_of, with_slots
+from replicator.pipeline.live import LANES_SETTING, SCRATCH_PREFIX, lanes_of, make_scratch, with_slots
 
 OPTIONS = LinkOptions("http://here:1", "a>b#n", "a", "b", "there:2", "driver 1", "n", "zstd", 3, 0.5)
 

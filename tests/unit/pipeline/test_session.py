@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from replicator.pipeline import session
+from replicator.pipeline.errors import SparkFailed
 from replicator.pipeline.shipping import UNPACKED_AS, python_minor_version
 
 
@@ -37,6 +40,17 @@ def test_only_a_local_master_is_kept_to_this_machine(tmp_path: Path) -> None:
     of_cluster = settings(tmp_path, {})
     assert "spark.driver.bindAddress" not in of_cluster
     assert "spark.sql.shuffle.partitions" not in of_cluster, "a cluster is wider than this machine"
+
+
+def test_a_spark_that_does_not_start_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
+    for variable in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
+    with pytest.raises(SparkFailed, match=r"Spark does not start with master local\[3\]: .*JAVA_GATEWAY_EXITED"):
+        session._start("local[3]", "test", True, {})
 
 
 def test_the_interpreter_that_nodes_find_by_name_is_this_one_beside_the_driver(
