@@ -257,10 +257,11 @@ class LinkTopics:
         return [name for name in self.unsettled if name not in self._refusals or self._refusals[name].due <= now]
 
     def stopped(self) -> dict[str, str]:
-        """Topics that are not copied, with why; also those that are just being tried again."""
+        """Topics that are not copied, with why; also those that are just being tried again, but not those that only
+        wait for an answer, as after a plan that was given up."""
         refused = {name: refusal.reason for name, refusal in self._refusals.items()}
-        copies = self.copier.topics.items()
-        return {**refused, **{name: copy.halted for name, copy in copies if copy.halted is not None}}
+        halted = ((name, copy.halted) for name, copy in self.copier.topics.items())
+        return refused | {name: reason for name, reason in halted if reason is not None and reason != BEING_ASKED}
 
     def halt(self, name: str, reason: str, gap: Gap | None = None) -> None:
         if name not in self.copier.topics:

@@ -17,6 +17,7 @@ from link_support import Web, carrier_of, web
 
 from replicator.links import link as links
 from replicator.links import plans
+from replicator.links.link_topics import BEING_ASKED
 from replicator.pipeline.carrying import LinkWork, carry
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
@@ -118,6 +119,19 @@ def test_a_new_plan_starts_where_the_destination_is_whatever_became_of_the_one_b
             assert made.entries("b", "a") == entries
             assert made.links["a>b"].backlog_entries() == 0
             assert (made.links["a>b"].state, made.links["a>b"].detail) == ("idle", "")
+
+    asyncio.run(main())
+
+
+def test_a_topic_of_which_the_destination_is_only_asked_has_not_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with planned(tmp_path) as (made, client):
+            await made.publish("a", 0, 10)
+            await client.post("plan", ASKED)
+            link = made.links["a>b"]
+            link.planner.release("me")
+            assert link._copier.topics[TOPIC].halted == BEING_ASKED
+            assert (link.status()["halted"], link.status()["halted_count"]) == ({}, 0)
 
     asyncio.run(main())
 
