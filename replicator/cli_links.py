@@ -56,7 +56,7 @@ def list_links(
         typer.echo(f"warning: {problem}", err=True)
     if not links and any(isinstance(each, str) for each in found):
         raise WorkerUnavailable("no worker answered")
-    columns = ("link", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
+    columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
     show(output, links, rows_table(columns, [_row(link) for link in links]))
     if len(links) < len(found):
         raise typer.Exit(3)  # as `status`: what is shown is not all
@@ -107,6 +107,7 @@ async def _call(address: str, method: str, path: str, body: Mapping[str, str] | 
 def _row(link: Mapping[str, Any]) -> Sequence[object]:
     return (
         link["key"],
+        link["engine"],
         _state(link),
         link["backlog_entries"],
         f"{link['lag_ms'] / 1000:.1f} s",
