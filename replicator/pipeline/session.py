@@ -8,6 +8,7 @@ cluster's own business. docs/spark-clusters.md has both from the user's side.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shlex
 import shutil
@@ -102,6 +103,7 @@ def without_pandas_warning() -> Iterator[None]:
 def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    _log_no_error_twice()
     os.environ["JAVA_HOME"] = str(find_java().home)
     scratch = Path(tempfile.mkdtemp(prefix="replicator-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
@@ -120,6 +122,14 @@ def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) 
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         raise SparkFailed(f"Spark does not start with master {master}: {reason_of(error)}") from None
+
+
+def _log_no_error_twice() -> None:
+    """PySpark writes an error of a query to stderr with the stack of the JVM, as JSON, and then raises it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _python_of_all_nodes(scratch: Path) -> str:

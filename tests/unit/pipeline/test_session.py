@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from replicator.pipeline import session
@@ -51,6 +52,13 @@ def test_a_spark_that_does_not_start_is_an_error_of_ours(monkeypatch: pytest.Mon
         monkeypatch.setenv(variable, os.environ.get(variable, ""))
     with pytest.raises(SparkFailed, match=r"Spark does not start with master local\[3\]: .*JAVA_GATEWAY_EXITED"):
         session._start("local[3]", "test", True, {})
+
+
+def test_what_pyspark_raises_it_does_not_log_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+    session._log_no_error_twice()
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).exception("no such column", errorClass="UNRESOLVED_COLUMN")
+    assert capfd.readouterr().err == ""
 
 
 def test_the_interpreter_that_nodes_find_by_name_is_this_one_beside_the_driver(
