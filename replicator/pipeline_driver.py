@@ -33,10 +33,14 @@ STOP_SECONDS_MAX: Final = 8.0
 """Its queries and its JVM take one or two to end."""
 STARTING_STOP_SECONDS_MAX: Final = 0.5
 """One that is still starting its JVM does not listen, and has nothing to end."""
+LAST_WORDS_SECONDS: Final = 10.0
+"""What it said longer before its end was of something else."""
 LINE_CHARS_MAX: Final = 2_000
 LAST_WORDS_CHARS_MAX: Final = 300
 _PREFIX: Final = "live copy: "
 """What the driver's own lines begin with, among those of Spark."""
+READY: Final = f"{_PREFIX}ready"
+"""Said when its Spark runs."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,21 +50,23 @@ class _Ended(Exception):
 
 
 class PipelineDriver:
-    """The driver of the worker at ``url``. ``note`` is told what links that have no carrier wait for; ``carries`` says
-    whether any has one.
+    """The driver of the worker at ``url``. ``note`` is told what links that have no carrier wait for; ``ended`` the pid
+    of a driver that is no more, and so carries nothing.
 
     :meth:`change` says whether there is to be one, and how it is set up; :meth:`stop` ends it.
     """
 
-    def __init__(self, cluster: str, url: str, note: Callable[[str], None], carries: Callable[[], bool]) -> None:
+    def __init__(self, cluster: str, url: str, note: Callable[[str], None], ended: Callable[[int], None]) -> None:
         self._cluster = cluster
         self._url = url
         self._note = note
-        self._carries = carries
+        self._ended = ended
         self._settings = PipelineSettings()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._last_words = ""
+        self._spoke_at = 0.0
+        self._is_ready = False
         self.state = "off"
         """``off``, ``external``, ``running``, or ``waiting`` to be started again."""
         self.detail = ""
@@ -119,7 +125,7 @@ class PipelineDriver:
 
     async def _run_once(self) -> str:
         """Run it until it ends; returns why it did."""
-        self._last_words = ""
+        self._last_words, self._is_ready = "", False
         theirs, ours = os.pipe()
         try:
             try:
@@ -146,16 +152,20 @@ class PipelineDriver:
             except asyncio.CancelledError:
                 await self._end(process)
                 raise
-            return f"{self._last_words or 'it said nothing'} (status {status})"
+            spoke = self._last_words and time.monotonic() - self._spoke_at <= LAST_WORDS_SECONDS
+            how = f"status {status}" if status >= 0 else f"killed by signal {-status}"
+            return f"{self._last_words if spoke else 'it said nothing'} ({how})"
         finally:
             os.close(ours)
+            if self._process is not None:
+                self._ended(self._process.pid)
             self._process = None
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(STOP_SECONDS_MAX if self._carries() else STARTING_STOP_SECONDS_MAX):
+            async with asyncio.timeout(STOP_SECONDS_MAX if self._is_ready else STARTING_STOP_SECONDS_MAX):
                 await self._log_lines(process)
                 await process.wait()
         except TimeoutError:
@@ -178,8 +188,10 @@ class PipelineDriver:
         if not line:
             return
         log.info("pipeline driver says", cluster=self._cluster, line=line)
-        if line.startswith(_PREFIX) or not self._last_words.startswith(_PREFIX):
-            self._last_words = line[:LAST_WORDS_CHARS_MAX]
+        if line == READY:
+            self._is_ready = True
+        elif line.startswith(_PREFIX) or not self._last_words.startswith(_PREFIX):
+            self._last_words, self._spoke_at = line[:LAST_WORDS_CHARS_MAX], time.monotonic()
 
     def _set(self, state: str, detail: str, waits_for: str) -> None:
         self.state, self.detail = state, detail

@@ -16,6 +16,7 @@ from replicator.engine.engine import Engine
 from replicator.links.link import Link
 from replicator.links.link_topics import LinkIndex
 from replicator.links.planning import NOBODY_ASKED
+from replicator.links.plans import carrier_name
 from replicator.links.route import Route
 from replicator.topology import SPARK, Topology
 
@@ -72,10 +73,12 @@ class RunningLinks:
         """How many links Spark is to carry."""
         return sum(link.route.engine == SPARK for link in self)
 
-    @property
-    def have_carriers(self) -> bool:
-        """Whether any has one now."""
-        return any(link.planner.carriers.holder is not None for link in self)
+    def driver_ended(self, pid: int) -> None:
+        """The driver that ran beside the worker is no more: what it carried waits for the next one."""
+        for link in self:
+            holder = link.planner.carriers.holder
+            if holder is not None and holder.startswith(carrier_name(pid)):
+                link.planner.release(holder)
 
     def waits_for(self, what: str) -> None:
         """What links say that no carrier has asked for, such as why there is no driver."""

@@ -256,7 +256,7 @@ class Worker:
         assert self._socket is not None
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
         links = self._links
-        self._driver = PipelineDriver(name, self._cluster.url, links.waits_for, lambda: links.have_carriers)
+        self._driver = PipelineDriver(name, self._cluster.url, links.waits_for, links.driver_ended)
         await self._driver.change(topology.pipeline, links=self._links.carried_by_spark)
 
     def _link_opened(self, source: str) -> None:

@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import sys
 import tempfile
@@ -26,10 +25,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from replicator.links.plans import carrier_name
 from replicator.pipeline import link_source
 from replicator.pipeline.data_plane import DataPlane, check_url
 from replicator.pipeline.errors import PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer, reason_of
 from replicator.pipeline.link_plans import LinkPlans
+from replicator.pipeline.scratch import make_scratch
 from replicator.pipeline.session import spark_session
 from replicator.pipeline.supervision import Start, Stop, Supervisor
 
@@ -45,9 +46,8 @@ LANES_MAX: Final = 8
 """Unless :data:`LANES_SETTING` says more: one lane carries some hundreds of MB/s."""
 SLOTS_LOCAL: Final = 64
 """Tasks that a local master runs at once. They wait more than they work, so they are more than the cores."""
-MEMORY: Final = "512m"
-"""The least that Spark starts with."""
-MEMORY_WITH_SQL: Final = "1g"
+MEMORY: Final = "1g"
+"""At most. Half of it is the least that Spark starts with; links with SQL, which may come later, need more."""
 POLL_SECONDS: Final = 1.0
 """How often the worker is asked for its links, and queries are looked at."""
 WORKER_WAIT_SECONDS_MAX: Final = 5.0
@@ -68,7 +68,7 @@ class LiveCopy:
         self._worker_url = worker_url
         self._lanes = lanes
         self._scratch = scratch
-        self._carrier = f"{socket.gethostname()[:60]} {os.getpid()} {secrets.token_hex(4)}"
+        self._carrier = carrier_name(os.getpid()) + secrets.token_hex(4)
         self._supervisor = Supervisor()
         self._queries: dict[str, StreamingQuery] = {}
         self._unreachable = ""
@@ -213,20 +213,21 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
         return 0
     conf = {**listing.get("conf", {}), **json.loads(os.environ.get(CONF_VARIABLE) or "{}")}
     master = master or str(listing["master"])
-    # Messages pass through the JVM only where SQL looks at them. Else it plans a few tasks a second, and needs neither
-    # the second compiler nor its memory.
+    # Messages pass through the JVM only where SQL looks at them. Else it plans a few tasks a second, and does not need
+    # the second compiler.
     has_sql = any(link.get("where") or link.get("select") for link in listing["links"])
-    scratch = make_scratch(_scratch_parent())
+    scratch = make_scratch(SCRATCH_PREFIX, _scratch_parent())
     try:
         spark = spark_session(
             with_slots(master),
             f"replicator live copy of {listing['cluster']}",
             short_lived=not has_sql,
-            conf=_conf(conf, has_sql=has_sql),
+            conf=_conf(conf),
         )
         try:
             lanes = lanes_of(master, conf, spark.sparkContext.defaultParallelism)
             copying = LiveCopy(spark, worker_url, lanes, scratch)
+            _say("ready")
             copying.run(ended)
             spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
             copying.close()
@@ -254,10 +255,10 @@ def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
     return max(1, min(parallelism // 2, LANES_MAX))
 
 
-def _conf(given: Mapping[str, str], *, has_sql: bool) -> dict[str, str]:
+def _conf(given: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings: those given win."""
     return {
-        "spark.driver.memory": MEMORY_WITH_SQL if has_sql else MEMORY,
+        "spark.driver.memory": MEMORY,
         "spark.scheduler.mode": "FAIR",  # a link with much to copy does not hold up another
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",
@@ -284,15 +285,6 @@ def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | 
         ended.wait(pause_seconds)
         pause_seconds = min(WORKER_WAIT_SECONDS_MAX, 2 * pause_seconds)
     return None
-
-
-def make_scratch(parent: Path) -> Path:
-    """A directory of this process in ``parent``; those of drivers that were killed are removed."""
-    for left in parent.glob(f"{SCRATCH_PREFIX}*-*"):
-        pid = left.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=parent))
 
 
 def _scratch_parent() -> Path:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from replicator.pipeline.errors import SparkFailed, reason_of
 from replicator.pipeline.jre import find_java
+from replicator.pipeline.scratch import make_scratch
 from replicator.pipeline.shipping import UNPACKED_AS, python_minor_version
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SHUFFLE_PARTITIONS: Final = 4
 DRIVER_MEMORY: Final = "1g"
 """Enough for a million messages in the cache; past it Spark spills to disk."""
 ARROW_BATCH_ROWS_MAX: Final = 10_000
+SCRATCH_PREFIX: Final = "replicator-spark-"
+"""The process's id follows."""
 
 _LOG4J: Final = """\
 rootLogger.level = error
@@ -105,7 +108,7 @@ def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) 
 
     _log_no_error_twice()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    scratch = Path(tempfile.mkdtemp(prefix="replicator-spark-"))
+    scratch = make_scratch(SCRATCH_PREFIX, Path(tempfile.gettempdir()))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     local = master.startswith("local")
     if local:

@@ -15,6 +15,8 @@ if "spark.test.deaf" in conf:
 with Path(conf["spark.test.file"]).open("a") as file:
     file.write(f"{os.getpid()} {' '.join(sys.argv[1:])}\n")
 print("WARN something of Spark's", flush=True)
+if "spark.test.ready" in conf:
+    print("live copy: ready", flush=True)
 print("live copy: " + conf.get("spark.test.says", "nothing to say"), file=sys.stderr, flush=True)
 if "spark.test.ends" in conf:
     sys.exit(3)

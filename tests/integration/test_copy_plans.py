@@ -19,7 +19,8 @@ from replicator.links import link as links
 from replicator.links import plans
 from replicator.links.link_topics import BEING_ASKED
 from replicator.pipeline.carrying import LinkWork, carry
-from replicator.topology import SPARK
+from replicator.running_links import RunningLinks
+from replicator.topology import SPARK, Cluster, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 
 A_TO_B = LinkSpec("a", "b", engine=SPARK)
@@ -249,5 +250,28 @@ def test_a_request_that_makes_no_sense_is_refused_by_name(tmp_path: Path, path: 
         async with planned(tmp_path) as (_, client):
             with pytest.raises(Refused, match=r"BadRequest|BadReport"):
                 await client.post(path, body)
+
+    asyncio.run(main())
+
+
+def test_a_driver_that_is_no_more_has_no_links_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [A_TO_B], started=False) as made:
+            clusters = tuple(
+                Cluster(name=name, address=server.address, data=tmp_path / name)
+                for name, server in made.servers.items()
+            )
+            running = RunningLinks(made.engines["a"])
+            await running.change(Topology(clusters, (A_TO_B,), PipelineSettings(engine=SPARK)))
+            running.waits_for("for Spark: its driver is starting")
+            (link,) = running
+            await eventually(lambda: link.state == "waiting")
+            carrier = plans.carrier_name(4711) + "1a2b"
+            await link.planner.plan(carrier, lanes=1, bytes_max=1000)
+            running.driver_ended(471)
+            assert (link.planner.carriers.holder, link.state) == (carrier, "idle")
+            running.driver_ended(4711)
+            assert (link.state, link.detail) == ("waiting", "for Spark: its driver is starting")
+            await running.stop()
 
     asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +30,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 class Watched:
     """A driver, and what it wrote and what its links are told."""
 
-    def __init__(self, path: Path, *, carries: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.file = path / "heard"
         self.file.touch()
         self.notes: list[str] = []
-        self.driver = PipelineDriver("us-east", URL, self.notes.append, lambda: carries)
+        self.ended: list[int] = []
+        self.driver = PipelineDriver("us-east", URL, self.notes.append, self.ended.append)
 
     def settings(self, **conf: str) -> PipelineSettings:
         named = {f"spark.test.{name}": value for name, value in conf.items()}
@@ -93,11 +95,30 @@ def test_one_that_is_elsewhere_is_not_started_and_links_say_how_it_is(tmp_path: 
 def test_one_that_does_not_end_when_it_is_told_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         monkeypatch.setattr(pipeline_driver, "STOP_SECONDS_MAX", 0.2)
-        watched = Watched(tmp_path, carries=True)
-        await watched.driver.change(watched.settings(deaf="yes"), links=1)
+        watched = Watched(tmp_path)
+        await watched.driver.change(watched.settings(deaf="yes", ready="yes"), links=1)
         await eventually(watched.runs)
         await watched.driver.stop()
         assert not psutil.pid_exists(watched.runs()[0])
+        assert watched.ended == watched.runs()
+
+    asyncio.run(main())
+
+
+def test_one_that_is_killed_carries_nothing_from_then_on_and_its_words_of_long_ago_are_not_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(pipeline_driver, "LAST_WORDS_SECONDS", -1.0)
+        watched = Watched(tmp_path)
+        await watched.driver.change(watched.settings(), links=1)
+        await eventually(watched.runs)
+        os.kill(watched.runs()[0], signal.SIGKILL)
+        await eventually(lambda: watched.ended)
+        assert watched.ended == watched.runs()
+        await eventually(lambda: "ended" in watched.notes[-1])
+        assert "it said nothing (killed by signal 9)" in watched.notes[-1]
+        await watched.driver.stop()
 
     asyncio.run(main())
 

@@ -8,7 +8,8 @@ import pytest
 
 from replicator.pipeline.errors import BadOption, reason_of
 from replicator.pipeline.link_source import LANES_MAX, LinkOptions
-from replicator.pipeline.live import LANES_SETTING, SCRATCH_PREFIX, lanes_of, make_scratch, with_slots
+from replicator.pipeline.live import LANES_SETTING, SCRATCH_PREFIX, lanes_of, with_slots
+from replicator.pipeline.scratch import make_scratch
 
 OPTIONS = LinkOptions("http://here:1", "a>b#n", "a", "b", "there:2", "driver 1", "n", "zstd", 3, 0.5)
 
@@ -77,11 +78,11 @@ def test_the_reason_of_a_failure_is_one_line_without_the_stack() -> None:
 
 
 def test_scratch_directories_of_drivers_that_are_gone_are_removed_and_others_stay(tmp_path: Path) -> None:
-    of_a_living_one = make_scratch(tmp_path)
+    of_a_living_one = make_scratch(SCRATCH_PREFIX, tmp_path)
     assert of_a_living_one.name.startswith(f"{SCRATCH_PREFIX}{os.getpid()}-")
     gone = tmp_path / f"{SCRATCH_PREFIX}{2**22 + 1}-abc"  # above the highest pid of Linux
     other = tmp_path / f"{SCRATCH_PREFIX}notes"
     for directory in (gone, other):
         directory.mkdir()
-    made = make_scratch(tmp_path)
+    made = make_scratch(SCRATCH_PREFIX, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([of_a_living_one, other, made])
