@@ -19,7 +19,7 @@ from rich.text import Text
 
 from replicator.connecting import why_not_connected
 from replicator.rollout import Rollout
-from replicator.topology import Cluster, Link, Topology, format_size
+from replicator.topology import SPARK, Cluster, Link, Topology, format_size
 from replicator.topology_fields import flattened
 
 PROBE_TIMEOUT_S: Final = 1.0
@@ -131,8 +131,16 @@ class Plan:
             f"Sync: a snapshot every {sync.snapshot_interval_ms} ms while a topic moves "
             f"(given up after {sync.snapshot_timeout_ms} ms), updates every {sync.update_interval_ms} ms. "
             f"Store: up to {format_size(store.size_max)} a worker. "
-            f"Verify: Spark on {self.topology.pipeline.master}."
+            f"{self._engine_of_links()}"
         )
+
+    def _engine_of_links(self) -> str:
+        """By what most links are copied; those that differ say so in the table."""
+        pipeline = self.topology.pipeline
+        if pipeline.engine != SPARK:
+            return "Links: copied by the workers themselves."
+        where = "the workers start it" if pipeline.driver == "worker" else "you start it: replicator pipeline run"
+        return f"Links: copied by Spark on {pipeline.master}; {where}."
 
     def _policies(self) -> Iterator[Text]:
         """What is not as it is by default; clusters with the same policies share a line."""

@@ -15,8 +15,7 @@ from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
 from replicator.links.link import Link
 from replicator.links.link_topics import LinkIndex
-from replicator.links.planning import NOBODY_ASKED
-from replicator.links.plans import carrier_name
+from replicator.links.planning import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.topology import SPARK, Topology
 

@@ -18,6 +18,7 @@ requests are bounded.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,11 @@ BACKFILLING: Final = "backfilling"
 NOBODY_ASKED: Final = "for Spark: no driver of the pipeline has asked for its segments yet"
 
 log = structlog.get_logger(__name__)
+
+
+def carrier_name(pid: int) -> str:
+    """How a driver of live copy on this machine is called as a carrier, to begin with."""
+    return f"{socket.gethostname()[:60]} {pid} "
 
 
 class Planner:

@@ -18,7 +18,6 @@ will report any more is planned again after the destination was asked; 11, one c
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -263,11 +262,6 @@ class Plan:
         if its.inherited.isdisjoint(its.open):
             return 0.0
         return max(its.settled_by - now_seconds, 0.0)
-
-
-def carrier_name(pid: int) -> str:
-    """How a driver of live copy on this machine is called as a carrier, to begin with."""
-    return f"{socket.gethostname()[:60]} {pid} "
 
 
 class Carriers:

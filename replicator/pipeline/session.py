@@ -33,6 +33,8 @@ SHUFFLE_PARTITIONS: Final = 4
 DRIVER_MEMORY: Final = "1g"
 """Enough for a million messages in the cache; past it Spark spills to disk."""
 ARROW_BATCH_ROWS_MAX: Final = 10_000
+DAEMON_MODULE: Final = "replicator.pipeline.python_daemon"
+"""Of a local master alone: executors elsewhere may get the package only after it is started."""
 SCRATCH_PREFIX: Final = "replicator-spark-"
 """The process's id follows."""
 
@@ -169,6 +171,7 @@ def _settings(scratch: Path, local: bool, short_lived: bool, conf: Mapping[str, 
     }
     if local:
         settings |= {
+            "spark.python.daemon.module": DAEMON_MODULE,
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": DRIVER_MEMORY,

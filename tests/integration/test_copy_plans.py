@@ -18,6 +18,7 @@ from link_support import Web, carrier_of, web
 from replicator.links import link as links
 from replicator.links import plans
 from replicator.links.link_topics import BEING_ASKED
+from replicator.links.planning import carrier_name
 from replicator.pipeline.carrying import LinkWork, carry
 from replicator.running_links import RunningLinks
 from replicator.topology import SPARK, Cluster, PipelineSettings, Topology
@@ -266,7 +267,7 @@ def test_a_driver_that_is_no_more_has_no_links_any_more(tmp_path: Path) -> None:
             running.waits_for("for Spark: its driver is starting")
             (link,) = running
             await eventually(lambda: link.state == "waiting")
-            carrier = plans.carrier_name(4711) + "1a2b"
+            carrier = carrier_name(4711) + "1a2b"
             await link.planner.plan(carrier, lanes=1, bytes_max=1000)
             running.driver_ended(471)
             assert (link.planner.carriers.holder, link.state) == (carrier, "idle")
