@@ -74,7 +74,7 @@ def format_report(report: Report) -> Group:
         )
         for number, column in enumerate(summary.columns):
             numeric = any(isinstance(row[number], int | float) for row in summary.rows)
-            table.add_column(column, justify="right" if numeric else "left")
+            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in summary.rows:
             table.add_row(*(Text(format_cell(cell)) for cell in row))
         parts.append(table if summary.rows else Text(f"\n{summary.title}: nothing found"))
