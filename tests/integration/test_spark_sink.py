@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,10 @@ def test_an_abort_leaves_nothing_and_spares_what_is_decided(worker: StagingWorke
 
 def test_a_worker_that_is_started_anew_has_what_was_staged(worker: StagingWorker) -> None:
     message = staged(worker.url, [b"a", b"b"])
+    empty = replace(message, receipt=replace(staged(worker.url, []).receipt, partition=1))
     worker.stop()
     worker.start()
-    sink.commit(options_of(worker.url)[0], [message])
+    sink.commit(options_of(worker.url)[0], [message, empty])
     assert worker.payloads(OUT) == [b"a", b"b"]
 
 

@@ -256,6 +256,8 @@ class StagingCore:
         if len({receipt.partition for receipt in request.receipts}) < len(request.receipts):
             raise InvalidWriter(f"writer {key.writer!r}: a commit names two attempts of one partition")
         for receipt in request.receipts:
+            if not receipt.bytes:
+                continue  # it has no file, so that a worker that was started anew does not know of it
             attempt = self._attempts.get(AttemptKey(key, receipt.partition, receipt.attempt))
             if attempt is None or attempt.busy or attempt.bytes != receipt.bytes:
                 raise StagedMissing(
