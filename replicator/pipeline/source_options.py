@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
@@ -182,7 +182,9 @@ def _bound(given: Mapping[str, str], name: str, alias: str) -> Bound | None:
         position = Position.parse(text)
     except InvalidPosition:
         return Bound(name, text, time_ms=_time_ms(name, text))
-    return Bound(name, text, position=Position(position.ledger, position.entry - (name == "start")))
+    if name == "start":
+        position = Position(position.ledger, max(position.entry - 1, -1))
+    return Bound(name, text, position=position)
 
 
 def _time_ms(option: str, text: str) -> int:
@@ -193,8 +195,9 @@ def _time_ms(option: str, text: str) -> int:
             option,
             f"{text!r} is neither 'earliest' nor 'latest', a position LEDGER:ENTRY or a time like 2026-01-31T12:00:00Z",
         ) from None
-    # A time without a zone is UTC, as every time of the table is.
-    return max(int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000), 0)
+    # A time without a zone is UTC, as every time of the table is. In whole numbers: a float may be a millisecond less.
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return max(-(-since // timedelta(milliseconds=1)), 0)
 
 
 def _pattern(text: str) -> TopicPattern:

@@ -75,6 +75,7 @@ def test_options_are_read_whatever_their_case() -> None:
 def test_a_read_starts_at_the_first_entry_that_start_names_and_after_the_one_that_after_names() -> None:
     of_topic = {"url": URL, "topic": "t"}
     assert SourceOptions.parse(of_topic | {"start": "3:5"}).start == Bound("start", "3:5", position=Position(3, 4))
+    assert SourceOptions.parse(of_topic | {"start": "3:-1"}).start == Bound("start", "3:-1", position=Position(3, -1))
     assert SourceOptions.parse(of_topic | {"after": "3:5"}).start == Bound("after", "3:5", position=Position(3, 5))
     assert SourceOptions.parse(of_topic | {"end": "3:5"}).end == Bound("end", "3:5", position=Position(3, 5))
     assert SourceOptions.parse({"url": URL, "start": "earliest", "end": "latest"}) == SourceOptions((URL,))
@@ -86,6 +87,15 @@ def test_a_time_without_a_zone_is_utc() -> None:
         start = SourceOptions.parse({"url": URL, "start": text}).start
         assert start is not None
         assert start.time_ms == 3_600_000
+
+
+def test_a_time_is_taken_to_the_millisecond_and_what_lies_between_two_is_the_later() -> None:
+    for text, time_ms in (
+        ("1974-04-29T23:25:20.582Z", 136_509_920_582),
+        ("1970-01-01T00:00:00.001001Z", 2),
+        ("1969-12-31T23:59:59Z", 0),
+    ):
+        assert SourceOptions.parse({"url": URL, "end": text}).end == Bound("end", text, time_ms=time_ms)
 
 
 def test_a_topology_gives_the_addresses_of_its_clusters_or_of_those_that_are_named(tmp_path: Path) -> None:
