@@ -54,6 +54,8 @@ def encode_offset(positions: Positions) -> dict[str, Any]:
 
 def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
     """What :func:`encode_offset` was given. Raises :class:`BadOffset` for what is no offset of this source."""
+    if not isinstance(offset, Mapping):
+        raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {str(offset)[:80]!r}")
     positions: dict[str, dict[str, Position]] = {}
     for cluster, topics in offset.items():
         try:

@@ -34,7 +34,7 @@ from replicator.pipeline.planning import TopicSpan, bounded_spans, first_positio
 from replicator.pipeline.reading import read_ranges, refresh, sample, search_times
 from replicator.pipeline.source_options import SourceOptions
 from replicator.pipeline.stream_offsets import READABLE_TOPICS_MAX, Positions, decode_offset, encode_offset
-from replicator.pipeline.topic_positions import Measured, Standings
+from replicator.pipeline.topic_positions import Measured, Standings, TopicPositions
 from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS_MAX: Final = 5.0
@@ -83,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._refresh()
         read = decode_offset(start)
+        skip = self._options.on_gap == "skip"
         spans = self._spans(read, self._target)
         if isinstance(limit, ReadAllAvailable):
             reached = {span.key: span.upto for span in spans}
@@ -90,7 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             reached = self._admission.admit(spans, self._measure)
         end = {
             of_cluster.cluster: {
-                name: reached.get((url, name), position)
+                # Where gaps are skipped, what comes after a topic's end is read, though the query stood beyond it.
+                name: reached.get((url, name), min(position, of_cluster.topics[name].last) if skip else position)
                 for name, position in read.get(of_cluster.cluster, {}).items()
                 if name in of_cluster.topics  # a topic that is gone, and skipped
             }
@@ -123,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _spans(self, read: Positions, target: Positions | None) -> list[TopicSpan]:
         """What each topic has between where it was read to and a target, or its LAC.
 
-        Raises :class:`TopicChanged` for what was read in part and is gone, if gaps are not skipped.
+        Raises :class:`TopicChanged` for what was read in part and is gone, or never was, if gaps are not skipped.
         """
         skip = self._options.on_gap == "skip"
         known = {of_cluster.cluster for of_cluster in self._standings.values()}
@@ -137,6 +139,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 for name, position in positions.items():
                     if name not in of_cluster.topics:
                         raise TopicChanged(name, f"is not at {of_cluster.cluster} any more; it was read to {position}")
+                for name, position in [*positions.items(), *(targets or {}).items()]:
+                    if name in of_cluster.topics and self._options.wants(name):
+                        _check_not_beyond(of_cluster.topics[name], position)
             for name, topic in of_cluster.topics.items():
                 if targets is not None and name not in targets:
                     continue
@@ -161,3 +166,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     ) -> Sequence[Measured | None]:
         with DataPlane(url) as worker:
             return worker.measure(ranges, bytes_max)
+
+
+def _check_not_beyond(topic: TopicPositions, position: Position) -> None:
+    """Raises :class:`TopicChanged` for a place that the topic never had in this life: messages up to there would be
+    left out as if they had been read."""
+    if position > topic.last and not topic.replaced_since(position):
+        raise TopicChanged(
+            topic.name,
+            f"ends at {topic.last}, before {position}, up to where the checkpoint says that it was read: the worker "
+            "was put back to an older state, or the checkpoint is of another cluster",
+        )

@@ -179,6 +179,22 @@ def test_a_worker_that_comes_back_soon_does_not_stop_a_query(
     assert list(query.batches()) == [[0, 1]]
 
 
+def test_a_checkpoint_that_is_beyond_the_end_of_a_topic_does_not_leave_out_what_comes(worker: WireWorker) -> None:
+    flights = worker.topic(FLIGHTS)
+    publish(flights, 0, 2)
+    beyond = json.dumps({"us-east": {FLIGHTS: "3:9"}})
+    with pytest.raises(TopicChanged, match=f"topic {FLIGHTS} ends at 3:2, before 3:9"):
+        Query(url=worker.url, read=beyond).plan()
+    planned = Query(url=worker.url, read=json.dumps({"us-east": {FLIGHTS: "3:0"}}))
+    planned.planned = beyond
+    with pytest.raises(TopicChanged, match=f"topic {FLIGHTS} ends at 3:2, before 3:9"):
+        planned.run()
+    skipping = Query(url=worker.url, read=beyond, onGap="skip")
+    assert list(skipping.batches()) == [[]]
+    publish(flights, 3, 4)
+    assert list(skipping.batches()) == [[3, 4]]
+
+
 def test_a_checkpoint_of_other_clusters_is_refused(worker: WireWorker) -> None:
     publish(worker.topic(FLIGHTS), 0, 1)
     query = Query(url=worker.url, read=json.dumps({"eu-west": {FLIGHTS: "3:0"}}))

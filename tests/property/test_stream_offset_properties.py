@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,8 +47,10 @@ def test_what_was_never_read_is_not_in_an_offset() -> None:
     assert encode_offset({"us": {"read": Position(3, 0), "new": BEFORE_ALL}}) == {"us": {"read": "3:0"}}
 
 
-@pytest.mark.parametrize("offset", [{"us": "9~abc"}, {"us": "1~!"}, {"us": "1~AAAA"}, {"us": {"t": "x"}}, {"us": 3}])
-def test_an_offset_of_another_source_is_refused(offset: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "offset", [{"us": "9~abc"}, {"us": "1~!"}, {"us": "1~AAAA"}, {"us": {"t": "x"}}, {"us": 3}, [1], 7, None]
+)
+def test_an_offset_of_another_source_is_refused(offset: Any) -> None:
     with pytest.raises(BadOffset, match="an offset that this source did not write"):
         decode_offset(offset)
 
