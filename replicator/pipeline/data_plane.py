@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
 from replicator.engine.log.block import BLOCK_BYTES_MAX
@@ -76,8 +77,10 @@ class DataPlane(WorkerConnection):
     :class:`UnexpectedAnswer` if it refuses, or answers with something else than the API promises.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, wait_seconds: float = 0.0) -> None:
+        """``wait_seconds`` is how long each request waits for a worker that does not answer, or is not ready."""
         super().__init__(check_url(url))
+        self._wait_seconds = wait_seconds
 
     def topics(self) -> tuple[str, list[TopicState]]:
         """The cluster's name and its topics."""
@@ -225,6 +228,17 @@ class DataPlane(WorkerConnection):
         return self._ask("GET", f"/replication/v1/{what}", **query)
 
     def _ask(self, method: str, path: str, body: Any = None, **query: str) -> tuple[bytes, http.client.HTTPMessage]:
+        retrying = Retrying(
+            retry=retry_if_exception_type(PeerUnavailable),
+            wait=wait_random_exponential(multiplier=0.1, max=1.0),
+            stop=stop_after_delay(self._wait_seconds),
+            reraise=True,
+        )
+        return retrying(self._ask_once, method, path, body, query)
+
+    def _ask_once(
+        self, method: str, path: str, body: Any, query: Mapping[str, str]
+    ) -> tuple[bytes, http.client.HTTPMessage]:
         what = path.removeprefix("/replication/v1/")
         target = f"{self._base_path}{path}" + (f"?{urlencode(query)}" if query else "")
         content, headers = None, {}

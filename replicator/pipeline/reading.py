@@ -47,27 +47,27 @@ def refresh(standings: Mapping[str, Standings], options: SourceOptions) -> None:
 
 
 def search_times(
-    standings: Mapping[str, Standings], options: SourceOptions, bound: Bound | None
+    standings: Mapping[str, Standings], options: SourceOptions, bound: Bound | None, *, wait_seconds: float = 0.0
 ) -> dict[tuple[str, str], Position]:
     """For a bound that is a time, the last position before it of each wanted topic, by URL and topic."""
     if bound is None or bound.time_ms is None:
         return {}
     found = {}
     for url, topics in wanted_topics(standings, options).items():
-        with DataPlane(url) as worker:
+        with DataPlane(url, wait_seconds=wait_seconds) as worker:
             for names in _batched([topic.name for topic in topics if topic.runs]):
                 found.update({(url, name): at for name, at in worker.positions_at(bound.time_ms, names).items()})
     return found
 
 
-def sample(spans: Sequence[TopicSpan]) -> dict[tuple[str, str], Measured]:
+def sample(spans: Sequence[TopicSpan], *, wait_seconds: float = 0.0) -> dict[tuple[str, str], Measured]:
     """How large entries are where each larger span begins, by URL and topic."""
     found = {}
     of_worker: dict[str, list[TopicSpan]] = {}
     for span in to_sample(spans):
         of_worker.setdefault(span.url, []).append(span)
     for url, asked in of_worker.items():
-        with DataPlane(url) as worker:
+        with DataPlane(url, wait_seconds=wait_seconds) as worker:
             for some in _batched(asked):
                 rows = [(span.positions.name, span.after, span.upto, SAMPLE_BYTES) for span in some]
                 for span, row in zip(some, worker.measure(rows), strict=False):
@@ -82,8 +82,9 @@ def read_ranges(
     *,
     mode: Mode = "messages",
     entry_filter: EntryFilter | None = None,
+    wait_seconds: float = 0.0,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ranges, in order, over one connection to each worker.
+    """The rows of ranges, in order, over one connection to each worker, which may be away for ``wait_seconds``.
 
     Raises :class:`~replicator.pipeline.errors.TopicChanged` where a range that must be whole is not any more,
     :class:`~replicator.engine.errors.BlockCorrupt`, :class:`~replicator.pipeline.errors.EntryUnreadable`, and what a
@@ -94,7 +95,7 @@ def read_ranges(
         workers: dict[str, DataPlane] = {}
         for part in ranges:
             if part.url not in workers:
-                workers[part.url] = open_workers.enter_context(DataPlane(part.url))
+                workers[part.url] = open_workers.enter_context(DataPlane(part.url, wait_seconds=wait_seconds))
             for fetched in _blocks(workers[part.url], part):
                 yield from decoder.add(fetched, part.cluster, part.topic, part.after, part.upto)
         yield from decoder.finish()

@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         """Where a query without a checkpoint begins."""
         self._refresh()
-        at_time = search_times(self._standings, self._options, self._options.start)
+        at_time = search_times(self._standings, self._options, self._options.start, wait_seconds=RETRY_SECONDS_MAX)
         spans = bounded_spans(self._standings, self._options, at_time)
         starts = {span.key: span.after for span in spans}
         read: dict[str, dict[str, Position]] = {of_cluster.cluster: {} for of_cluster in self._standings.values()}
@@ -117,10 +117,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if not all(standings.cluster for standings in self._standings.values()):
             self._refresh()  # the first batch after a restart, which was planned before it
         spans = self._spans(decode_offset(start), decode_offset(end))
-        return [InputPartition(ranges) for ranges in plan_ranges(spans, sample(spans), self._options)]
+        return [
+            InputPartition(ranges)
+            for ranges in plan_ranges(spans, sample(spans, wait_seconds=RETRY_SECONDS_MAX), self._options)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_ranges(partition.value or (), self._columns, mode=self._options.mode)
+        mode = self._options.mode
+        return read_ranges(partition.value or (), self._columns, mode=mode, wait_seconds=RETRY_SECONDS_MAX)
 
     def _spans(self, read: Positions, target: Positions | None) -> list[TopicSpan]:
         """What each topic has between where it was read to and a target, or its LAC.
@@ -164,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _measure(
         self, url: str, ranges: Sequence[tuple[str, Position, Position, int]], bytes_max: int
     ) -> Sequence[Measured | None]:
-        with DataPlane(url) as worker:
+        with DataPlane(url, wait_seconds=RETRY_SECONDS_MAX) as worker:
             return worker.measure(ranges, bytes_max)
 
 

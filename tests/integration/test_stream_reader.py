@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -177,6 +178,19 @@ def test_a_worker_that_comes_back_soon_does_not_stop_a_query(
     assert len(worker.requests) - asked > 1
     del worker.refuse["positions"]
     assert list(query.batches()) == [[0, 1]]
+
+
+def test_a_worker_that_goes_while_a_task_reads_and_comes_back_soon_does_not_stop_a_query(worker: WireWorker) -> None:
+    publish(worker.topic(FLIGHTS), 0, 1)
+    query = Query(url=worker.url)
+    assert query.plan()
+    worker.refuse["blocks"] = 503
+    back = threading.Timer(0.3, worker.refuse.clear)
+    back.start()
+    try:
+        assert query.run() == [0, 1]
+    finally:
+        back.join()
 
 
 def test_a_checkpoint_that_is_beyond_the_end_of_a_topic_does_not_leave_out_what_comes(worker: WireWorker) -> None:
