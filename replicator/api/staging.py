@@ -65,6 +65,7 @@ async def open_attempt(request: web.Request) -> web.Response:
         "done": opened.done,
         "commits": opened.commits,
         "sequence_from": opened.sequence_from,
+        "epoch": opened.epoch,
     }
     if request.query.get("marks") == "true":
         answer["marks"] = [[*origin, *mark] for *origin, mark in staging.marks(key.epoch.writer)]

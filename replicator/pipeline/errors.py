@@ -76,6 +76,21 @@ class BadOffset(PipelineError):
     """An offset of a checkpoint that the source did not write: start the query anew, or with its own checkpoint."""
 
 
+class OldCheckpoint(PipelineError):
+    """A batch of a stream is published already, with other rows: its checkpoint is older than what it wrote."""
+
+    def __init__(self, writer: str, batch: int, why: str) -> None:
+        super().__init__(writer, batch, why)
+
+    def __str__(self) -> str:
+        writer, batch, why = self.args
+        return (
+            f"writer {writer!r}: batch {batch} is published already, and {why}: the query's checkpoint is older than "
+            "what it wrote, and rows would be lost. Give it a new checkpoint; with a named 'writer' and the columns of "
+            "its rows' origins nothing is published twice"
+        )
+
+
 class BadRow(PipelineError):
     """A row that cannot become a message: the text names the column and what is wrong with it."""
 

@@ -26,10 +26,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Origin, Receipt, SourceMark
-from replicator.pipeline.errors import BadOption, PipelineError
+from replicator.pipeline.errors import BadOption, OldCheckpoint, PipelineError
 from replicator.pipeline.sink_options import SinkColumns, SinkOptions
 from replicator.pipeline.source_marks import SourceMarks, merged
-from replicator.pipeline.staged_batches import StagedBatches
+from replicator.pipeline.staged_batches import StagedBatches, messages_only
 from replicator.pipeline.staging_client import Published, StagingClient
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -128,15 +128,23 @@ def stage(
     *,
     marked: bool,
 ) -> Staged:
-    """Stage the rows of one task. With ``marked``, those that the writer has published before are left out."""
+    """Stage the rows of one task. With ``marked``, those that the writer has published before are left out.
+
+    Raises :class:`OldCheckpoint` where Spark plans anew what was published, and other rows would go with it.
+    """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     key = AttemptKey(epoch, partition, uuid.uuid4().hex)
     with StagingClient(options.url, wait_seconds=options.wait_seconds) as client:
         opened = client.open(key, marks=marked)
-        if opened.done:
-            return Staged(epoch, Receipt(partition, key.attempt, 0, 0, 0), done=True)
         marks = SourceMarks(opened.marks) if marked else None
+        if opened.done:
+            if opened.epoch > epoch.epoch:
+                # Spark repeats a query's last batch and no earlier one.
+                raise OldCheckpoint(epoch.writer, epoch.epoch, f"so are later ones up to {opened.epoch}")
+            if marks is not None:
+                _check_published(epoch, columns, marks, batches)
+            return Staged(epoch, Receipt(partition, key.attempt, 0, 0, 0), done=True)
         made = StagedBatches(
             options,
             columns,
@@ -201,6 +209,16 @@ def abort(options: SinkOptions, key: EpochKey, attempts: Sequence[str] | None = 
     before is what the user must see."""
     with StagingClient(options.url, wait_seconds=ABORT_SECONDS_MAX) as client, contextlib.suppress(PipelineError):
         client.abort(key, attempts)
+
+
+def _check_published(
+    epoch: EpochKey, columns: SinkColumns, marks: SourceMarks, batches: Iterator[pa.RecordBatch]
+) -> None:
+    """Raises :class:`OldCheckpoint` where a batch that was published has rows that the marks say were not."""
+    for batch in batches:
+        marks.unpublished(messages_only(batch) if columns.kind else batch)
+        if marks.reached:
+            raise OldCheckpoint(epoch.writer, epoch.epoch, "it had other rows then")
 
 
 def _bodies(made: StagedBatches, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:

@@ -96,8 +96,7 @@ class StagedBatches:
             return
         rows = batch.num_rows
         if self._columns.kind:
-            kept = pc.fill_null(pc.equal(batch.column("kind"), "message"), fill_value=True)
-            batch = batch.filter(kept)
+            batch = messages_only(batch)
         if self._marks is not None:
             batch = self._marks.unpublished(batch)
         self.left_out += rows - batch.num_rows
@@ -219,6 +218,11 @@ class StagedBatches:
         keys, key_codes = _codes(batch.column("key"))
         hashes = np.array([-1 if key is None else java_string_hash(key) for key in keys], np.int64)[key_codes]
         return np.where(hashes < 0, turns, hashes) % numbers
+
+
+def messages_only(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are messages by their column ``kind``, or do not say what they are."""
+    return batch.filter(pc.fill_null(pc.equal(batch.column("kind"), "message"), fill_value=True))
 
 
 def _frames(entries: Sequence[bytes]) -> Iterator[tuple[int, int]]:

@@ -44,6 +44,7 @@ class Opened:
     done: bool
     commits: int
     sequence_from: int
+    epoch: int
     marks: dict[Origin, SourceMark]
 
 
@@ -75,7 +76,13 @@ class StagingClient(WorkerConnection):
         answer = self._post("open", b"", {**_attempt(key), "marks": "true" if marks else "false"})
         try:
             told = {Origin(str(c), int(i)): SourceMark(*map(int, mark)) for c, i, *mark in answer.get("marks", ())}
-            return Opened(bool(answer["done"]), int(answer["commits"]), int(answer["sequence_from"]), told)
+            return Opened(
+                done=bool(answer["done"]),
+                commits=int(answer["commits"]),
+                sequence_from=int(answer["sequence_from"]),
+                epoch=int(answer["epoch"]),
+                marks=told,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise self._unexpected("open", error) from None
 

@@ -339,6 +339,30 @@ def test_a_stream_with_a_name_that_lost_its_checkpoint_publishes_only_what_is_ne
     assert worker.payloads(OUT) == [*before, b"1:2:1", b"2:0:0"]
 
 
+@pytest.mark.parametrize(("batches", "writer"), [(2, {}), (2, {"writer": "orders"}), (1, {"writer": "orders"})])
+def test_a_checkpoint_that_is_older_than_what_was_written_loses_no_rows(
+    spark: Any, worker: StagingWorker, tmp_path: Path, batches: int, writer: dict[str, str]
+) -> None:
+    """Spark numbers batches of other rows by numbers that are published: those must not pass for repetitions."""
+    from pyspark.errors import StreamingQueryException
+
+    feed, checkpoint = Feed(tmp_path / "feed"), tmp_path / "checkpoint"
+    feed.add((1, 0, 0))
+    run_stream(spark, feed, worker, checkpoint, **writer)
+    shutil.copytree(checkpoint, tmp_path / "older")
+    for batch in range(batches):
+        feed.add((1, 1 + batch, 0))
+        run_stream(spark, feed, worker, checkpoint, **writer)
+    before = worker.payloads(OUT)
+    feed.add((1, 9, 0))
+    with pytest.raises(StreamingQueryException, match=r"batch 1 is published already, and .* Give it a new checkpoint"):
+        run_stream(spark, feed, worker, tmp_path / "older", **writer)
+    assert worker.payloads(OUT) == before
+    if writer:
+        run_stream(spark, feed, worker, tmp_path / "new", **writer)
+        assert worker.payloads(OUT) == [*before, b"1:9:0"]
+
+
 def test_two_queries_of_one_name_are_told_apart(worker: StagingWorker) -> None:
     """Both began before either committed: what the second leaves out would be wrong."""
     from pyspark.sql.types import IntegerType, LongType, StringType, StructType

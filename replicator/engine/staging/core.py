@@ -98,11 +98,15 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The answer to a task that begins. With ``done`` its epoch is published already: there is nothing to do."""
+    """The answer to a task that begins. With ``done`` its epoch is published already: there is nothing to do.
+
+    ``epoch`` is the highest of its run that is published, -1 for none.
+    """
 
     done: bool
     commits: int
     sequence_from: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +153,12 @@ class StagingCore:
     def open(self, key: AttemptKey, now_ms: int) -> Opened:
         """A task begins an attempt. Raises :class:`CommitPending` and :class:`StagingFull`."""
         state = self.writers.get(key.epoch.writer) or WriterState()
+        run = state.runs.get(key.epoch.run)
         opened = Opened(
             done=state.is_done(key.epoch),
             commits=state.facts.commits,
             sequence_from=max(now_ms * SEQUENCE_IDS_PER_MS, state.facts.sequence_last + 1),
+            epoch=-1 if run is None else run.epoch,
         )
         if opened.done:
             return opened
