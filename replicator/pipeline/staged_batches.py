@@ -74,6 +74,8 @@ class StagedBatches:
         self._partitions_of = partitions_of
         self._wall_clock_ms = wall_clock_ms
         self._marks = marks
+        used = {"topic": columns.topic, "key": columns.key, "properties": columns.properties}
+        self._texts = [name for name, is_used in used.items() if is_used]
         self._partitions: dict[str, tuple[str, int]] = {}
         """By topic as rows name it, its full name and how many partitions it has."""
         self._waiting: dict[str, _Waiting] = {}
@@ -110,6 +112,8 @@ class StagedBatches:
             yield self._body()
 
     def _add(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        for name in self._texts:
+            _check_text(name, batch.column(name))
         groups, batch = self._grouped(batch)
         encoded = encode_messages(
             batch.column(self._columns.payload),
@@ -233,6 +237,14 @@ def _frames(entries: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             start, size = index, 0
         size += len(entry)
     yield start, len(entries)
+
+
+def _check_text(name: str, column: pa.Array) -> None:
+    """Raises :class:`BadRow` for bytes that Spark has cast to a string and that are none."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise BadRow(f"column {name!r}: a row has text that is not UTF-8; write bytes with base64() or hex()") from None
 
 
 def _codes(column: pa.Array) -> tuple[list[str | None], Int64s]:

@@ -123,3 +123,13 @@ def test_a_body_is_full_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_that_cannot_be_written_is_named(columns: dict[str, list[object]], message: str) -> None:
     with pytest.raises(BadRow, match=message):
         Task(pa.record_batch(columns))
+
+
+def test_text_that_is_not_utf8_is_named_by_its_column_and_payloads_are_bytes() -> None:
+    """Spark casts any bytes to a string as they are."""
+    wrong = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xffA")])
+    pairs = pa.MapArray.from_arrays([0, 1], ["a"], wrong)
+    for columns in ({"topic": wrong}, {"topic": ["a"], "key": wrong}, {"topic": ["a"], "properties": pairs}):
+        with pytest.raises(BadRow, match=f"column '{[*columns][-1]}': a row has text that is not UTF-8"):
+            Task(pa.record_batch({"payload": ["x"], **columns}))
+    assert Task(pa.record_batch({"payload": wrong, "topic": ["a"]})).payloads() == {"a": [b"\xffA"]}
