@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -133,7 +134,7 @@ class StagingClient(WorkerConnection):
         content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         try:
             for attempt in Retrying(
-                stop=self._waited_enough,
+                stop=_Patience(self._wait_seconds),
                 wait=wait_exponential_jitter(multiplier=WAIT_FIRST_S, max=WAIT_STEP_S_MAX, jitter=WAIT_FIRST_S),
                 retry=retry_if_exception_type(_Waiting),
                 reraise=True,
@@ -146,11 +147,6 @@ class StagingClient(WorkerConnection):
                 raise WriteRefused(waiting.error.code, text) from None
             raise PeerUnavailable(text) from None
         raise AssertionError("the loop ends by a return or an error")
-
-    def _waited_enough(self, state: RetryCallState) -> bool:
-        waiting = None if state.outcome is None else state.outcome.exception()
-        limit = waiting.seconds_max if isinstance(waiting, _Waiting) else None
-        return (state.seconds_since_start or 0.0) >= (limit or self._wait_seconds)
 
     def _ask(self, what: str, target: str, content: bytes) -> dict[str, Any]:
         try:
@@ -184,6 +180,23 @@ class StagingClient(WorkerConnection):
 
     def _unexpected(self, what: str, error: Exception) -> UnexpectedAnswer:
         return UnexpectedAnswer(f"worker at {self.url}: its answer to {what} cannot be read: {error}")
+
+
+class _Patience:
+    """Says when something was waited for long enough. A worker that goes away while it publishes a commit is waited for
+    from then on, however long it had been publishing."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        self._wait_seconds = wait_seconds
+        self._limit: float | None = None
+        self._since_s = time.monotonic()
+
+    def __call__(self, state: RetryCallState) -> bool:
+        waiting = None if state.outcome is None else state.outcome.exception()
+        limit = waiting.seconds_max if isinstance(waiting, _Waiting) else None
+        if limit != self._limit:
+            self._limit, self._since_s = limit, time.monotonic()
+        return time.monotonic() - self._since_s >= (limit or self._wait_seconds)
 
 
 def _attempt(key: AttemptKey) -> dict[str, str]:
