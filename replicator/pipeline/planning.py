@@ -16,7 +16,7 @@ from typing import Final
 
 from replicator.pipeline.errors import BadOption, TopicChanged
 from replicator.pipeline.filters import PushedFilters
-from replicator.pipeline.source_options import Bound, SourceOptions
+from replicator.pipeline.source_options import SourceOptions
 from replicator.pipeline.topic_positions import Measured, Standings, TopicPositions
 from snapshots.position import BEFORE_ALL, Position
 
@@ -90,13 +90,13 @@ def bounded_spans(
 
     ``at_start`` and ``at_end`` have, by URL and topic, the last position before the times that the options give.
     Raises :class:`BadOption` where nothing is found or a position is out of range, :class:`TopicChanged` where a
-    start was trimmed and the options do not skip gaps.
+    start was trimmed, or a position is of an earlier life of its topic, and the options do not skip gaps.
     """
     spans = []
     for url, topics in wanted_topics(standings, options).items():
         for topic in topics:
             after = _start(topic, options, (at_start or {}).get((url, topic.name)))
-            upto = _end(topic, options.end, (at_end or {}).get((url, topic.name)))
+            upto = _end(topic, options, (at_end or {}).get((url, topic.name)))
             if after < upto:
                 spans.append(TopicSpan(url, standings[url].cluster, topic, after, upto))
     return spans
@@ -133,13 +133,16 @@ def _start(topic: TopicPositions, options: SourceOptions, at_time: Position | No
     return first_position(topic, start.position, options.on_gap == "skip")
 
 
-def _end(topic: TopicPositions, end: Bound | None, at_time: Position | None) -> Position:
+def _end(topic: TopicPositions, options: SourceOptions, at_time: Position | None) -> Position:
+    end = options.end
     if end is None:
         return topic.last
     if end.position is None:
         return min(at_time or BEFORE_ALL, topic.last)
     if end.position > topic.last:
         raise BadOption(end.option, f"{end.text} is beyond the last entry of {topic.name}, which is {topic.last}")
+    if topic.replaced_since(end.position) and options.on_gap == "fail":
+        raise TopicChanged(topic.name, f"was deleted and made anew after {end.position}, up to where it is to be read")
     return end.position
 
 

@@ -109,6 +109,14 @@ def test_a_start_that_was_trimmed_is_an_error_or_skipped(on_gap: OnGap) -> None:
     assert (pinned.after, pinned.incarnation) == (Position(2, 49), 1), "what is there is all that is wanted"
 
 
+def test_an_end_in_an_earlier_life_of_the_topic_is_an_error_and_not_an_empty_answer() -> None:
+    anew = TopicPositions("t", 50, BEFORE_ALL, ((53, 0, 9),))
+    end = Bound("upto", "2:9", position=Position(2, 9))
+    with pytest.raises(TopicChanged, match=r"topic t was deleted and made anew after 2:9.*option 'onGap'"):
+        plan(anew, end=end)
+    assert plan(anew, end=end, on_gap="skip") == []
+
+
 def test_filters_narrow_what_is_planned() -> None:
     spans = bounded_spans(standings(topic("a", (2, 0, 9), (5, 0, 9)), topic("b", (3, 0, 9))), options())
     assert [span.positions.name for span in narrowed_spans(spans, PushedFilters((Condition("topic", "=", "b"),)))] == [
