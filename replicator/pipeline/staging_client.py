@@ -26,6 +26,8 @@ WAIT_FIRST_S: Final = 0.05
 WAIT_STEP_S_MAX: Final = 2.0
 COMMIT_SECONDS_MAX: Final = 600
 """How long a driver waits for a commit that is decided. The worker goes on with it in any case."""
+TOPICS_ASKED_MAX: Final = 1_000
+"""In one request, since some may be made for it; a worker takes ten times as many."""
 _PREFIX: Final = "/pipeline/v1/staged"
 
 
@@ -89,11 +91,15 @@ class StagingClient(WorkerConnection):
 
     def topics(self, names: Sequence[str]) -> dict[str, int]:
         """How many partitions topics have that are to be written to; 0 for those without."""
-        answer = self._post("topics", {"topics": list(names)})
+        found: dict[str, int] = {}
         try:
-            return {name: int(answer["topics"][name]) for name in names}
+            for start in range(0, len(names), TOPICS_ASKED_MAX):
+                some = names[start : start + TOPICS_ASKED_MAX]
+                answer = self._post("topics", {"topics": list(some)})
+                found.update((name, int(answer["topics"][name])) for name in some)
         except (KeyError, TypeError, ValueError) as error:
             raise self._unexpected("topics", error) from None
+        return found
 
     def append(self, key: AttemptKey, at: int, body: bytes) -> None:
         self._post("append", body, {**_attempt(key), "at": str(at)})

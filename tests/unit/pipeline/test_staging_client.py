@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from replicator.api.staging import TOPICS_MAX
 from replicator.engine.staging.values import CommitRequest, EpochKey
 from replicator.pipeline.errors import PeerUnavailable
 from replicator.pipeline.staging_client import StagingClient
@@ -26,7 +27,7 @@ def worker(*phases: tuple[float, int]) -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             began.append(time.monotonic())
             left = time.monotonic() - began[0]
             status = 200
@@ -35,7 +36,10 @@ def worker(*phases: tuple[float, int]) -> Iterator[str]:
                     status = code
                     break
                 left -= seconds
-            content = b"away" if status == 502 else json.dumps(PUBLISHED).encode()
+            topics = asked.get("topics", [])
+            assert len(topics) <= TOPICS_MAX
+            answer = {"topics": dict.fromkeys(topics, 0)} if self.path.endswith("/topics") else PUBLISHED
+            content = b"away" if status == 502 else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -66,3 +70,9 @@ def test_a_worker_that_does_not_come_back_is_given_up() -> None:
         pytest.raises(PeerUnavailable, match=r"cannot take commit now: status 502; gave up after 0\.3 s"),
     ):
         client.commit(COMMIT, [])
+
+
+def test_a_task_asks_for_more_topics_than_a_worker_takes_at_once() -> None:
+    names = [f"persistent://public/default/t-{number}" for number in range(TOPICS_MAX + 1)]
+    with worker() as url, StagingClient(url, wait_seconds=1) as client:
+        assert client.topics(names) == dict.fromkeys(names, 0)
