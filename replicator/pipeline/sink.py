@@ -35,6 +35,8 @@ from replicator.pipeline.staging_client import Published, StagingClient
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """What Spark tells the tasks of a stream; the query's id is kept in its checkpoint."""
+_NAMELESS: Final = "job-"
+"""Begins the writer of a batch job that has no name; names may begin like that, too."""
 ABORT_SECONDS_MAX: Final = 5
 """How long a worker that is away is waited for to drop what is staged."""
 
@@ -66,7 +68,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._options = options
         self._columns = columns
         job = uuid.uuid4().hex
-        self._key = EpochKey(options.writer or f"job-{job}", options.run or f"run-{job}", 0)
+        self._key = EpochKey(options.writer or f"{_NAMELESS}{job}", options.run or f"run-{job}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return stage(self._options, self._columns, self._key, iterator, marked=False)
@@ -186,7 +188,7 @@ def commit(options: SinkOptions, staged: Sequence[Staged]) -> Published | None:
         receipts=[each.receipt for each in written],
         marks=merged([each.marks for each in written]),
         base=min((each.base for each in written if each.base is not None), default=None),
-        kept=not key.writer.startswith("job-"),
+        kept=options.writer is not None or not key.writer.startswith(_NAMELESS),
     )
     topics = sorted({topic for each in written for topic in each.topics})
     with StagingClient(options.url, wait_seconds=options.wait_seconds) as client:

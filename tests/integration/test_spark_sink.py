@@ -191,6 +191,19 @@ def test_of_two_attempts_at_a_partition_one_is_published(worker: StagingWorker) 
     assert staged(worker.url, [b"a", b"b"]).done, "a task that runs later has nothing to do"
 
 
+def test_a_writer_with_a_name_is_remembered_whatever_the_name(worker: StagingWorker) -> None:
+    sink.commit(
+        options_of(worker.url, writer="job-nightly")[0],
+        [staged(worker.url, [b"a"], EpochKey("job-nightly", "r", 0), writer="job-nightly")],
+    )
+    options, columns = options_of(worker.url)
+    job = BatchWriter(options, columns)
+    job.commit([job.write(iter([pa.record_batch({"payload": pa.array(["a"])})]))])
+    kept = {name: state.facts.kept for name, state in worker.staging.core.writers.items()}
+    assert kept.pop("job-nightly")
+    assert [*kept.values()] == [False], "a job without a name is for a day"
+
+
 def test_an_abort_leaves_nothing_and_spares_what_is_decided(worker: StagingWorker) -> None:
     options, columns = options_of(worker.url)
     job = BatchWriter(options, columns)
