@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any, Final
 
 from aiohttp import web
@@ -101,8 +102,8 @@ async def commit(request: web.Request) -> web.Response:
         names = [str(name) for name in told.get("topics", ())]
         for receipt in asked.receipts:
             check_name("attempt", str(receipt.attempt))
-            if not all(type(number) is int for number in (receipt.partition, receipt.bytes, receipt.messages)):
-                raise BadRequest("the commit has a receipt whose partition, bytes or messages are no whole numbers")
+            if not all(type(number) is int for number in (receipt.partition, *astuple(receipt)[2:])):
+                raise BadRequest("the commit has a receipt whose numbers are no whole numbers")
     outcome = await staging.commit(asked, names, COMMIT_SECONDS_MAX)
     if outcome is None:
         return web.json_response({"state": "publishing", "detail": staging.obstacles.get(asked.key)}, status=202)

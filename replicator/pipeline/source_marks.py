@@ -7,7 +7,8 @@ what it read as a whole, so all at or below the mark is published, and nothing a
 1. :meth:`SourceMarks.unpublished` leaves out the rows at or below the marks that the task was told when it began.
 2. It notes the highest place of the rest, for the commit that publishes them: :attr:`SourceMarks.reached`.
 
-Rows without an origin (a null in one of the columns) are always written.
+Rows without an origin (a null in one of the columns) are always written; one that no cluster could have is an error,
+because a worker keeps it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from replicator.engine.staging.values import Origin, SourceMark
+from replicator.engine.errors import InvalidWriter
+from replicator.engine.staging.values import Origin, SourceMark, check_mark
+from replicator.pipeline.errors import BadRow
+from replicator.pipeline.sink_options import ORIGIN_COLUMNS
 
 Int64s = npt.NDArray[np.int64]
 _PLACE = ("origin_ledger", "origin_entry", "batch_index")
+_DROP = "these columns are as the source gives them, or are left out"
 
 
 class SourceMarks:
@@ -39,6 +44,9 @@ class SourceMarks:
                 known &= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
         origins, codes = _origins(batch)
         place = [_numbers(batch, name) for name in _PLACE]
+        for name, column in zip(_PLACE, place, strict=True):
+            if (column[known] < 0).any():
+                raise BadRow(f"column {name!r}: {int(column[known].min())} is no place at an origin: {_DROP}")
         marks = np.array([self._published.get(origin, (-1, -1, -1)) for origin in origins], np.int64).reshape(-1, 3)
         wanted = ~known | _above(place, [marks[codes, index] for index in range(3)])
         counted = np.flatnonzero(wanted & known)
@@ -51,6 +59,7 @@ class SourceMarks:
         last = order[np.append(np.flatnonzero(np.diff(codes[order])), len(order) - 1)]
         for row in last.tolist():
             origin, mark = origins[codes[row]], SourceMark(*(int(column[row]) for column in place))
+            _check(origin, mark)
             self.reached[origin] = max(mark, self.reached.get(origin, mark))
 
 
@@ -61,6 +70,13 @@ def merged(marks: list[Mapping[Origin, SourceMark]]) -> dict[Origin, SourceMark]
         for origin, mark in each.items():
             found[origin] = max(mark, found.get(origin, mark))
     return found
+
+
+def _check(origin: Origin, mark: SourceMark) -> None:
+    try:
+        check_mark(origin, mark)
+    except InvalidWriter as error:
+        raise BadRow(f"columns {', '.join(ORIGIN_COLUMNS)}: {error}: {_DROP}") from None
 
 
 def _origins(batch: pa.RecordBatch) -> tuple[list[Origin], Int64s]:

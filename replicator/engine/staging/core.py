@@ -38,6 +38,7 @@ from replicator.engine.staging.values import (
     RunState,
     SourceMark,
     WriterFacts,
+    check_commit,
 )
 
 STAGED_BYTES_MAX: Final = 4 * 1024**3
@@ -246,7 +247,7 @@ class StagingCore:
         Raises :class:`CommitPending`, :class:`StagedMissing`, :class:`WriterMoved`, :class:`InvalidWriter`,
         :class:`StagingFull` for too many writers; nothing has changed then.
         """
-        key = request.key
+        key = check_commit(request).key
         state = self.writers.get(key.writer) or WriterState()
         if state.is_done(key):
             return None

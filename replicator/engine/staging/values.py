@@ -12,6 +12,9 @@ from replicator.engine.errors import InvalidWriter
 NAME_CHARACTERS_MAX: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names become parts of file names and keys."""
+_CLUSTER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NUMBER_MAX: Final = 2**63 - 1
+BATCH_INDEX_MAX: Final = 2**31 - 1
 EPOCH_MAX: Final = 2**62
 PARTITION_MAX: Final = 2**31
 
@@ -127,6 +130,33 @@ class WriterFacts:
     committed_ms: int = 0
     sequence_last: int = -1
     kept: bool = True
+
+
+def check_commit(request: CommitRequest) -> CommitRequest:
+    """Raises :class:`InvalidWriter` for what could not be written down: it would be found after the decision only, and
+    at every start of the worker again."""
+    name = request.key.writer
+    for receipt in request.receipts:
+        counts = (receipt.partition, receipt.bytes, receipt.entries, receipt.messages, receipt.sequence_last + 1)
+        if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in counts):
+            raise InvalidWriter(f"writer {name!r}: a receipt of its commit has numbers that none can have")
+    if request.base is not None and type(request.base) is not int:
+        raise InvalidWriter(f"writer {name!r}: the base of its commit is no whole number")
+    for origin, mark in request.marks.items():
+        check_mark(origin, mark)
+    return request
+
+
+def check_mark(origin: Origin, mark: SourceMark) -> None:
+    """Raises :class:`InvalidWriter` for what is no place at an origin: it becomes a part of the store's keys."""
+    if not isinstance(origin.cluster, str) or _CLUSTER.fullmatch(origin.cluster) is None:
+        raise InvalidWriter(f"origin {str(origin.cluster)[:80]!r}: it must be the name of a cluster")
+    numbers = (origin.incarnation, mark.ledger, mark.entry)
+    if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in numbers) or not (
+        type(mark.batch_index) is int and 0 <= mark.batch_index <= BATCH_INDEX_MAX
+    ):
+        place = ", ".join(map(str, (origin.incarnation, *mark)))[:120]
+        raise InvalidWriter(f"origin {origin.cluster!r}: incarnation, ledger, entry and batch index are {place}")
 
 
 def check_name(what: str, name: str) -> str:

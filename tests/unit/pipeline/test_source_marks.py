@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.staging.values import Origin, SourceMark
+from replicator.pipeline.errors import BadRow
 from replicator.pipeline.source_marks import SourceMarks, merged
 
 places = st.builds(SourceMark, st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
@@ -38,6 +40,23 @@ def test_rows_above_the_marks_are_written_and_noted(rows: list[Row], published: 
         if origin is not None:
             highest[origin] = max(place, highest.get(origin, place))
     assert marks.reached == highest
+
+
+@pytest.mark.parametrize(
+    ("origin", "place", "message"),
+    [
+        (Origin("a\0b", 1), SourceMark(1, 2, 3), "must be the name of a cluster"),
+        (Origin("a" * 600, 1), SourceMark(1, 2, 3), "must be the name of a cluster"),
+        (Origin("a", -1), SourceMark(1, 2, 3), "incarnation, ledger, entry and batch index are -1, 1, 2, 3"),
+        (Origin("a", 1), SourceMark(1, 2, 2**32), "incarnation, ledger, entry and batch index are 1, 1, 2, 4294967296"),
+        (Origin("a", 1), SourceMark(-1, -1, -1), "column 'origin_ledger': -1 is no place at an origin"),
+    ],
+)
+def test_a_place_that_no_worker_could_keep_is_an_error_before_anything_is_written(
+    origin: Origin, place: SourceMark, message: str
+) -> None:
+    with pytest.raises(BadRow, match=f"{message}.*as the source gives them, or are left out"):
+        SourceMarks({}).unpublished(batch([(origin, place)]))
 
 
 def test_the_marks_of_several_tasks_are_the_highest_of_each() -> None:
