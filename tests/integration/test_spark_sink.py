@@ -191,6 +191,19 @@ def test_of_two_attempts_at_a_partition_one_is_published(worker: StagingWorker) 
     assert staged(worker.url, [b"a", b"b"]).done, "a task that runs later has nothing to do"
 
 
+def test_files_that_somebody_deleted_are_missed_before_the_decision_and_not_for_ever_after_it(
+    worker: StagingWorker,
+) -> None:
+    options, _ = options_of(worker.url)
+    message = staged(worker.url, [b"a"])
+    for file in worker.staging.files.path.iterdir():
+        file.unlink()
+    with pytest.raises(WriteRefused, match="what partition 0 staged is not here any more"):
+        sink.commit(options, [message])
+    sink.commit(options, [staged(worker.url, [b"a"])])
+    assert worker.payloads(OUT) == [b"a"]
+
+
 def test_a_writer_with_a_name_is_remembered_whatever_the_name(worker: StagingWorker) -> None:
     sink.commit(
         options_of(worker.url, writer="job-nightly")[0],

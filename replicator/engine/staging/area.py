@@ -19,7 +19,15 @@ from typing import Final
 
 from replicator.engine.errors import BlockCorrupt, StagedMissing
 from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind, BlockView, build_block, verify_block
-from replicator.engine.staging.values import AttemptKey, EpochKey, PendingCommit, Progress, check_name
+from replicator.engine.staging.values import (
+    AttemptKey,
+    CommitRequest,
+    EpochKey,
+    PendingCommit,
+    Progress,
+    Receipt,
+    check_name,
+)
 from snapshots.position import Position
 
 DIRECTORY: Final = "staged"
@@ -108,6 +116,14 @@ class StagingFiles:
             return self._file(key).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def lost(self, request: CommitRequest) -> Receipt | None:
+        """The first receipt of a commit whose file is gone, or has another size."""
+        for receipt in request.receipts:
+            attempt = AttemptKey(request.key, receipt.partition, receipt.attempt)
+            if receipt.bytes and self.size(attempt) != receipt.bytes:
+                return receipt
+        return None
 
     def seal(self, key: AttemptKey, *, verify: bool) -> None:
         """Make the file durable. With ``verify`` its frames are checked first; raises :class:`BlockCorrupt`."""

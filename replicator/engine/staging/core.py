@@ -38,7 +38,6 @@ from replicator.engine.staging.values import (
     RunState,
     SourceMark,
     WriterFacts,
-    check_commit,
 )
 
 STAGED_BYTES_MAX: Final = 4 * 1024**3
@@ -247,7 +246,7 @@ class StagingCore:
         Raises :class:`CommitPending`, :class:`StagedMissing`, :class:`WriterMoved`, :class:`InvalidWriter`,
         :class:`StagingFull` for too many writers; nothing has changed then.
         """
-        key = check_commit(request).key
+        key = request.key
         state = self.writers.get(key.writer) or WriterState()
         if state.is_done(key):
             return None

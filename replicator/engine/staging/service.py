@@ -25,6 +25,7 @@ from replicator.engine.errors import (
     EntryCorrupt,
     MessageTooLarge,
     NotAllowedError,
+    StagedMissing,
     StoreFull,
     TooBusy,
     TopicNotFound,
@@ -42,6 +43,7 @@ from replicator.engine.staging.values import (
     EpochKey,
     PendingCommit,
     SourceMark,
+    check_commit,
 )
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
@@ -224,11 +226,17 @@ class StagingService:
         It then goes on in the background; ask again. Raises what :meth:`StagingCore.decide` does, and, before anything
         is decided, why a topic or the store would not take it.
         """
+        check_commit(request)
         key = request.key
         if key not in self._publishing:
-            state = self.core.writers.get(key.writer)
-            if state is None or not (state.is_done(key) or state.pending):
+            if not self._is_decided(key):
                 await self._check_takes(request, topics)
+                lost = await asyncio.to_thread(self.files.lost, request)
+                if lost is not None and not self._is_decided(key):  # once it is, its files go
+                    raise StagedMissing(
+                        f"writer {key.writer!r}, epoch {key.epoch}: what partition {lost.partition} staged is not here "
+                        f"any more (attempt {lost.attempt!r}, {lost.bytes} bytes): run the batch again"
+                    )
             commit = self.core.decide(request, self._clock())
             if commit is None:
                 self.counters.repeated += 1
@@ -237,6 +245,10 @@ class StagingService:
                 self._publish_in_background(commit)
         done, _ = await asyncio.wait({self._publishing[key]}, timeout=wait_seconds)
         return next(iter(done)).result() if done else None
+
+    def _is_decided(self, key: EpochKey) -> bool:
+        state = self.core.writers.get(key.writer)
+        return state is not None and (state.is_done(key) or state.pending is not None)
 
     async def _check_takes(self, request: CommitRequest, topics: Sequence[str]) -> None:
         size = sum(receipt.bytes for receipt in request.receipts)

@@ -132,7 +132,7 @@ class WriterFacts:
     kept: bool = True
 
 
-def check_commit(request: CommitRequest) -> CommitRequest:
+def check_commit(request: CommitRequest) -> None:
     """Raises :class:`InvalidWriter` for what could not be written down: it would be found after the decision only, and
     at every start of the worker again."""
     name = request.key.writer
@@ -144,7 +144,6 @@ def check_commit(request: CommitRequest) -> CommitRequest:
         raise InvalidWriter(f"writer {name!r}: the base of its commit is no whole number")
     for origin, mark in request.marks.items():
         check_mark(origin, mark)
-    return request
 
 
 def check_mark(origin: Origin, mark: SourceMark) -> None:
