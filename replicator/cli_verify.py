@@ -116,8 +116,8 @@ def verify(
     if patterns and not report.topics and not report.unreachable:
         raise BadOption(
             "topics",
-            f"no cluster has a topic that {', '.join(patterns)} stands for; a pattern stands for whole names without their "
-            "partition, such as public/default/orders-.*",
+            f"no cluster has a topic that {', '.join(patterns)} stands for; a pattern stands for whole names, without "
+            "the partition, such as public/default/orders-.*",
         )
     show(output, report.as_json(), format_report(report))
     if report.exit_status:

@@ -134,11 +134,8 @@ class Rollout:
             if worker.topology is None
         ]
         if self.taking_part and self.to_be_started:
-            lines.append(
-                Text(
-                    f"To be started: the worker of {', '.join(self.to_be_started)} (replicator worker, or SIGHUP for up)"
-                )
-            )
+            clusters = ", ".join(self.to_be_started)
+            lines.append(Text(f"To be started: the worker of {clusters} (replicator worker, or SIGHUP for up)"))
         if self.to_be_stopped:
             lines.append(Text(f"To be stopped: the worker of {', '.join(self.to_be_stopped)}"))
         return Group(*lines)
