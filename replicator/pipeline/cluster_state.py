@@ -158,7 +158,6 @@ def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
     between = [link for link in links if link.source in numbers and link.destination in numbers]
     topics = []
     for topic in picture.topics:
-        allowed = {state.name: state.topics[topic].clusters for state in picture.clusters if topic in state.topics}
         told = [state.told.get(topic, []) for state in picture.clusters]
         now = [state.subscriptions.get(topic, []) for state in picture.clusters]
         replicated = {each.name for states in (*told, *now) for each in states if each.replicated}
@@ -166,7 +165,7 @@ def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
         topics.append(
             TopicScope(
                 topic,
-                ways_of(topic, between, allowed),
+                ways_of(topic, between, allowed_clusters(picture, topic)),
                 # Where the topic is not yet, nothing of it has come.
                 {
                     number: state.standings.get(topic, Standing(high_water={}))
@@ -178,6 +177,11 @@ def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
             )
         )
     return Scope(names, tuple(state.url for state in picture.clusters), tuple(topics), _rewritten(between))
+
+
+def allowed_clusters(picture: Picture, topic: str) -> dict[str, tuple[str, ...] | None]:
+    """By cluster, where a topic's namespace may be copied to from there; None for wherever links lead."""
+    return {state.name: state.topics[topic].clusters for state in picture.clusters if topic in state.topics}
 
 
 def _by_name(states: Sequence[Sequence[SubscriptionState]], names: Collection[str]) -> dict[str, dict[int, Acked]]:

@@ -23,6 +23,7 @@ from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline.cluster_state import (
     Picture,
     Wanted,
+    allowed_clusters,
     named_filter,
     read_again,
     read_picture,
@@ -43,7 +44,8 @@ from replicator.pipeline.report import (
     VerifyReport,
     format_report,
 )
-from replicator.pipeline.verify_plane import VerifyPlane
+from replicator.pipeline.verify_plane import LinkState, VerifyPlane
+from replicator.pipeline.ways import ways_of
 from replicator.topology import Link
 from snapshots.position import Position
 
@@ -237,7 +239,7 @@ class _Verification:
 
     def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
         """Of what clusters are behind with, what does not come: the mark there stands still while waited for."""
-        waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_paused(picture, tally)]
+        waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_held(picture, tally)]
         deadline = time.monotonic() + self.settings.settle_seconds
         states = {state.name: state for state in picture.clusters}
         while waiting:
@@ -257,13 +259,21 @@ class _Verification:
             time.sleep(POLL_SECONDS)
         return {_pair(tally) for tally in waiting}
 
-    def _is_paused(self, picture: Picture, tally: Tally) -> bool:
-        for state in picture.clusters:
-            for link in state.links:
-                if link.paused and link.destination == tally.cluster and state.name == tally.other:
-                    self.remarks.append(f"link {link.key} is paused: what it does not bring is not missing")
-                    return True
-        return False
+    def _is_held(self, picture: Picture, tally: Tally) -> bool:
+        """Whether it comes only over links that are paused or that a backfill has, straight or on the way."""
+        held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
+        if not held:
+            return False
+        going = [link for link in self.links if link.key not in held]
+        if (tally.other, tally.cluster) in ways_of(tally.topic, going, allowed_clusters(picture, tally.topic)).messages:
+            return False
+        self.remarks += [
+            f"link {link.key} is paused: what it does not bring is not missing"
+            for state in picture.clusters
+            for link in state.links
+            if link.paused
+        ]
+        return True
 
     def _gaps(self, picture: Picture) -> Iterable[Found]:
         for state in picture.clusters:
@@ -318,6 +328,11 @@ def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
     """Whether the subscriptions of a topic are others by now."""
     earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
     return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
+
+
+def _is_held(link: LinkState) -> bool:
+    """Whether what a link does not bring now is to come later. A backfill brings topics one after the other."""
+    return link.paused or link.state == "backfilling"
 
 
 def _mark(standings: Mapping[str, object], tally: Tally) -> object:

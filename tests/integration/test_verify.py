@@ -433,6 +433,29 @@ def test_what_lies_above_a_copys_mark_is_on_its_way_if_the_mark_moves_and_missin
     assert clusters.verify(None).clean
 
 
+@pytest.mark.parametrize(
+    "held", [{"paused": True}, {"paused": False, "state": "backfilling", "detail": "by process 1"}]
+)
+@pytest.mark.parametrize("at", ["us-east>eu-west", "eu-west>ap-south"])
+def test_what_a_link_on_the_way_holds_back_is_behind(clusters: Clusters, held: dict[str, Any], at: str) -> None:
+    forwarding = [Link("us-east", "eu-west"), Link("eu-west", "ap-south", forward=True)]
+    straight = Link("us-east", "ap-south")
+    with WireWorker("ap-south") as c:
+        south = c.topic(FLIGHTS)
+        south.store(clusters.us.blocks[0][2])
+        south.cut = {"high_water": {"us-east": [7, "3:2"], "eu-west": [7, "3:6"]}}
+        urls = {**clusters.urls, "ap-south": c.url}
+        for _, _, block in (clusters.eu.blocks[0], clusters.eu.blocks[2]):
+            south.store(block)
+        assert faults(verify(None, urls, forwarding)) == {"missing": 6}, "nothing holds it back"
+        source, _, destination = at.partition(">")
+        worker = clusters.a if source == "us-east" else clusters.b
+        worker.links = [{"key": at, "to": destination, "halted": {}, "gaps": [], **held}]
+        report = verify(None, urls, forwarding)
+        assert (faults(report), report.behind) == ({}, 6)
+        assert faults(verify(None, urls, [*forwarding, straight])) == {"missing": 6}, "it has another way"
+
+
 def test_an_acknowledgement_that_comes_while_waited_for_is_no_mismatch(clusters: Clusters) -> None:
     clusters.us.subscribe("s", Position(3, 4))
     clusters.eu.subscribe("s", Position(3, 1))
