@@ -45,7 +45,7 @@ class Masked(NamedTuple):
 
     payload: bytes | None = None
     key: str | None = None
-    properties: Mapping[str, str] | None = None
+    properties: Mapping[str, str | None] | None = None
 
 
 class Sent(NamedTuple):
@@ -209,7 +209,8 @@ def _mask(
     if "properties" in fields:
         del metadata.properties[:]
         for key, value in (new.properties or {}).items():
-            metadata.properties.add(key=key, value=value)
+            if value is not None:  # as for a key: what becomes null is not there
+                metadata.properties.add(key=key, value=value)
     if "payload" not in fields:
         return bytes(payload)
     metadata.ClearField("null_value")

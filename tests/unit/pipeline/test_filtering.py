@@ -50,7 +50,7 @@ def test_a_batch_does_not_tell_a_key_that_its_messages_do_not_have(new: Mapping[
 
 
 def test_properties_are_replaced_as_a_whole_and_a_batch_keeps_none_outside() -> None:
-    masked = {index: Masked(properties={"a": "1"}) for index in range(2)}
+    masked = {index: Masked(properties={"a": "1", "null is none": None}) for index in range(2)}
     metadata, singles = opened(
         rewrite_entry(batch_of(["k", "k"], "k"), [True, True], masked, frozenset({"properties"}))
     )
