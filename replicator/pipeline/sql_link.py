@@ -48,6 +48,8 @@ FETCH_BLOCKS_MAX: Final = 64
 """Asked for at once; the worker answers with about a page of them."""
 _CASTS: Final = {"payload": "binary", "key": "string", "properties": "map<string,string>"}
 _SHOWN_CHARS: Final = 200
+_EVERY: Final = "_every_column"
+"""Nobody names it, so an expression that refers to it has a ``*``: where it runs, rows have other columns."""
 
 
 def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions, checkpoint: str) -> StreamingQuery:
@@ -81,17 +83,20 @@ def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[
 
     from replicator.pipeline.decode import COLUMNS
 
-    messages = spark.createDataFrame([], from_arrow_schema(COLUMNS))
+    messages = spark.createDataFrame([], from_arrow_schema(COLUMNS)).withColumn(_EVERY, functions.lit(0))
     for name, text in [("where", where), *((f"select.{name}", text) for name, text in masks.items())]:
         if not text:
             continue
         try:
             if name == "where":
-                _ = messages.filter(functions.expr(text)).schema
+                checked = messages.filter(functions.expr(text))
             else:
-                _ = messages.select(functions.expr(text).cast(_CASTS[name.removeprefix("select.")])).schema
+                checked = messages.select(functions.expr(text).cast(_CASTS[name.removeprefix("select.")]))
+            analyzed = checked._jdf.queryExecution().analyzed()
         except PySparkException as error:
             raise BadSql(link, name, text, first_line(error)) from None
+        if _EVERY in analyzed.references().toString():
+            raise BadSql(link, name, text, "`*` stands for columns of the link's own too: name those that are meant")
 
 
 def first_line(error: BaseException) -> str:

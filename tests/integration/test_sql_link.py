@@ -327,6 +327,10 @@ def test_the_example_of_the_page_leaves_out_and_masks_as_it_says(tmp_path: Path,
         ({"where": "region = 'eu'"}, "link a>b: where \"region = 'eu'\": "),
         ({"where": "payload and"}, "link a>b: where 'payload and': "),
         ({"select": {"properties": "key"}}, "link a>b: select.properties 'key': "),
+        (
+            {"select": {"payload": "to_json(struct(*))"}},
+            "link a>b: select.payload 'to_json(struct(*))': `*` stands for",
+        ),
     ],
 )
 def test_an_expression_that_spark_does_not_take_is_named(tmp_path: Path, spark: Any, said: Any, named: str) -> None:
