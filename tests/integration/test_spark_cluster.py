@@ -147,7 +147,10 @@ def test_an_executor_that_is_killed_in_the_middle_of_its_tasks_costs_nothing(
     for _ in range(entries // 100):
         worker.topic(FLIGHTS).publish(*(single_entry(b"x" * size) for _ in range(100)))
     found: list[Any] = []
-    driver = threading.Thread(target=lambda: found.append(drive(cluster, executor_archive, COUNT, worker.url)))
+    script = COUNT.replace('"20"', '"100"')  # a task costs a tenth of a second of a core, and more on a busy machine
+    driver = threading.Thread(
+        target=lambda: found.append(drive(cluster, executor_archive, script, worker.url, seconds=WAIT_SECONDS_MAX))
+    )
     driver.start()
     read = "/replication/v1/blocks"
     until(
