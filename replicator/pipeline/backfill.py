@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +33,7 @@ from replicator.pipeline.backfill_phases import (
 )
 from replicator.pipeline.backfill_progress import Progress, share_of
 from replicator.pipeline.backfill_report import BackfillReport, LackingState, TopicResult, lacking_of
-from replicator.pipeline.backfill_states import TopicGoal, goals_of, lacking_states, missing_of, reset_since
+from replicator.pipeline.backfill_states import TopicGoal, goals_of, lacking_states, made_anew, missing_of, reset_since
 from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PipelineError, UnexpectedAnswer
 from replicator.topology import Link, Topology
 
@@ -218,6 +218,7 @@ class BackfillRun:
                     missing = {name: missing_of(self._goals[name], there.get(name)) for name in topics}
                     lacking = {name: reason for name, reason in missing.items() if reason is not None}
                     link, stopped = self._at_source.stopped() if lacking else ("", {})
+                    stopped = {**stopped, **self._deleted(lacking)}
                     return backfill.on_copies(lacking, stopped, time.monotonic(), link)
                 case Tell(topics, again):
                     if not again:
@@ -236,6 +237,14 @@ class BackfillRun:
         except PeerUnavailable as error:
             return backfill.on_unreachable(str(error), time.monotonic())
         raise AssertionError(action)
+
+    def _deleted(self, lacking: Collection[str]) -> dict[str, str]:
+        """Of topics that the destination lacks, those whose goal nobody can reach any more."""
+        if not lacking:
+            return {}
+        here, source = clusters.copies(self._source, lacking), self._request.link.source
+        reason = f"{source} has deleted it since this backfill began"
+        return {name: reason for name in lacking if made_anew(self._goals[name], source, here.get(name))}
 
     def _make_plan(self) -> Action:
         lanes = self._lanes()

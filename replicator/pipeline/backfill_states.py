@@ -81,6 +81,12 @@ def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
     return None
 
 
+def made_anew(goal: TopicGoal, source: str, here: Mapping[str, Any] | None) -> bool:
+    """Whether the source's own topic is not the one of the goal any more: it was deleted, and perhaps made again."""
+    had, has = goal.marks.get(source), None if here is None else _mark(here, source)
+    return here is None or (had is not None and (has is None or has.incarnation != had.incarnation))
+
+
 def _mark(topic: Mapping[str, Any], origin: str) -> Mark | None:
     has = topic["has"].get(origin)
     return None if has is None else Mark(int(has["incarnation"]), Position.parse(has["position"]))

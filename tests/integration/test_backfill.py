@@ -49,6 +49,9 @@ class Region(Deployment):
     def link(self) -> Any:
         return self.get("A", "/replication/v1/links/A%3EB")
 
+    def delete(self, cluster: str, path: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(self.url(cluster, path), method="DELETE"), timeout=20).close()
+
     def put(self, cluster: str, path: str) -> None:
         urllib.request.urlopen(urllib.request.Request(self.url(cluster, path), method="PUT"), timeout=20).close()
 
@@ -167,6 +170,30 @@ def test_only_the_topics_that_match_are_brought_and_the_live_link_brings_the_oth
     assert report.done
     assert region.contents("B", "chosen") == wanted
     region.until(lambda: region.entries("B").get("another") == len(other), "the live link goes on")
+
+
+def test_a_topic_that_the_source_deletes_meanwhile_is_named_and_the_others_get_their_states(
+    region: Region, spark: Any
+) -> None:
+    region.hold_link()
+    region.publish("deleted", 10)
+    region.publish("left", 400, payload_bytes=PAYLOAD_BYTES)
+    asyncio.run(_consume(region, "left", "s", lambda entry, _: entry % 2 == 0))
+    topology = load_topology(region.file)
+    request = BackfillRequest(topology, link_for(topology, "A", "B", None), ("public/default/(deleted|left)",))
+
+    def delete_and_start() -> Any:
+        region.delete("A", "/admin/v2/persistent/public/default/deleted")
+        return spark
+
+    report = BackfillRun(request, delete_and_start, lambda _: None).run()
+
+    assert (report.done, report.unavailable) == (False, False)
+    assert "A has deleted it since" in str(report.topics[0].missing)
+    assert report.topics[1].missing is None
+    assert report.topics[1].transferred == 1
+    assert report.seconds < 60, "it is not waited for"
+    assert run_of(region, None, "public/default/left").run().done
 
 
 def _at_half(region: Region) -> bool:
