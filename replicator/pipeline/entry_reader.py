@@ -51,6 +51,8 @@ ROWS_MAX: Final = 8_192
 """Of a record batch that is passed on."""
 PAGES_KEPT: Final = 8
 """Parts of logs that are at hand while contents are compared, a page of blocks each."""
+PASSED_BYTES_MAX: Final = 256 * 1024
+"""Between two blocks that are wanted: less is fetched with them, which costs less than another request."""
 _SAMPLE_STEPS: Final = 1 << 32
 
 
@@ -185,36 +187,50 @@ def _readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) 
 def _selected(worker: VerifyPlane, part: LogRange, scope: Scope, selection: Selection) -> Iterator[_Block]:
     """Blocks that are to be read, and the heads of those that are only taken into account; in order."""
     topic = scope.topics[part.topic].name
-    wanted: list[Head] = []
+    run: list[Head] = []
+    """Heads that wait: from one that is wanted on, with those in between that are not."""
+    passed_bytes = 0
+    reached = part.after
     try:
         for head in worker.heads(topic, part.after, part.upto):
+            reached = _end(head, -1)
             if not selection.takes(head):
                 continue
             if selection.reads(head):
-                wanted.append(head)
-                continue
-            yield from _fetch(worker, topic, wanted)
-            wanted = []
-            yield head
+                passed_bytes = 0
+                run.append(head)
+            elif not run:
+                yield head
+            else:
+                run.append(head)
+                passed_bytes += head.size_bytes
+                if passed_bytes > PASSED_BYTES_MAX:
+                    yield from _fetch(worker, topic, run, selection)
+                    run, passed_bytes = [], 0
     except BlockUnreadable as error:
-        yield from _fetch(worker, topic, wanted)
-        after = wanted[-1].first if wanted else part.after
-        yield _Unreadable(after, part.upto, str(error))
+        yield from _fetch(worker, topic, run, selection)
+        yield _Unreadable(reached, part.upto, str(error))
         return
-    yield from _fetch(worker, topic, wanted)
+    yield from _fetch(worker, topic, run, selection)
 
 
-def _fetch(worker: VerifyPlane, topic: str, wanted: Sequence[Head]) -> Iterator[FetchedBlock]:
-    """Blocks by their heads; runs that lie together are fetched at once."""
-    start = 0
+def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Selection) -> Iterator[FetchedBlock | Head]:
+    """The blocks of a run that are wanted, and the heads of the others; what lies together is fetched at once."""
+    stop = len(run)
+    while stop > 0 and not selection.reads(run[stop - 1]):
+        stop -= 1
+    start, rest = 0, run[stop:]
     with VerifyPlane(worker.url) as reader:  # the other connection is in the midst of a page of heads
-        while start < len(wanted):
-            stop = start + 1
-            while stop < len(wanted) and wanted[stop].first == _end(wanted[stop - 1], 0):
-                stop += 1
-            first = wanted[start].first
-            yield from reader.raw_blocks(topic, Position(first.ledger, first.entry - 1), _end(wanted[stop - 1], -1))
-            start = stop
+        while start < stop:
+            end = start + 1
+            while end < stop and run[end].first == _end(run[end - 1], 0):
+                end += 1
+            passed = {head.first: head for head in run[start:end] if not selection.reads(head)}
+            first = run[start].first
+            for block in reader.raw_blocks(topic, Position(first.ledger, first.entry - 1), _end(run[end - 1], -1)):
+                yield passed.get(block.first, block)
+            start = end
+    yield from rest
 
 
 def _end(head: Head, offset: int) -> Position:

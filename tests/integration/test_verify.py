@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.pipeline.entry_reader import Selection
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.report import FAULTS
 from replicator.pipeline.verify import VerifyReport, VerifySettings
@@ -454,6 +455,26 @@ def test_what_a_link_on_the_way_holds_back_is_behind(clusters: Clusters, held: d
         report = verify(None, urls, forwarding)
         assert (faults(report), report.behind) == ({}, 6)
         assert faults(verify(None, urls, [*forwarding, straight])) == {"missing": 6}, "it has another way"
+
+
+def test_a_sample_asks_at_once_for_blocks_that_lie_close_together(clusters: Clusters) -> None:
+    """Links with subscriptions write a marker between any two blocks: a request for each costs more than all bytes."""
+    for number in range(300):
+        clusters.eu.store(clusters.us.publish(single_entry(b"%d" % number)))
+    clusters.us.cut = clusters.eu.cut = {"runs": [[3, 0, 309]]}  # one ledger, as workers say it
+    settings = VerifySettings(Selection(sample=0.5), settle_seconds=0)
+    requests = []
+    for each in (settings, replace(settings, selection=Selection())):
+        report = verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=each)
+        assert (report.clean, report.messages) == (True, 316)
+        requests.append(sum("raw-blocks" in request for request in clusters.a.requests + clusters.b.requests))
+        clusters.a.requests.clear()
+        clusters.b.requests.clear()
+    assert requests == [2, 2], "a page of each"
+    at, entries, block = clusters.eu.blocks[-1]
+    clusters.eu.blocks[-1] = (at, entries, block[:-1] + bytes([block[-1] ^ 1]))
+    whole = replace(settings, selection=Selection(sample=1.0))
+    assert faults(verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=whole)) == {"corrupted": 1}
 
 
 def test_an_acknowledgement_that_comes_while_waited_for_is_no_mismatch(clusters: Clusters) -> None:
