@@ -55,6 +55,20 @@ def test_a_reader_from_the_earliest_reads_all_that_is_left_and_knows_when_it_has
     run(tmp_path, scenario)
 
 
+def test_a_reader_knows_that_nothing_is_left_of_the_last_batch(tmp_path: Path) -> None:
+    async def scenario(client: Client, topic: Topic) -> None:
+        await topic.publish([keyed_batch([("first", b"1"), ("gone", b"")])])
+        await topic.publish([keyed_batch([("left", b"1"), ("left too", b"1"), ("gone", b"")])])
+        await topic.compact()
+        reader = await client.create_reader(TOPIC, MessageId.earliest, is_read_compacted=True)
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next(timeout_millis=5_000)).partition_key())
+        assert found == ["first", "left", "left too"]
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("cumulative", [False, True])
 def test_a_consumer_that_acknowledges_all_that_it_is_shown_has_consumed_the_topic(
     tmp_path: Path, cumulative: bool

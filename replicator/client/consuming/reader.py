@@ -90,7 +90,7 @@ class Reader(ClosedAtExit):
         last = (await self._consumer.get_last_message_id()).position()
         if last == BEFORE_ALL or last < self._next:
             return False
-        if not self._next_is_known:
+        if not self._next_is_known and (self._sought_ms is not None or last == self._next):
             try:
                 message = await self._consumer.receive(ARRIVAL_MS_MAX)
             except Timeout:
@@ -147,7 +147,8 @@ class Reader(ClosedAtExit):
     async def _read(self, message: Message) -> None:
         message_id = message.message_id()
         self._next, self._skipped = following(message_id)
-        self._next_is_known = True
+        # In the midst of a batch: compaction, or a link with SQL, may have left out all that follows in it.
+        self._next_is_known = self._skipped is None
         await self._consumer.acknowledge_cumulative(message_id)
 
     async def _settle_at_end(self) -> None:
