@@ -398,7 +398,7 @@ class LinkTopics:
             copy = self.copier.topics.get(name)
             if copy is None:
                 continue
-            stopped = copy.halted is not None or name in self._refusals
+            stopped = copy.halted not in (None, BEING_ASKED) or name in self._refusals
             state = "gap" if copy.gap is not None else "halted" if stopped else "copying"
             index.link_state(
                 self._route.link.key,
