@@ -29,6 +29,11 @@ SMALL_BYTES: Final = 4 * 1024 * 1024
 """Left to carry: less than a live link has in flight."""
 STALL_SECONDS_MAX: Final = 60.0
 """Longer than a worker takes to be killed and started again, its database included."""
+CARRIER_SECONDS_MAX: Final = 180.0
+"""How long a live link may wait for its carrier before that counts as standing still: a busy machine needs a minute and
+more to start the driver of a link that is Spark's."""
+WAITING: Final = "waiting"
+"""How a link's account of itself begins that has no carrier."""
 EMPTY_SECONDS_MAX: Final = 5.0
 """How long a link may plan nothing while much is left: it asks the destination where topics go on."""
 TELL_AGAIN_SECONDS: Final = 10.0
@@ -156,6 +161,7 @@ class Backfill:
     lacking: dict[str, dict[str, str]] = field(default_factory=dict)
     """By topic, the subscriptions whose state is not at the destination, each with why."""
     _clock: _Clock = field(init=False)
+    _released_at: float = 0.0
     _told_at: float | None = None
     _carried: bool = False
     """Whether a job has brought something: Spark runs."""
@@ -221,6 +227,7 @@ class Backfill:
     def on_released(self, now: float) -> Action:
         assert self.phase is Phase.HAND_OVER, self.phase
         self.phase = Phase.CATCH_UP
+        self._released_at = now
         self._clock.moved(now)
         return AskCopies(self.topics) if self.topics else self._caught_up(now)
 
@@ -228,7 +235,8 @@ class Backfill:
         """What the destination lacks of its goals, and which topics the link cannot go on with, each with why; ``link``
         is what the link says of itself."""
         assert self.phase is Phase.CATCH_UP, self.phase
-        if dict(missing) != self.missing:
+        starting = link.startswith(WAITING) and now - self._released_at < CARRIER_SECONDS_MAX
+        if starting or dict(missing) != self.missing:
             self._clock.moved(now)
         self.missing = dict(missing)
         self.stopped = {topic: reason for topic, reason in stopped.items() if topic in missing}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from replicator.pipeline.backfill_phases import (
+    CARRIER_SECONDS_MAX,
     EMPTY_SECONDS_MAX,
     PAUSE_SECONDS_MAX,
     SMALL_BYTES,
@@ -60,6 +61,18 @@ def test_history_is_carried_until_little_is_left_and_then_all_is_compared() -> N
     waited(backfill.on_states({"b": {"sub": "not yet"}}, 8), AskStates(("b",)))
     assert backfill.on_states({"b": {}}, 9) == Finish()
     assert (backfill.phase, backfill.reason) == (Phase.DONE, "")
+
+
+def test_a_link_that_waits_for_its_driver_is_given_longer() -> None:
+    backfill = begun("a")
+    backfill.on_plan(NOTHING, 1)
+    backfill.on_released(1)
+    starting = "waiting: for Spark: its driver is starting"
+    for now in (2, 100, CARRIER_SECONDS_MAX):
+        waited(backfill.on_copies({"a": "it has less"}, {}, now, starting), AskCopies(("a",)))
+    waited(backfill.on_copies({"a": "it has less"}, {}, CARRIER_SECONDS_MAX + 30, "copying"), AskCopies(("a",)))
+    assert backfill.on_copies({"a": "it has less"}, {}, CARRIER_SECONDS_MAX + 60, starting) == Finish()
+    assert "its driver is starting" in backfill.reason
 
 
 def test_a_segment_as_large_as_may_be_means_that_there_is_more() -> None:
