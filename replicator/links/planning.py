@@ -302,13 +302,13 @@ class Planner:
         plan = self._plan
         if plan is None or after != (self._session, plan.number) or lanes != plan.lanes:
             return Shift.OVER
+        self._last_error = ""  # that plan's batch is committed
         return plan.shift(time.monotonic())
 
     def _relieve(self) -> Plan:
         assert self._plan is not None
         self._plans += 1
         self._plan = self._plan.relief(self._plans)
-        self._last_error = ""
         return self._plan
 
     def _give_up_plan(self) -> None:
@@ -392,7 +392,8 @@ class Planner:
         elif self.carriers.holder is None:
             self._carriage.set_state(WAITING, self._waits_for)
         else:
-            self._carriage.set_state("copying" if self._copier.in_flight else "idle", self._last_error)
+            state = "copying" if self._copier.in_flight else "failed" if self._last_error else "idle"
+            self._carriage.set_state(state, self._last_error)
 
     # Segments.
 

@@ -91,7 +91,8 @@ def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[
             if name == "where":
                 checked = messages.filter(functions.expr(text))
             else:
-                checked = messages.select(functions.expr(text).cast(_CASTS[name.removeprefix("select.")]))
+                # Beside a column: alone, an aggregate would be taken.
+                checked = messages.select("topic", functions.expr(text).cast(_CASTS[name.removeprefix("select.")]))
             analyzed = checked._jdf.queryExecution().analyzed()
         except PySparkException as error:
             raise BadSql(link, name, text, first_line(error)) from None

@@ -350,6 +350,8 @@ def test_lanes_that_nothing_comes_for_leave_and_the_next_plan_has_first_segments
             planner = made.links["a>b"].planner
             await made.publish("a", 0, 6)
             await eventually(lambda: made.links["a>b"].state != "connecting")
+            broken = await planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
+            planner.failed(broken["session"], broken["plan"], "the executor was lost")
             plan = await planner.plan("driver", lanes=1, bytes_max=400, wait_ms=5_000)
             which = PlanId(plan["session"], plan["plan"])
             task = LaneTask(work(made), which, 0, plan["lanes"][0], 0.05, linger_seconds=0.3)
@@ -361,6 +363,7 @@ def test_lanes_that_nothing_comes_for_leave_and_the_next_plan_has_first_segments
             )
             assert after["relieves"] is None
             assert [topic["topic"] for topic in after["lanes"][0]["topics"]]
+            assert made.links["a>b"].detail == "", "the batch before did not fail"
 
     asyncio.run(main())
 

@@ -113,7 +113,10 @@ def test_a_new_plan_starts_where_the_destination_is_whatever_became_of_the_one_b
             with pytest.raises(PlanGone):
                 await client.again(plan["session"], plan["plan"])
             await client.post("failed", {**which(plan2), "error": "as the test says"})
-            assert "as the test says" in made.links["a>b"].detail
+            assert (made.links["a>b"].state, made.links["a>b"].detail) == (
+                "failed",
+                "the last batch failed: as the test says",
+            )
             plan3 = await client.post("plan", {**ASKED, "bytes_max": 1 << 20})
             assert plan3["lanes"][0]["topics"][0]["after"] == first["topics"][0]["upto"]
             done = await carried(made, plan3["lanes"][0])

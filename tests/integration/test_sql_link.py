@@ -327,6 +327,7 @@ def test_the_example_of_the_page_leaves_out_and_masks_as_it_says(tmp_path: Path,
         ({"where": "region = 'eu'"}, "link a>b: where \"region = 'eu'\": "),
         ({"where": "payload and"}, "link a>b: where 'payload and': "),
         ({"select": {"properties": "key"}}, "link a>b: select.properties 'key': "),
+        ({"select": {"key": "max(key)"}}, "link a>b: select.key 'max(key)': "),
         (
             {"select": {"payload": "to_json(struct(*))"}},
             "link a>b: select.payload 'to_json(struct(*))': `*` stands for",
