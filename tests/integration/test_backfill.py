@@ -29,6 +29,7 @@ from replicator.pipeline.backfill import BackfillRequest, BackfillRun, link_for
 from replicator.pipeline.backfill_report import BackfillReport
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, LinkTaken, NoSuchLink, PeerUnavailable
+from replicator.pipeline.session import DAEMON_MODULE
 from replicator.topology import load_topology
 
 GONE = f"process 999999 on {platform.node()} since 2026-01-01T00:00:00Z"
@@ -212,7 +213,7 @@ def _kill_a_task() -> None:
     """One of the processes that Spark runs tasks in."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if "pyspark.daemon" in process.cmdline() and not process.children():
+            if DAEMON_MODULE in process.cmdline() and not process.children():
                 process.kill()
                 return
     raise AssertionError("no task runs")

@@ -26,6 +26,7 @@ from link_support import Web, link_of, web
 from replicator.engine.engine import Engine
 from replicator.links import link as links
 from replicator.pipeline import live
+from replicator.pipeline.session import DAEMON_MODULE
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 
@@ -139,7 +140,7 @@ def python_workers(spark: Any) -> list[int]:
                 lineage.append(parent_of(lineage[-1]))
             except (OSError, ValueError):
                 continue
-            if b"pyspark.daemon\0pyspark.worker" in command and jvm in lineage[1:]:
+            if f"{DAEMON_MODULE}\0pyspark.worker".encode() in command and jvm in lineage[1:]:
                 found.append(int(entry.name))
     return found
 
