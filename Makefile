@@ -37,7 +37,7 @@ bench: $(STAMP)  ## measure rates, beside a JetStream mirror if nats-server is h
 
 soak: $(STAMP)  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SYNC_MACHINE_EXAMPLES=300 SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/integration/test_verify_large.py \
-		tests/integration/test_spark_cluster.py
+		tests/integration/test_spark_cluster.py tests/integration/test_copy_engines.py
 
 proto: $(STAMP)  ## make the protobuf modules again from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/engine/log/metadata.proto snapshots/markers.proto

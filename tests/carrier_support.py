@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
+import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 
 from replicator.links.errors import LinkError
+from replicator.pipeline import live
 from replicator.pipeline.carrying import Carrier, LinkWork
 from replicator.pipeline.errors import PipelineError
 
@@ -46,6 +50,36 @@ class PlanClient:
         if response.status == 200:
             return answer
         raise (PlanGone if answer["error"] == "PlanGone" else Refused)(f"{answer['error']}: {answer['message']}")
+
+
+class SparkItself:
+    """Carries link ``key`` of the worker at ``base`` by a query of a real session, until it is stopped. ``path`` is a
+    directory."""
+
+    def __init__(self, spark: Any, base: str, key: str, path: Path) -> None:
+        self._spark, self._base, self._key = spark, base, key
+        self._scratch = path / f"scratch-{secrets.token_hex(4)}"
+        self._ended = threading.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(asyncio.to_thread(self._run))
+
+    async def stop(self) -> None:
+        self._ended.set()
+        if self._running is not None:
+            await self._running
+
+    def _run(self) -> None:
+        self._spark.createDataFrame([], "nothing int")  # the session is this thread's then
+        self._scratch.mkdir()
+        copying = live.LiveCopy(self._spark, self._base, 2, self._scratch)
+        on_links = copying._supervisor.on_links
+        copying._supervisor.on_links = lambda links: on_links(
+            {**link, "batch_seconds": 1.0} for link in links if link["key"] == self._key
+        )
+        copying.run(self._ended)
+        copying.close()
 
 
 class StandIn:

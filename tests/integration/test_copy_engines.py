@@ -1,16 +1,20 @@
 """The contract of live copy, the same for both engines: carried by the worker itself, and by plans.
 
 With ``spark`` the plans are asked for and carried by what Spark's tasks do (:mod:`carrier_support`), over HTTP and by
-the code that they run, but without a JVM; that they do it is for the tests of the driver.
+the code that they run, but without a JVM, which would take minutes; with ``SOAK`` set, Spark itself carries.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import link_support
 import pytest
+from carrier_support import SparkItself
 from engine_support import TOPIC, CuttingProxy, entries_of, eventually, logged, marker, message
 from link_support import ENGINES, Web, carrier_of, link_of, web
 
@@ -36,6 +40,22 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
     monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
     monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def spark_itself(request: pytest.FixtureRequest, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carries in the place of its stand-in, if there is time for that."""
+    if engine != SPARK or not os.environ.get("SOAK"):
+        return
+    spark = request.getfixturevalue("spark")
+
+    def carrier(made: Web, spec: LinkSpec, address: str = "", name: str = "") -> Any:
+        del address, name  # the link says to where
+        return SparkItself(spark, f"http://{made.servers[spec.source].address}", spec.key, tmp_path)
+
+    monkeypatch.setattr(link_support, "carrier_of", carrier)
+    monkeypatch.setitem(globals(), "carrier_of", carrier)
+    monkeypatch.setattr(eventually, "__defaults__", ("the condition", 180.0))
 
 
 def everything(made: Web, cluster: str, topic: str = TOPIC) -> list[tuple[bool, bytes]]:
@@ -138,6 +158,8 @@ def test_a_rate_is_kept(tmp_path: Path, engine: str) -> None:
         spec = replace(A_TO_B, rate_bytes=400_000)
         async with web(tmp_path, [spec], engine=engine) as made:
             topic = await made.engines["a"].topic(TOPIC)
+            await topic.publish([message(b"first")])
+            await eventually(lambda: made.links["a>b"].status()["backlog_entries"] == 0, "the carrier is there")
             started = asyncio.get_running_loop().time()
             for number in range(12):
                 await topic.publish([message(b"%d" % number + b"x" * 50_000)])
