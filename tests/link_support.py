@@ -20,7 +20,7 @@ from replicator.links.link import Link
 from replicator.links.route import Route
 from replicator.pipeline.carrying import LinkWork
 from replicator.running_links import incoming
-from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
+from replicator.topology import EMBEDDED, SPARK, Cluster, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 
 ENGINES = (EMBEDDED, SPARK)
@@ -44,6 +44,12 @@ class Web:
         for start in range(0, count, 3):
             await published.publish(entries[start : start + 3])
         return entries
+
+    def clusters(self, path: Path) -> tuple[Cluster, ...]:
+        """As a topology has them; their data is in ``path``."""
+        return tuple(
+            Cluster(name=name, address=server.address, data=path / name) for name, server in self.servers.items()
+        )
 
     def entries(self, cluster: str, origin: str, topic: str = TOPIC) -> list[bytes]:
         found = self.engines[cluster].find(topic)

@@ -123,6 +123,11 @@ class BadSql(PipelineError):
         return f"link {link}: {field} {text[:100]!r}: {reason}"
 
 
+def is_of_spark(error: BaseException) -> bool:
+    """Whether it is Spark's, or comes from its JVM. Its types are not ours to import before it is there."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
 def reason_of(error: BaseException | None) -> str:
     """Why a query ended, in one line: the last of a Python traceback of ours, else the first of the message."""
     text = str(error or "it ended by itself").strip()

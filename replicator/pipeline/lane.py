@@ -30,8 +30,6 @@ SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """What is asked for at once: two frames, some hundredths of a second, so that the worker knows how far its link is."""
 SEGMENTS_AHEAD: Final = 3
 """Under way at once; fewer, and fewer bytes, than a worker hands out to a lane that has reported none of them."""
-
-
 LINGER_SECONDS: Final = 15.0
 """How long a lane goes on after its task while nobody relieves it: longer than a busy machine needs for a batch's end
 and the next one's begin."""
@@ -114,7 +112,8 @@ async def _carry(task: LaneTask, result: LaneResult, time_over: threading.Event)
                     if following.segment is not None:
                         lane.start(following.segment)
                         continue
-                await lane.wait()
+                if not await lane.wait():
+                    await lane.ask()
             while lane.under_way:
                 await lane.wait()
                 await lane.ask()
@@ -139,12 +138,12 @@ class _Lane:
     def start(self, segment: Segment) -> None:
         self.under_way.append((segment["segment"], self._carrier.start(segment)))
 
-    async def wait(self) -> None:
-        """Until the first segment under way is done, or a while has passed; then says that it is not."""
-        if self.under_way:
-            await asyncio.wait([self.under_way[0][1]], timeout=POLL_SECONDS)
-            if not self._collect():
-                await self.ask()
+    async def wait(self) -> bool:
+        """Until the first segment under way is done, if there is one; False when it is not after a while."""
+        if not self.under_way:
+            return True
+        await asyncio.wait([self.under_way[0][1]], timeout=POLL_SECONDS)
+        return self._collect()
 
     async def ask(self, wait_seconds: float | None = None) -> Following:
         """Report, and ask for the next segment; only report where no ``wait_seconds`` are given.

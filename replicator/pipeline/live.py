@@ -28,7 +28,14 @@ from typing import TYPE_CHECKING, Any, Final
 from replicator.links.planning import carrier_name
 from replicator.pipeline import link_source
 from replicator.pipeline.data_plane import DataPlane, check_url
-from replicator.pipeline.errors import PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer, reason_of
+from replicator.pipeline.errors import (
+    PeerUnavailable,
+    PipelineError,
+    SparkFailed,
+    UnexpectedAnswer,
+    is_of_spark,
+    reason_of,
+)
 from replicator.pipeline.link_plans import LinkPlans
 from replicator.pipeline.scratch import make_scratch
 from replicator.pipeline.session import spark_session
@@ -110,7 +117,7 @@ class LiveCopy:
             # As a URI: a bare path would lie in HDFS where that is the cluster's default.
             self._queries[key] = self._query(link, Path(checkpoint).as_uri())
         except Exception as error:
-            if not (isinstance(error, PipelineError) or _is_of_spark(error)):
+            if not (isinstance(error, PipelineError) or is_of_spark(error)):
                 raise
             self._failed(key, error)
 
@@ -200,7 +207,7 @@ def run_until_told(worker_url: str, master: str | None) -> int:
     try:
         return run(worker_url, master, ended)
     except Exception as error:
-        if not _is_of_spark(error):
+        if not is_of_spark(error):
             raise
         raise SparkFailed(f"Spark does not run: {reason_of(error)}") from None
 
@@ -297,11 +304,6 @@ def _end_with_input(ended: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     ended.set()
-
-
-def _is_of_spark(error: BaseException) -> bool:
-    """Whether it is Spark's, or comes from its JVM. Its types are not ours to import before it is there."""
-    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def _say(text: str) -> None:

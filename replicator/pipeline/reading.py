@@ -24,7 +24,7 @@ SAMPLE_BYTES: Final = 256 * 1024
 """Of each topic: some blocks of small messages, one of large ones."""
 
 
-def refresh(standings: Mapping[str, Standings], options: SourceOptions) -> None:
+def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_seconds: float = 0.0) -> None:
     """Ask each worker where its topics stand, all at once.
 
     Raises :class:`~replicator.pipeline.errors.PeerUnavailable`, and :class:`UnexpectedAnswer` for a worker that is of
@@ -32,7 +32,7 @@ def refresh(standings: Mapping[str, Standings], options: SourceOptions) -> None:
     """
 
     def ask(url: str) -> None:
-        with DataPlane(url) as worker:
+        with DataPlane(url, wait_seconds=wait_seconds) as worker:
             standings[url].apply(worker.positions(standings[url].token))
 
     with ThreadPoolExecutor(max_workers=len(options.urls)) as pool:

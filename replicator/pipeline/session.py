@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from replicator.pipeline.errors import SparkFailed, reason_of
+from replicator.pipeline.errors import SparkFailed, is_of_spark, reason_of
 from replicator.pipeline.jre import find_java
 from replicator.pipeline.scratch import make_scratch
 from replicator.pipeline.shipping import UNPACKED_AS, python_minor_version
@@ -124,7 +124,7 @@ def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) 
     try:
         return builder.getOrCreate()
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        if not is_of_spark(error):
             raise
         raise SparkFailed(f"Spark does not start with master {master}: {reason_of(error)}") from None
 

@@ -25,11 +25,10 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from replicator.pipeline.admission import Admission
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.errors import BadOption, PeerUnavailable, TopicChanged
+from replicator.pipeline.errors import BadOption, TopicChanged
 from replicator.pipeline.planning import TopicSpan, bounded_spans, first_position, plan_ranges
 from replicator.pipeline.reading import read_ranges, refresh, sample, search_times
 from replicator.pipeline.source_options import SourceOptions
@@ -157,13 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return spans
 
     def _refresh(self) -> None:
-        retrying = Retrying(
-            retry=retry_if_exception_type(PeerUnavailable),
-            wait=wait_random_exponential(multiplier=0.1, max=1.0),
-            stop=stop_after_delay(RETRY_SECONDS_MAX),
-            reraise=True,
-        )
-        retrying(refresh, self._standings, self._options)
+        refresh(self._standings, self._options, wait_seconds=RETRY_SECONDS_MAX)
 
     def _measure(
         self, url: str, ranges: Sequence[tuple[str, Position, Position, int]], bytes_max: int

@@ -24,7 +24,7 @@ from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.links.route import Route
 from replicator.running_links import RunningLinks
-from replicator.topology import EMBEDDED, SPARK, Cluster, PipelineSettings, Topology
+from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
@@ -250,10 +250,6 @@ def test_the_engine_of_a_link_is_switched_under_load_and_nothing_is_lost_or_repe
 
     async def main() -> None:
         async with web(tmp_path, [A_TO_B], started=False) as made:
-            clusters = tuple(
-                Cluster(name=name, address=server.address, data=tmp_path / name)
-                for name, server in made.servers.items()
-            )
             running = RunningLinks(made.engines["a"])
             carrier = carrier_of(made, A_TO_B)
             stopping = asyncio.Event()
@@ -267,7 +263,7 @@ def test_the_engine_of_a_link_is_switched_under_load_and_nothing_is_lost_or_repe
                     await asyncio.sleep(0.001)
 
             async def switch_to(name: str) -> None:
-                await running.change(Topology(clusters, (A_TO_B,), PipelineSettings(engine=name)))
+                await running.change(Topology(made.clusters(tmp_path), (A_TO_B,), PipelineSettings(engine=name)))
                 (link,) = running
                 made.links["a>b"] = link
                 before = link.figures.entries

@@ -21,7 +21,7 @@ from replicator.links.link_topics import BEING_ASKED
 from replicator.links.planning import carrier_name
 from replicator.pipeline.carrying import LinkWork, carry
 from replicator.running_links import RunningLinks
-from replicator.topology import SPARK, Cluster, PipelineSettings, Topology
+from replicator.topology import SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 
 A_TO_B = LinkSpec("a", "b", engine=SPARK)
@@ -261,12 +261,8 @@ def test_a_request_that_makes_no_sense_is_refused_by_name(tmp_path: Path, path: 
 def test_a_driver_that_is_no_more_has_no_links_any_more(tmp_path: Path) -> None:
     async def main() -> None:
         async with web(tmp_path, [A_TO_B], started=False) as made:
-            clusters = tuple(
-                Cluster(name=name, address=server.address, data=tmp_path / name)
-                for name, server in made.servers.items()
-            )
             running = RunningLinks(made.engines["a"])
-            await running.change(Topology(clusters, (A_TO_B,), PipelineSettings(engine=SPARK)))
+            await running.change(Topology(made.clusters(tmp_path), (A_TO_B,), PipelineSettings(engine=SPARK)))
             running.waits_for("for Spark: its driver is starting")
             (link,) = running
             await eventually(lambda: link.state == "waiting")

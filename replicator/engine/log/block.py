@@ -46,9 +46,10 @@ BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
 BLOCK_ENTRIES_MAX: Final = 1 << 20
 ENTRY_IDS_MAX: Final = 1 << 32
 """Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
-_ORIGIN: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+ORIGIN_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
 """A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
 
+_ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")

@@ -23,6 +23,7 @@ from typing import Final
 import google_crc32c
 
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import ORIGIN_PATTERN
 from snapshots.position import Position
 
 HOLES_MAX: Final = 1_000
@@ -37,7 +38,7 @@ _NOTE_MAGIC: Final = b"RHO1"
 _CHECKSUM: Final = struct.Struct("<I")
 _NOTE: Final = struct.Struct("<QQQ")
 _ORIGIN_AT: Final = len(_NOTE_MAGIC) + _CHECKSUM.size + _NOTE.size
-_ORIGIN: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from replicator.engine.errors import InvalidWriter
+from replicator.engine.log.block import ORIGIN_PATTERN
 
 NAME_CHARACTERS_MAX: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names become parts of file names and keys."""
-_CLUSTER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CLUSTER: Final = re.compile(ORIGIN_PATTERN)
 NUMBER_MAX: Final = 2**63 - 1
 BATCH_INDEX_MAX: Final = 2**31 - 1
 EPOCH_MAX: Final = 2**62
