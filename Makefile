@@ -40,7 +40,7 @@ soak: $(STAMP)  ## the long property runs, a drill of every scenario, Spark clus
 		tests/integration/test_spark_cluster.py tests/integration/test_copy_engines.py
 
 proto: $(STAMP)  ## make the protobuf modules again from the .proto files
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/engine/log/metadata.proto snapshots/markers.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto snapshots/markers.proto
 
 lock: $(STAMP)  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \

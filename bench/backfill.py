@@ -22,9 +22,9 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement
 from bench.network import publish
 from replicator.client import Client
-from replicator.pipeline.backfill import BackfillRequest, BackfillRun, link_for
-from replicator.pipeline.backfill_report import BackfillReport
-from replicator.pipeline.session import spark_session
+from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
+from replicator.pipeline.backfill.report import BackfillReport
+from replicator.pipeline.spark.session import spark_session
 
 TOPICS: Final = 8
 HISTORIES: Final = (("100B/batched", 100, 1_000_000), ("100kB/single", 100_000, 1_000))

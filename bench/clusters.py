@@ -17,9 +17,9 @@ from typing import Final, Self
 
 import aiohttp
 
-from replicator.processes import WorkerProcess, stop_left_postgres
+from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Topology, default_topology, dump
-from replicator.topology_fields import EMBEDDED, PipelineSettings
+from replicator.topology.fields import EMBEDDED, PipelineSettings
 
 SOURCE: Final = "us-east"
 DESTINATION: Final = "eu-west"

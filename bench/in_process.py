@@ -18,10 +18,10 @@ from bench.cases import RUNS, Case
 from bench.measurement import Measurement
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 BATCH_BYTES_MAX: Final = 128 * 1024
 BATCH_MESSAGES_MAX: Final = 1_000

@@ -24,7 +24,7 @@ from sqlalchemy import text
 
 from bench.cases import RUNS
 from bench.measurement import Measurement
-from replicator.database import Database
+from replicator.index.database import Database
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import Position
 from snapshots.repository import ExtentKey, SnapshotRepository

@@ -25,7 +25,7 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.lag import measure_lag_between
 from bench.measurement import Measurement
 from bench.network import publish_rates
-from replicator.topology_fields import EMBEDDED, SPARK
+from replicator.topology.fields import EMBEDDED, SPARK
 
 CASE: Final = replace(CASES[0], messages=1_800_000)
 """A second at full speed: more than a burst, and it lies within one micro-batch or two."""
@@ -67,7 +67,7 @@ def _clusters(directory: Path, engine: str) -> TwoClusters:
 async def _driver(clusters: TwoClusters) -> AsyncIterator[None]:
     """A driver for the source's links, which has started its first query."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "replicator.pipeline.live", "--worker", clusters.url(SOURCE)),
+        *(sys.executable, "-m", "replicator.pipeline.live.driver", "--worker", clusters.url(SOURCE)),
         stdin=asyncio.subprocess.PIPE,
     )
     assert process.stdin is not None

@@ -22,11 +22,11 @@ from bench.cases import RUNS
 from bench.measurement import Measurement
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import KeyAssignment, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 CONSUMERS: Final = 100
 KEYS: Final = 10_000

@@ -26,7 +26,7 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement
 from replicator.engine.engine import Engine
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL
 
 TOPICS: Final = 10_000

@@ -17,10 +17,10 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement
 from replicator.engine.engine import Engine
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.log.writer import CopiedBlock
-from replicator.pipeline.session import spark_session
-from replicator.pipeline.verify import VerifySettings, verify
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.pipeline.spark.session import spark_session
+from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import Link
 from snapshots.position import BEFORE_ALL, Position
 

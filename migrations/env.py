@@ -1,4 +1,4 @@
-"""Alembic's environment. :mod:`replicator.database` runs it with a connection; there is no other way in."""
+"""Alembic's environment. :mod:`replicator.index.database` runs it with a connection; there is no other way in."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from urllib.parse import quote
 import aiohttp
 
 from replicator.links.errors import LinkError
-from replicator.pipeline import live
-from replicator.pipeline.carrying import Carrier, LinkWork
 from replicator.pipeline.errors import PipelineError
+from replicator.pipeline.live import driver as live
+from replicator.pipeline.live.carrying import Carrier, LinkWork
 
 BATCH_SECONDS = 0.3
 """Short, so that a test sees many batches end."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from replicator.engine.log.compression import compress, decompress
 from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import NONE, CompressionType, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import LoggedEntry
+from replicator.metadata.metadata_pb2 import NONE, CompressionType, MessageMetadata, SingleMessageMetadata
 from snapshots.position import Position
 
 Keyed = tuple[str | None, bytes]

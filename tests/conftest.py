@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A local session with the ``replicator`` source; started by the first test that asks for it."""
-    from replicator.pipeline.session import spark_session
+    from replicator.pipeline.spark.session import spark_session
 
     session = spark_session(app_name="tests")
     yield session
@@ -36,6 +36,6 @@ def spark() -> Iterator[Any]:
 def executor_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What executors of a cluster need, as ``replicator pipeline package`` writes it; Spark unpacks a zip
     file where there is no ``tar``."""
-    from replicator.pipeline.shipping import write_archive
+    from replicator.pipeline.spark.shipping import write_archive
 
     return write_archive(tmp_path_factory.mktemp("shipped") / "env.zip").path

@@ -92,9 +92,9 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    import replicator.cli  # before any fork, with all that commands and workers import when they are called
+    import replicator.cli.main  # before any fork, with all that commands and workers import when they are called
     import replicator.failover.switch
-    import replicator.worker  # noqa: F401
+    import replicator.worker.worker  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     for line in sys.stdin:
@@ -107,7 +107,7 @@ def _serve() -> None:
 
 def _become(asked: dict[str, Any]) -> None:
     """The forked process; does not return."""
-    from replicator.cli import main
+    from replicator.cli.main import main
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = 1

@@ -18,10 +18,10 @@ from replicator.api.pipeline import add_pipeline
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.links.link import Link
 from replicator.links.route import Route
-from replicator.pipeline.carrying import LinkWork
-from replicator.running_links import incoming
+from replicator.pipeline.live.carrying import LinkWork
 from replicator.topology import EMBEDDED, SPARK, Cluster, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
+from replicator.worker.running_links import incoming
 
 ENGINES = (EMBEDDED, SPARK)
 

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 import psutil
 
-from replicator.pipeline.jre import find_java
+from replicator.pipeline.spark.jre import find_java
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 15.0

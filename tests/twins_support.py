@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, LoggedEntry
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL
 
 ON = EngineSettings(policies=TopicPolicies(deduplication=True))

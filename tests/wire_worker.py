@@ -19,7 +19,7 @@ from replicator.engine.log.arrow import BLOCK_SCHEMA
 from replicator.engine.log.block import BlockKind, build_block, read_header
 from replicator.engine.log.block_heads import encode_heads, head_of
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 INCARNATION = 7

@@ -21,8 +21,8 @@ from replicator.api.link_routes import LinkNotFound
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TooBusy
 from replicator.engine.topic_name import EPOCHS_TOPIC
-from replicator.topology_links import Link as LinkSpec
-from replicator.topology_links import parse_patterns
+from replicator.topology.links import Link as LinkSpec
+from replicator.topology.links import parse_patterns
 from snapshots.position import Position
 
 MEASURE_SECONDS_MAX: Final = 10.0

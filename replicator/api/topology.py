@@ -26,7 +26,7 @@ class TopologySource(Protocol):
         """The digest, file and text of the topology that runs."""
 
     async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
-        """See :class:`replicator.topology_reload.TopologyReloader`."""
+        """See :class:`replicator.worker.reload.TopologyReloader`."""
 
 
 SOURCE: Final[web.AppKey[TopologySource]] = web.AppKey("topology_source", TopologySource)

@@ -37,7 +37,7 @@ from replicator.client.errors import (
     MessageTooBig,
 )
 from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 CHUNKED_MESSAGE_BYTES_MAX: Final = UNCOMPRESSED_BYTES_MAX

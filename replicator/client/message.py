@@ -20,8 +20,8 @@ from replicator.client.schema import Schema
 from replicator.engine.errors import EngineError
 from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import DUPLICATE, Delivery
+from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from replicator.admin_client import AdminClient, AdminError, RequestRefused, topic_path, topics_path
 from replicator.drills.errors import DrillError
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
+from replicator.operating.admin_client import AdminClient, AdminError, RequestRefused, topic_path, topics_path
 from replicator.topology import Topology
 
 TOPIC_PREFIX: Final = "replicator-drill-"

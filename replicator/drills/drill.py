@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBars
 
-from replicator.database import DatabaseError
 from replicator.drills import canary
 from replicator.drills.compare import render_comparison, render_runs
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
@@ -42,8 +41,9 @@ from replicator.drills.stage import Setting, Stage, make_topology, prepare_direc
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
 from replicator.failover.peers import Peers
 from replicator.failover.switch import Switch
+from replicator.index.database import DatabaseError
 from replicator.topology import Topology, load_topology
-from replicator.topology_fields import ENGINES
+from replicator.topology.fields import ENGINES
 from snapshots.errors import SnapshotsError
 
 VERIFY_SECONDS_MAX: Final = 600.0

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import replace
 
 from replicator.drills.errors import ScenarioImpossible
-from replicator.embedded_postgres import EmbeddedPostgres
+from replicator.index.embedded_postgres import EmbeddedPostgres
 from replicator.topology import EMBEDDED, Topology
 
 

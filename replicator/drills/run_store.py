@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from replicator.database import Database
 from replicator.drills.errors import DrillError
+from replicator.index.database import Database
 from replicator.topology import EMBEDDED, Topology, mask_password
 from snapshots.repository import DrillRun, SnapshotRepository
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.processes import WorkerFailed, WorkerProcess, stop_left_postgres
-from replicator.status import fetch
+from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_left_postgres
+from replicator.operating.status import fetch
 from replicator.topology import SPARK, Topology
 
 LINKS_SECONDS_MAX: Final = 180.0

@@ -16,11 +16,11 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.errors import MarkerCorrupt
 from snapshots.markers import FailoverEpoch, decode_marker, encode_marker
 from snapshots.position import BEFORE_ALL, Position

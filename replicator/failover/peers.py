@@ -9,9 +9,9 @@ from typing import Any, Final
 import aiohttp
 
 from replicator.client.closing import ClosedAtExit
-from replicator.connecting import why_not_connected
 from replicator.failover.epochs import as_json, from_json
 from replicator.failover.errors import ClusterUnreachable, SwitchRefused
+from replicator.running.connecting import why_not_connected
 from snapshots.markers import FailoverEpoch
 
 ASK_SECONDS_MAX: Final = 2.0

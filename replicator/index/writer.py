@@ -31,10 +31,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from replicator.database import Database, DatabaseError
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.index.database import Database, DatabaseError
 from replicator.index.extents import WRITE_SECONDS_MAX, ExtentWriter
 from replicator.index.waiting import Changes, Waiting
 from snapshots import markers

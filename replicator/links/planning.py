@@ -34,7 +34,7 @@ from replicator.links.copier import LANES_MAX
 from replicator.links.errors import BadReport, LinkError, PlanGone, TooManyPolls
 from replicator.links.plans import KINDS, LIVE, Carriers, Done, Plan, Segment, Shift
 from replicator.links.transport import HttpTransport
-from replicator.topology_links import Link, parse_patterns
+from replicator.topology.links import Link, parse_patterns
 
 SEGMENTS_OPEN_MAX: Final = 4
 """Of one lane: one that is carried and some that wait, so that a lane never stands still."""

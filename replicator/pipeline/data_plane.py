@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
 from replicator.engine.log.block import BLOCK_BYTES_MAX
 from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
-from replicator.pipeline.topic_positions import Measured, StandingsChange, topic_positions
+from replicator.pipeline.source.topic_positions import Measured, StandingsChange, topic_positions
 from replicator.pipeline.worker_connection import WorkerConnection
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping

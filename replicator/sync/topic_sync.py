@@ -19,12 +19,12 @@ import structlog
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.store import StoredBlock
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.sync.applying import Applying
 from replicator.sync.exact_state import ExactState
 from replicator.sync.marker_log import MarkerLog

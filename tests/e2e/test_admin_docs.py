@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from replicator.api.admin import namespaces, peeking, policies, subscriptions, tenants, topics
 from replicator.api.admin.policy_shapes import ALIASES, SHAPES
-from replicator.cli import app
+from replicator.cli.main import app
 
 DOCS = Path(__file__).parents[2] / "docs" / "admin.md"
 

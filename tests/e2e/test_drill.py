@@ -80,7 +80,16 @@ def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes
     html = (tmp_path / "out" / "kill-primary-exact" / "report.html").read_text()
     assert "<svg" in html
     assert "http://" not in html.replace("http://www.w3.org", "")  # self-contained
-    command = [sys.executable, "-m", "replicator.cli", "drills", "show", "latest", "--store", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "replicator.cli.main",
+        "drills",
+        "show",
+        "latest",
+        "--store",
+        str(tmp_path / "out"),
+    ]
     kept = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(kept.stdout)
 

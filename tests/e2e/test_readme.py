@@ -44,7 +44,9 @@ def test_the_readmes_topology_commands_and_client_example_work(tmp_path: Path) -
     (tmp_path / "example.py").write_text(here(python))
 
     up = subprocess.Popen(
-        [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"], cwd=tmp_path, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
     )
     try:
         deadline = time.monotonic() + START_SECONDS_MAX

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 TOPICS = ("one", "two")
 BATCH = 3

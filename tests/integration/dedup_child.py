@@ -15,10 +15,10 @@ from pathlib import Path
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import ProducerOptions
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 TOPIC = "orders"
 NAMES = ("one", "two", "three")

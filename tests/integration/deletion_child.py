@@ -17,12 +17,12 @@ from pathlib import Path
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics import topic_deletion
 from replicator.engine.types import Ack
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL
 
 NAMES = ("one", "two", "three")

@@ -14,8 +14,8 @@ from replicator.api.admin.peeking import HEADER_CHARS_MAX
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import ZLIB, EncryptionKeys, KeyValue, MessageMetadata
 from replicator.engine.types import Ack
+from replicator.metadata.metadata_pb2 import ZLIB, EncryptionKeys, KeyValue, MessageMetadata
 from snapshots.position import Position
 
 EU = "persistent/acme/orders/eu"

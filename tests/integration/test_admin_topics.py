@@ -16,8 +16,8 @@ from replicator.api.admin.requests import BODY_BYTES_MAX
 from replicator.engine.compaction import compaction
 from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 NS = "persistent/acme/orders"
 FULL = "persistent://acme/orders"

@@ -19,11 +19,11 @@ from test_cli import free_port
 
 from replicator.api.errors import report_errors
 from replicator.api.topology import add_topology
-from replicator.rollout import ask_workers
+from replicator.operating.rollout import ask_workers
 from replicator.topology import EMBEDDED, Link, PipelineSettings, SyncSettings, Topology, dump, load_topology
-from replicator.topology_diff import digest
-from replicator.topology_fields import Cluster
-from replicator.topology_reload import TopologyReloader
+from replicator.topology.diff import digest
+from replicator.topology.fields import Cluster
+from replicator.worker.reload import TopologyReloader
 
 NAMES = ("us-east", "eu-west", "ap-south")
 

@@ -25,11 +25,11 @@ from failover_support import Deployment
 from sqlalchemy import make_url
 
 from replicator.client import Client, ConsumerType, InitialPosition, MessageId
-from replicator.pipeline.backfill import BackfillRequest, BackfillRun, link_for
-from replicator.pipeline.backfill_report import BackfillReport
+from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
+from replicator.pipeline.backfill.report import BackfillReport
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, LinkTaken, NoSuchLink, PeerUnavailable
-from replicator.pipeline.session import DAEMON_MODULE
+from replicator.pipeline.spark.session import DAEMON_MODULE
 from replicator.topology import load_topology
 
 GONE = f"process 999999 on {platform.node()} since 2026-01-01T00:00:00Z"

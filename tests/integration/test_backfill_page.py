@@ -16,7 +16,7 @@ from failover_support import Deployment
 from sqlalchemy import make_url
 from typer.main import get_command
 
-from replicator.cli import app
+from replicator.cli.main import app
 from replicator.client import Client, ConsumerType, InitialPosition
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backfill.md").read_text()

@@ -19,11 +19,11 @@ from link_support import Web, web
 from replicator.api import data_plane
 from replicator.links import plans
 from replicator.links.errors import PeerUnavailable
-from replicator.pipeline import lane
-from replicator.pipeline.carrying import PLAN_STALE, Carrier, LinkWork
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.lane import LaneTask, carry_lane
-from replicator.pipeline.link_plans import PlanId
+from replicator.pipeline.live import lane
+from replicator.pipeline.live.carrying import PLAN_STALE, Carrier, LinkWork
+from replicator.pipeline.live.lane import LaneTask, carry_lane
+from replicator.pipeline.live.link_plans import PlanId
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL

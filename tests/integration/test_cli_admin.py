@@ -16,9 +16,9 @@ from admin_support import Admin, NoStatus, administered
 from engine_support import eventually, message, subscribed
 from typer.testing import CliRunner
 
-from replicator.cli import app
+from replicator.cli.exit_status import exit_status_of
+from replicator.cli.main import app
 from replicator.client import Client, InvalidUrl
-from replicator.exit_status import exit_status_of
 
 EU = "persistent://acme/orders/eu"
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
-from replicator.cli import app
-from replicator.exit_status import exit_status_of
+from replicator.cli.exit_status import exit_status_of
+from replicator.cli.main import app
 from replicator.links.link import Link
 from replicator.topology import Link as LinkSpec
 

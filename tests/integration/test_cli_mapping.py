@@ -21,7 +21,7 @@ from engine_support import TOPIC, eventually, message
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.topology import load_topology
-from replicator.worker import Worker
+from replicator.worker.worker import Worker
 from snapshots.position import BEFORE_ALL, Position
 
 NAMES = ("us-east", "eu-west")

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 from wire_worker import WireWorker, batch_entry, marker_entry, single_entry
 
-from replicator.cli import app
+from replicator.cli.main import app
 from replicator.engine.log.block import BlockKind
 from replicator.pipeline.analytics.report import Wanted, make_report
 from replicator.pipeline.errors import SparkFailed

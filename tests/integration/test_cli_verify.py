@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 from wire_worker import WireWorker, single_entry
 
-from replicator.cli import app
-from replicator.exit_status import exit_status_of
+from replicator.cli.exit_status import exit_status_of
+from replicator.cli.main import app
 
 TOPIC = "persistent://shop/eu/orders-1"
 OTHER = "persistent://shop/eu/bills"

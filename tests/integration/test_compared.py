@@ -16,11 +16,11 @@ from twins_support import ON, numbered
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import PolicyOverrides
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import Ack, ProducerOptions, SubscriptionType
 from replicator.links import link as links
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 

@@ -16,10 +16,10 @@ from test_sync_faults import backlog
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import Ack, SubscriptionType
 from replicator.links import link as links
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL
 
 NAMES = ("us-east", "eu-west")

@@ -23,9 +23,9 @@ from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.links.route import Route
-from replicator.running_links import RunningLinks
 from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
+from replicator.worker.running_links import RunningLinks
 from snapshots.position import BEFORE_ALL
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))

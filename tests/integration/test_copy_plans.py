@@ -19,10 +19,10 @@ from replicator.links import link as links
 from replicator.links import plans
 from replicator.links.link_topics import BEING_ASKED
 from replicator.links.planning import carrier_name
-from replicator.pipeline.carrying import LinkWork, carry
-from replicator.running_links import RunningLinks
+from replicator.pipeline.live.carrying import LinkWork, carry
 from replicator.topology import SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
+from replicator.worker.running_links import RunningLinks
 
 A_TO_B = LinkSpec("a", "b", engine=SPARK)
 EMBEDDED_LINK = LinkSpec("a", "b")

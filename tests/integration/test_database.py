@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from replicator.database import Database, DatabaseConfigError, DatabaseError, DatabaseNewer, DatabaseUnavailable
+from replicator.index.database import Database, DatabaseConfigError, DatabaseError, DatabaseNewer, DatabaseUnavailable
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from replicator.database import Database
+from replicator.index.database import Database
 async def main():
     database = Database("embedded", Path(sys.argv[1]), cluster="us-east", known_good=False)
     await database.start()

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from engine_support import TOPIC, eventually, make_block, message
 
-from replicator.database import Database
 from replicator.engine.engine import Engine
 from replicator.engine.log.extent_rows import extent_row, read_extents
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.index import extents as index_extents
 from replicator.index import rebuild as index_rebuild
+from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import (
     NotCopied,

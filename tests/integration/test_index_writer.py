@@ -14,9 +14,9 @@ import psutil
 import psycopg
 import pytest
 
-from replicator.database import Database, DatabaseUnavailable
 from replicator.index import waiting
 from replicator.index import writer as index_writer
+from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.writer import IndexWriter
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position

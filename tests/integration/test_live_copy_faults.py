@@ -25,8 +25,8 @@ from link_support import Web, link_of, web
 
 from replicator.engine.engine import Engine
 from replicator.links import link as links
-from replicator.pipeline import live
-from replicator.pipeline.session import DAEMON_MODULE
+from replicator.pipeline.live import driver as live
+from replicator.pipeline.spark.session import DAEMON_MODULE
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 
@@ -254,7 +254,7 @@ def test_a_source_that_is_restarted_is_copied_on(spark: Any, tmp_path: Path, scr
 async def started(worker_url: str) -> asyncio.subprocess.Process:
     """A driver that ends when its input is closed."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "replicator.pipeline.live", "--worker", worker_url),
+        *(sys.executable, "-m", "replicator.pipeline.live.driver", "--worker", worker_url),
         stdin=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, make_url
 
-from replicator.database import Database, downgrade, upgrade
+from replicator.index.database import Database, downgrade, upgrade
 from snapshots.models import Base
 
 ROW = "INSERT INTO snapshot_mappings VALUES ('us-east', 't', 'eu-west', 1, 2, 3, 4, 'id')"

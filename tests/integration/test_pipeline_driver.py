@@ -13,9 +13,9 @@ import psutil
 import pytest
 from engine_support import eventually
 
-from replicator import pipeline_driver
-from replicator.pipeline_driver import PipelineDriver
 from replicator.topology import PipelineSettings
+from replicator.worker import pipeline_driver
+from replicator.worker.pipeline_driver import PipelineDriver
 
 HERE = Path(__file__).parent
 URL = "http://127.0.0.1:9"

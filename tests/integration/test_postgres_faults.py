@@ -19,7 +19,7 @@ from replicator.engine.log.block import BlockKind
 from replicator.engine.log.extent_rows import read_headers
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.worker import Worker
+from replicator.worker.worker import Worker
 from snapshots.position import BEFORE_ALL
 from snapshots.repository import RepositoryUnavailable, SnapshotRepository
 

@@ -15,10 +15,10 @@ from replicator.api import reading
 from replicator.api.reading import PositionsJournal
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import TopicChanged
-from replicator.pipeline.topic_positions import Standings
+from replicator.pipeline.source.topic_positions import Standings
 from snapshots.position import BEFORE_ALL, Position
 
 ORDERS = "persistent://public/default/orders"

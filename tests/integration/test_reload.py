@@ -17,14 +17,14 @@ from engine_support import TOPIC, entries_of, eventually, message, subscribed
 from sqlalchemy import make_url
 from test_apply import topology_of, write
 
-from replicator.database import Database
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
+from replicator.index.database import Database
 from replicator.links.link import Link as RunningLink
-from replicator.rollout import ask_workers, carry_out
+from replicator.operating.rollout import ask_workers, carry_out
 from replicator.topology import Link, PolicySettings, SyncSettings, Topology, TopologyError, load_topology
-from replicator.worker import Worker
+from replicator.worker.worker import Worker
 from snapshots.position import BEFORE_ALL
 
 NAMES = ("us-east", "eu-west", "ap-south")

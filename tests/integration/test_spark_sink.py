@@ -21,14 +21,13 @@ from engine_support import opened
 from spark_cluster import run_driver
 from staging_support import StagingWorker, metadata_in, payloads_of
 
-from replicator.engine.log.metadata_pb2 import ZSTD
 from replicator.engine.staging import area
 from replicator.engine.staging.core import StagingLimits
 from replicator.engine.staging.values import EpochKey
-from replicator.pipeline import sink
+from replicator.metadata.metadata_pb2 import ZSTD
 from replicator.pipeline.errors import WriteRefused
-from replicator.pipeline.sink import BatchWriter, Staged
-from replicator.pipeline.sink_options import SinkColumns, SinkOptions
+from replicator.pipeline.sink.options import SinkColumns, SinkOptions
+from replicator.pipeline.sink.sink import BatchWriter, Staged, sink
 
 OUT = "persistent://public/default/out"
 EPOCH = EpochKey("w", "r", 0)
@@ -141,7 +140,7 @@ def test_what_is_wrong_with_a_write_is_named_before_anything_is_written(spark: A
 
 FAILS_ONCE = """
 import os, sys
-from replicator.pipeline.session import spark_session
+from replicator.pipeline.spark.session import spark_session
 url, marker = sys.argv[1:]
 spark = spark_session("local[2,2]")
 

@@ -233,7 +233,7 @@ def test_spark_starts_where_neither_java_nor_postgres_is_on_the_path(worker: Wir
         if found := next((p for p in (Path("/usr/bin", tool), Path("/bin", tool)) if p.exists()), None):
             (tools / tool).symlink_to(found)
     script = (
-        "from replicator.pipeline.session import spark_session\n"
+        "from replicator.pipeline.spark.session import spark_session\n"
         "spark = spark_session('local[1]')\n"
         f"print('rows', spark.read.format('replicator').options(url={worker.url!r}).load().count())\n"
         "spark.stop()\n"

@@ -23,12 +23,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from replicator.client.message import messages_of
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import Ack
+from replicator.metadata.metadata_pb2 import LZ4, NONE, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.errors import BadSql
-from replicator.pipeline.link_source import LinkOptions
-from replicator.pipeline.sql_link import SegmentReader, SegmentWriter, sql_query
-from replicator.pipeline.sql_rows import Row, row_schema
+from replicator.pipeline.live.link_source import LinkOptions
+from replicator.pipeline.live.sql_link import SegmentReader, SegmentWriter, sql_query
+from replicator.pipeline.live.sql_rows import Row, row_schema
 from replicator.topology import Link
 from snapshots.ack_vector import merged_ranges
 from snapshots.position import Position

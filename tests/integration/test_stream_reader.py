@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from wire_worker import ScriptedTopic, WireWorker, single_entry
 
-from replicator.pipeline import stream_source
 from replicator.pipeline.errors import BadOption, PeerUnavailable, TopicChanged
-from replicator.pipeline.source_options import for_stream
-from replicator.pipeline.stream_source import StreamReader
+from replicator.pipeline.source import stream_source
+from replicator.pipeline.source.options import for_stream
+from replicator.pipeline.source.stream_source import StreamReader
 from snapshots.position import Position
 
 FLIGHTS = "persistent://public/default/flights"

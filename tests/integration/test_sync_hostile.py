@@ -17,9 +17,9 @@ from pyroaring import BitMap
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.sync.service import SubscriptionSync
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ControllerSettings

@@ -16,7 +16,7 @@ from test_sync_restored import Cluster, carry, carry_until
 from replicator.engine.log.block import BlockView
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
-from replicator.pipeline.filtering import Chain, filter_block
+from replicator.pipeline.live.filtering import Chain, filter_block
 from replicator.topology import Link, Topology
 from snapshots.position import BEFORE_ALL, Position
 

@@ -20,16 +20,16 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.pipeline.entry_reader import Selection
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.report import FAULTS
-from replicator.pipeline.verify import VerifyReport, VerifySettings
 from replicator.pipeline.verify import verify as verify_live
-from replicator.pipeline.verify_fix import fix_and_verify
+from replicator.pipeline.verify.entry_reader import Selection
+from replicator.pipeline.verify.fix import fix_and_verify
+from replicator.pipeline.verify.report import FAULTS
+from replicator.pipeline.verify.verify import VerifyReport, VerifySettings
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -425,7 +425,7 @@ def test_what_lies_above_a_copys_mark_is_on_its_way_if_the_mark_moves_and_missin
         marks["us-east"] = [7, "3:7"]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replicator.pipeline.verify.time.sleep", arrive)
+        patch.setattr("replicator.pipeline.verify.verify.time.sleep", arrive)
         report = verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=VerifySettings(settle_seconds=30))
     assert (faults(report), report.behind) == ({}, 6)
     clusters.eu.cut = {"high_water": {**marks, "us-east": [7, "3:7"]}}
@@ -485,7 +485,7 @@ def test_an_acknowledgement_that_comes_while_waited_for_is_no_mismatch(clusters:
         clusters.eu.subscriptions[0]["mark_delete"] = "3:4"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replicator.pipeline.verify.time.sleep", arrive)
+        patch.setattr("replicator.pipeline.verify.verify.time.sleep", arrive)
         report = verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], settings=VerifySettings(settle_seconds=30))
     assert report.clean
 

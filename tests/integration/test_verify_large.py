@@ -20,8 +20,8 @@ DRIVER = """
 import json, sys, threading
 import psutil
 from bench.verify import LINKS, TOPIC
-from replicator.pipeline.session import spark_session
-from replicator.pipeline.verify import VerifySettings, verify
+from replicator.pipeline.spark.session import spark_session
+from replicator.pipeline.verify.verify import VerifySettings, verify
 
 peaks, done = {"java": 0, "python": 0, "driver": 0}, threading.Event()
 

@@ -12,8 +12,8 @@ from engine_support import TOPIC, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, ZSTD
 from replicator.engine.topic import Topic
+from replicator.metadata.metadata_pb2 import LZ4, NONE, ZSTD
 from snapshots.position import BEFORE_ALL
 
 keyed_messages = st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.sampled_from([b"", b"x", b"yy"]))

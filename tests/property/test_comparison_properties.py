@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from wire_worker import batch_entry
 
 from replicator.engine.log.block import BlockKind, build_block
-from replicator.pipeline import entry_reader
-from replicator.pipeline.comparison import order
-from replicator.pipeline.comparison.acked import Acked
-from replicator.pipeline.comparison.faults import compare
-from replicator.pipeline.comparison.promises import by_pair
-from replicator.pipeline.comparison.rows import BEHIND, CELL_KEY, COMPARED, PIECES, Found, PieceRows, whole_cells
-from replicator.pipeline.comparison.scope import Scope, Standing, TopicScope
 from replicator.pipeline.data_plane import FetchedBlock, SubscriptionState
-from replicator.pipeline.entry_reader import LogRange, RangeReader
-from replicator.pipeline.ways import Ways
+from replicator.pipeline.verify import entry_reader
+from replicator.pipeline.verify.comparison import order
+from replicator.pipeline.verify.comparison.acked import Acked
+from replicator.pipeline.verify.comparison.faults import compare
+from replicator.pipeline.verify.comparison.promises import by_pair
+from replicator.pipeline.verify.comparison.rows import BEHIND, CELL_KEY, COMPARED, PIECES, Found, PieceRows, whole_cells
+from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
+from replicator.pipeline.verify.entry_reader import LogRange, RangeReader
+from replicator.pipeline.verify.ways import Ways
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 

@@ -12,10 +12,10 @@ from wire_worker import ScriptedTopic, marker_entry
 from replicator.engine.log import compression
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
-from replicator.pipeline import decode, messages
+from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
+from replicator.pipeline.source import decode, messages
 from snapshots.position import BEFORE_ALL, Position
 
 NUMBERS = st.sampled_from([0, 1, 127, 128, 2**31, 2**63, 2**64 - 1])

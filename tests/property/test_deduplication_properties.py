@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.deduplication import Numbered, SequenceRow, SequenceTable
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, ProducerOptions
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 ON = EngineSettings(policies=TopicPolicies(deduplication=True))
 NAMES = ("p", "q")

@@ -28,10 +28,10 @@ from wire_worker import ScriptedTopic, batch_entry, marker_entry, single_entry
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
-from replicator.pipeline import decode
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.data_plane import FetchedBlock
-from replicator.pipeline.filters import PushedFilters, condition_of
+from replicator.pipeline.source import decode
+from replicator.pipeline.source.filters import PushedFilters, condition_of
 from snapshots.position import BEFORE_ALL, Position
 
 OPERATORS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {

@@ -15,10 +15,10 @@ from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.commit_group import select_new
 from replicator.engine.log.compression import compress, decompress
 from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from replicator.engine.log.requests import CopiedBlock, NewHole
 from replicator.engine.log.store_tables import HighWater
-from replicator.pipeline.filtering import Chain, Masked, filter_block
+from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
+from replicator.pipeline.live.filtering import Chain, Masked, filter_block
 from snapshots.position import BEFORE_ALL, Position
 
 CODECS = (NONE, LZ4, ZLIB, ZSTD, SNAPPY)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.pipeline.admission import Admission
 from replicator.pipeline.errors import BadOffset
-from replicator.pipeline.planning import TopicSpan
-from replicator.pipeline.stream_offsets import READABLE_TOPICS_MAX, decode_offset, encode_offset, offset_bytes
-from replicator.pipeline.topic_positions import Measured, TopicPositions, water_fill
+from replicator.pipeline.source.admission import Admission
+from replicator.pipeline.source.planning import TopicSpan
+from replicator.pipeline.source.stream_offsets import READABLE_TOPICS_MAX, decode_offset, encode_offset, offset_bytes
+from replicator.pipeline.source.topic_positions import Measured, TopicPositions, water_fill
 from snapshots.position import BEFORE_ALL, Position
 
 URL = "http://127.0.0.1:1"

@@ -25,11 +25,11 @@ from pyroaring import BitMap
 from replicator.engine.engine import Engine
 from replicator.engine.errors import ConsumerBusy, InvalidAck, InvalidSeek, NotAllowedError
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 

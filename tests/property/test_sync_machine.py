@@ -39,7 +39,7 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
-from replicator.pipeline.filtering import Chain, filter_block
+from replicator.pipeline.live.filtering import Chain, filter_block
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Link, Topology

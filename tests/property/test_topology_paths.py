@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.topology import Link
-from replicator.topology_paths import origins_over, reached_from, reaching
+from replicator.topology.paths import origins_over, reached_from, reaching
 
 NAMES = "abcde"
 

@@ -20,9 +20,9 @@ from replicator.api.admin.topic_stats import iso_time
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
 from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import LoggedEntry
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 PEEK_POSITION_MAX: Final = 100_000

@@ -38,7 +38,7 @@ from replicator.client.producing.framing import (
 )
 from replicator.client.settings import BatchLimits
 from replicator.engine.log.entry import append_to_batch
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 KEYS_MAX: Final = 1_000
 """Batches that are open at once; each is an entry when it is sealed, and more of them would hardly be batches."""

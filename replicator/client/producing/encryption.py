@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from replicator.client.errors import CryptoError, DecryptionFailed
-from replicator.engine.log.metadata_pb2 import EncryptionKeys, MessageMetadata
+from replicator.metadata.metadata_pb2 import EncryptionKeys, MessageMetadata
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.padding import OAEP

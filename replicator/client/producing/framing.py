@@ -21,7 +21,7 @@ from replicator.client.settings import CompressionType
 from replicator.engine.errors import EngineError
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import (
+from replicator.metadata.metadata_pb2 import (
     LZ4,
     NONE,
     SNAPPY,
@@ -31,7 +31,7 @@ from replicator.engine.log.metadata_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from replicator.engine.log.metadata_pb2 import CompressionType as Codec
+from replicator.metadata.metadata_pb2 import CompressionType as Codec
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 """As upstream's default; for the content, and for key and properties together."""

@@ -33,7 +33,7 @@ from replicator.drills.scenarios.steps import (
 from replicator.drills.traffic.active import Drill
 from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.workers import RunningWorkers
-from replicator.status import fetch
+from replicator.operating.status import fetch
 from replicator.topology import Topology
 from snapshots.position import BEFORE_ALL, Position
 

@@ -28,7 +28,7 @@ from replicator.drills.traffic.active import ActiveCluster, Drill
 from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.traffic.subscriber import Subscriber
 from replicator.drills.traffic.tail_reader import TailReader
-from replicator.status import fetch
+from replicator.operating.status import fetch
 
 SETTLE_SECONDS_MAX: Final = 60.0
 SETTLE_POLL_SECONDS: Final = 0.2

@@ -32,8 +32,8 @@ from pyroaring import BitMap
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge, NotAllowedError
 from replicator.engine.log.compression import compress, decompress
 from replicator.engine.log.entry import BatchedMessage, append_to_batch, decode_entry, encode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from replicator.engine.types import LoggedEntry
+from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from snapshots.position import Position
 
 KEYS_MAX: Final = 5_000_000

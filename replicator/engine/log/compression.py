@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
+from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
 
 UNCOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """What one payload may decompress to: well above an entry's limit, since what compresses well may be larger before."""

@@ -18,7 +18,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024 + 64 * 1024
 """The largest message is 5 MiB, as upstream; the rest is room for its metadata."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, FrameTooLarge
 from replicator.engine.log.compression import compress, decompress
-from replicator.engine.log.metadata_pb2 import LZ4, ZSTD
+from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 
 PROTOCOL_VERSION: Final = 3
 """Of the stream of frames and of what goes with it; both ends of a link must speak the same."""

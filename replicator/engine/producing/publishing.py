@@ -17,10 +17,10 @@ from typing import Final
 
 from replicator.engine.errors import BacklogQuotaExceeded, EngineError, EntryCorrupt, MessageTooLarge, NotAllowedError
 from replicator.engine.log.entry import decode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import NONE, MessageMetadata
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
 from replicator.engine.producing.producer_registry import check_producer_name
+from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
 
 PUBLISH_ENTRIES_MAX: Final = 10_000
 """Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""

@@ -45,10 +45,10 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from replicator.engine.log.block import BlockHeader, BlockView, Buffer
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX, TOPIC_KEY, decode_place, encode_place
 from replicator.engine.log.twins import TWINS_MAX
 from replicator.engine.producing.deduplication import NONE_YET, SEQUENCE_ID_MAX, Copied, Numbered
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_LOOKED_AT_MAX: Final = 8

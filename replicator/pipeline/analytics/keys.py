@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from replicator.engine.subscriptions.key_shared.hashing import NON_KEY, key_hash
 from replicator.pipeline.analytics.assignments import Assignment
 from replicator.pipeline.analytics.facts import messages_only
-from replicator.pipeline.session import without_pandas_warning
+from replicator.pipeline.spark.session import without_pandas_warning
 
 NOBODY: Final = "(nobody)"
 """The consumer of keys whose hash no consumer has."""

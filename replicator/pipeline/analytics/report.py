@@ -32,8 +32,8 @@ from replicator.pipeline.analytics.sizes import size_histogram
 from replicator.pipeline.analytics.throughput import throughput
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer
-from replicator.pipeline.source import FORMAT_NAME
-from replicator.topology_links import Link, parse_patterns
+from replicator.pipeline.source.source import FORMAT_NAME
+from replicator.topology.links import Link, parse_patterns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from replicator.client.producing.batching import KEYS_MAX, BatchContainer, KeyBa
 from replicator.client.producing.framing import EntryFramer, SealedEntry
 from replicator.client.settings import BatchLimits
 from replicator.engine.log.entry import decode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 
 def _container(**limits: int) -> BatchContainer[int]:

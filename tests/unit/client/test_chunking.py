@@ -26,7 +26,7 @@ from replicator.client.errors import (
     InvalidMessage,
     MessageTooBig,
 )
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 SENT_MS = 1_000_000

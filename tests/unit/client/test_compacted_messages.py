@@ -6,8 +6,8 @@ from compaction_support import at, keyed, keyed_batch
 
 from replicator.client.message import messages_of
 from replicator.engine.compaction.compactor import Compactor
-from replicator.engine.log.metadata_pb2 import LZ4
 from replicator.engine.types import Delivery
+from replicator.metadata.metadata_pb2 import LZ4
 
 
 def test_what_is_compacted_out_of_a_batch_is_not_shown() -> None:

@@ -15,8 +15,8 @@ from replicator.client.consuming.receiving import Receiver
 from replicator.client.errors import ChunkMissing, ConnectError, InvalidAck, InvalidSeek
 from replicator.client.message import Message, MessageId
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Ack, Delivery, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 

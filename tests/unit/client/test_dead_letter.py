@@ -9,8 +9,8 @@ from replicator.client.consuming.dead_letter import DeadLetterTracker, full_poli
 from replicator.client.message import Message, messages_of
 from replicator.client.settings import ConsumerDeadLetterPolicy
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import KeyValue, MessageMetadata
 from replicator.engine.types import Delivery
+from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"

@@ -23,8 +23,8 @@ from replicator.client.producing.encryption import (
 from replicator.client.producing.framing import EntryFramer, chunked_entries, single_entry
 from replicator.client.settings import CompressionType
 from replicator.engine.log.entry import decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Delivery
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"

@@ -15,8 +15,8 @@ from replicator.client.producing.batching import BatchContainer
 from replicator.client.producing.framing import EntryFramer, SealedEntry, chunked_entries, single_entry
 from replicator.client.settings import BatchLimits, CompressionType
 from replicator.engine.log.entry import ENTRY_BYTES_MAX, decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, ZSTD, MessageMetadata
 from replicator.engine.types import Delivery
+from replicator.metadata.metadata_pb2 import LZ4, NONE, ZSTD, MessageMetadata
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"

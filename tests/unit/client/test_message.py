@@ -13,8 +13,8 @@ from replicator.client.producing.batching import BatchContainer
 from replicator.client.producing.framing import EntryFramer, single_entry
 from replicator.client.settings import BatchLimits
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import Delivery
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"

@@ -27,8 +27,8 @@ from replicator.client.schema import Schema, StringSchema
 from replicator.client.settings import BatchingType, BatchLimits, ProducerSettings
 from replicator.client.wire.channel import ProducerEvents, ProducerReady
 from replicator.engine.log.entry import decode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.types import DUPLICATE
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"

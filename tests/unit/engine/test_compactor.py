@@ -8,7 +8,8 @@ from compaction_support import at, chunk, keyed, keyed_batch, messages_in
 from replicator.engine.compaction.compactor import OPEN_MS_MAX, Compactor
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.log.entry import decode_entry, encode_entry
-from replicator.engine.log.metadata_pb2 import (
+from replicator.engine.types import LoggedEntry
+from replicator.metadata.metadata_pb2 import (
     LZ4,
     NONE,
     SNAPPY,
@@ -18,7 +19,6 @@ from replicator.engine.log.metadata_pb2 import (
     EncryptionKeys,
     MessageMetadata,
 )
-from replicator.engine.types import LoggedEntry
 from snapshots.position import Position
 
 

@@ -15,9 +15,9 @@ from engine_support import TOPIC, Inbox, eventually, message, opened, subscribed
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import InvalidSeek, NotAllowedError
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import KeyAssignment, TopicPolicies
 from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 FAILOVER, SHARED, KEY_SHARED = SubscriptionType.FAILOVER, SubscriptionType.SHARED, SubscriptionType.KEY_SHARED

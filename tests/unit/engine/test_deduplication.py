@@ -13,7 +13,6 @@ from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import EntryCorrupt, NotAllowedError, StoreFull
 from replicator.engine.log import commit_group
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.deduplication import (
@@ -25,6 +24,7 @@ from replicator.engine.producing.deduplication import (
     encode_row,
 )
 from replicator.engine.types import DUPLICATE, ProducerOptions
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 ON = EngineSettings(policies=TopicPolicies(deduplication=True))

@@ -6,7 +6,7 @@ import pytest
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.compression import compress, decompress
-from replicator.engine.log.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
+from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
 
 CODECS = [NONE, LZ4, ZLIB, ZSTD, SNAPPY]
 COMPRESSING = CODECS[1:]

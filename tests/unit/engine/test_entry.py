@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, ENTRY_BYTES_MAX, decode_entry, encode_entry, split_batch
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**63))

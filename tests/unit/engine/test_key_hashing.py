@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.subscriptions.key_shared.hashing import HASH_SPACE, NON_KEY, SLOTS, entry_key, key_hash, slot
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 
 def metadata(**fields: object) -> MessageMetadata:

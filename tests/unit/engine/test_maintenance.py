@@ -13,11 +13,11 @@ from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, marke
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BacklogQuotaExceeded, StoreFull
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 EVICTION = QuotaPolicy.CONSUMER_BACKLOG_EVICTION

@@ -19,10 +19,10 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.metadata_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.producing.publishing import HELD_BYTES_MAX, PublishGate, check_entries
 from replicator.engine.types import AccessMode, ProducerOptions
+from replicator.metadata.metadata_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
 from snapshots.position import Position
 
 NO_POLICIES = TopicPolicies()

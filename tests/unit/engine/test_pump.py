@@ -10,10 +10,10 @@ import pytest
 from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, message, opened, subscribed
 
 from replicator.engine.log.entry import ENTRY_BYTES_MAX, encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions import pump
 from replicator.engine.types import Delivery, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 NEVER_MS = 4_000_000_000_000

@@ -20,7 +20,6 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import InvalidAck, InvalidSeek, NotAllowedError
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex, ViewIndex
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
@@ -29,6 +28,7 @@ from replicator.engine.subscriptions.cursor_rows import CursorRows, load_cursors
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, LoggedEntry, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 

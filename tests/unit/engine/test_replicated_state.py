@@ -16,7 +16,6 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, NotAllowedError, StoreFull, SubscriptionNotFound
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.subscriptions import tombstones
 from replicator.engine.subscriptions.cursor import Cursor, CursorState
@@ -24,6 +23,7 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.subscriptions.untold import UNTOLD_BATCHES_MAX
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 

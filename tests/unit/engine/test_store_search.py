@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.writer import CopiedBlock
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 

@@ -12,7 +12,6 @@ from engine_support import TOPIC, Listener, batch, eventually, make_block, messa
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import MessageMetadata
 from replicator.engine.log.store_tables import TABLES, TOPIC_KEY
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
@@ -21,6 +20,7 @@ from replicator.engine.topics import topic_deletion
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.topics.topic_deletion import SWEPT_TABLES
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 

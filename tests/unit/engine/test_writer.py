@@ -27,9 +27,9 @@ from replicator.engine.log import commit_group
 from replicator.engine.log import writer as writers
 from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.metadata_pb2 import LZ4, MessageMetadata
 from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.topic import Topic
+from replicator.metadata.metadata_pb2 import LZ4, MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 

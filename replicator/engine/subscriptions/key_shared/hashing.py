@@ -12,7 +12,7 @@ from typing import Final
 
 import mmh3
 
-from replicator.engine.log.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata
 
 SLOTS: Final = 65_536
 """How many slots hash ranges are made of, as upstream: so many consumers at most share a subscription by ranges."""

@@ -1,0 +1,164 @@
+"""What the commands of administration share: which worker to ask, running a request, and printing the answer.
+
+The commands are thin: they read their arguments, ask the worker over HTTP (:mod:`replicator.operating.admin_client`),
+and print. One that has nothing to show prints nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from replicator.operating.admin_client import AdminClient
+
+OUTPUT_COLUMNS: Final = 120
+"""Where there is no terminal to fit: wide enough that no table breaks its words."""
+
+DIGITS_MAX: Final = 18
+
+Url = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="The worker to ask, as http://HOST:PORT; or use -f.")
+]
+TopologyFile = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The topology that has the worker's address.")
+]
+ClusterName = Annotated[
+    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker to ask; with -f.")
+]
+OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
+Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected: they are disconnected.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/name, or short.")]
+Switch = Annotated[str, typer.Argument(metavar="on|off")]
+SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace.")]
+
+_T = TypeVar("_T")
+
+
+def ask(url: str | None, file: Path | None, cluster: str | None, work: Callable[[AdminClient], Awaitable[_T]]) -> _T:
+    """Run ``work`` with a client of the worker that the options name; raises :class:`AdminError`."""
+    from replicator.operating.admin_client import AdminClient, worker_url
+
+    async def run() -> _T:
+        async with AdminClient(worker_url(url, file, cluster)) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def call(
+    url: str | None, file: Path | None, cluster: str | None, method: str, path: str, body: Any = None, **parameters: str
+) -> Any:
+    """One request, and its answer."""
+    return ask(url, file, cluster, lambda client: client.call(method, path, body, **parameters))
+
+
+def check_output(output: str) -> None:
+    """Refuse a format that there is not, before anything is asked."""
+    if output not in ("table", "json"):
+        raise typer.BadParameter(f"--output is table or json, not {output!r}")
+
+
+def show(output: str, answer: Any, table: RenderableType) -> None:
+    """Print an answer as JSON, or as the table that was made of it."""
+    if output == "json":
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+    elif isinstance(table, str):
+        print(table, end="\n" if table else "")
+    else:
+        Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False, markup=False).print(table)
+
+
+def names_table(names: Iterable[str]) -> str:
+    """Names as they are, one a line, so that a script can read them."""
+    return "\n".join(names)
+
+
+def on_off(switch: str) -> bool:
+    """Raises :class:`typer.BadParameter`."""
+    if switch not in ("on", "off"):
+        raise typer.BadParameter(f"{switch[:40]!r} is not on or off")
+    return switch == "on"
+
+
+def duration_seconds(text: str, option: str) -> int:
+    """Seconds of a duration as topologies have them, or of a number; raises ``typer.BadParameter``."""
+    return _parsed(text, option, "parse_duration")
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time in ISO form, UTC unless it says another zone, or a duration before now; raises ``typer.BadParameter``."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            ago_seconds = duration_seconds(text, option)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(f"{error.message}, nor a time such as 2026-01-31T12:00:00Z") from None
+        now = datetime.now(UTC).timestamp()
+        return datetime.fromtimestamp(max(now - ago_seconds, 0), UTC)  # nothing was published before the epoch
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def size_bytes(text: str, option: str) -> int:
+    """Bytes of a size as topologies have them, or of a number; raises ``typer.BadParameter``."""
+    return _parsed(text, option, "parse_size")
+
+
+def _parsed(text: str, option: str, parser: str) -> int:
+    from replicator.topology import fields as topology_fields
+
+    if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX:
+        return int(text)
+    try:
+        return int(getattr(topology_fields, parser)(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
+
+
+def spark_master(text: str | None) -> str | None:
+    """Spark's master as topologies have it, if it is given; raises ``typer.BadParameter``."""
+    from replicator.topology.fields import check_master
+
+    try:
+        return None if text is None else check_master(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--master: {error}") from None
+
+
+def rows_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    """A table of texts."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    return table
+
+
+def fields_table(fields: Mapping[str, Any]) -> Table:
+    """What there is of one thing: name and value a line; a value with parts is spread over lines."""
+    table = Table("name", "value")
+    for name, value in _flattened(fields):
+        table.add_row(name, "–" if value is None else str(value))
+    return table
+
+
+def _flattened(fields: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flattened(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
+            yield prefix + name, "yes" if value else "no"
+        elif isinstance(value, list):
+            yield prefix + name, ", ".join(map(str, value)) or "–"
+        elif value != {}:
+            yield prefix + name, value

@@ -1,0 +1,164 @@
+"""``replicator backfill``: bring a region that joins to where another one is, with its consumers' state.
+
+Thin: it reads its arguments, runs a :class:`replicator.pipeline.backfill.backfill.BackfillRun`, and prints the report.
+Exit status: 0 only when the new region has everything that the other had when it began, and every replicated
+subscription's state; 1 if not, or where another backfill has the link; 2 wrong usage; 3 a worker that does not answer;
+130 stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output, spark_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+LOG_SECONDS: Final = 10.0
+"""Where nobody watches a terminal, a line this often is enough."""
+STOPPED: Final = 130
+"""As shells have it for a command that Ctrl-C ended."""
+
+File = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
+]
+
+
+def backfill(
+    file: File,
+    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the history.")],
+    destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that joins.")],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topics", metavar="PATTERN", help="Only these topics, as a link's `topics` are written; may be repeated."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes per second at most, all tasks together: 50MiB.")
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, metavar="N", help="Tasks of a job; default: four for each core of Spark's."),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
+    ] = None,
+    link_name: Annotated[
+        str | None, typer.Option("--link", metavar="NAME", help="Which link, where several lead there.")
+    ] = None,
+    output: OutputFormat = "table",
+) -> None:
+    """Bring a cluster that joins up from another one's history, with Spark, and hand over to their link.
+
+    Run it again to go on with one that was stopped or killed. One topic is carried by one task at a time.
+    """
+    from rich.console import Console
+
+    from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
+    from replicator.pipeline.errors import BadOption
+    from replicator.topology import load_topology
+    from replicator.topology.fields import parse_size
+    from replicator.topology.links import RATE_BYTES_MIN, parse_patterns
+
+    check_output(output)
+    master = spark_master(master)
+    topology = load_topology(file)
+    rate_bytes = None
+    if rate is not None:
+        try:
+            rate_bytes = int(str(parse_size(rate)))
+        except ValueError as error:
+            raise BadOption("rate", str(error)) from None
+        if rate_bytes < RATE_BYTES_MIN:
+            raise BadOption("rate", f"{rate} a second is too little; the least is {RATE_BYTES_MIN} bytes")
+    try:
+        patterns = parse_patterns(topics or [])
+    except ValueError as error:
+        raise BadOption("topics", str(error)) from None
+    request = BackfillRequest(topology, link_for(topology, source, destination, link_name), patterns, rate_bytes, tasks)
+
+    started: list[SparkSession] = []
+
+    def spark() -> SparkSession:
+        from replicator.pipeline.spark.session import spark_session
+
+        session = spark_session(
+            master or topology.pipeline.master, "replicator backfill", short_lived=False, conf=topology.pipeline.conf
+        )
+        started.append(session)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own calls Spark, whatever is going on
+        return session
+
+    progress = Console(stderr=True, highlight=False)
+    try:
+        with _showing(progress) as show, _terminated_as_interrupted():
+            report = BackfillRun(request, spark, show).run()
+    except KeyboardInterrupt:
+        _ignore_interrupts()
+        for session in started:
+            with contextlib.suppress(Exception):
+                session.sparkContext.setLogLevel("OFF")  # that its tasks are cut off is what was asked for
+        progress.print("stopped, and the link is given back; the same command goes on from here", markup=False)
+        raise typer.Exit(STOPPED) from None
+    finally:
+        for session in started:
+            with contextlib.suppress(Exception):  # its JVM may have been killed
+                session.stop()
+    if output == "json":
+        print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+    else:
+        width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
+        Console(width=width, highlight=False).print(report.render())
+    if not report.done:
+        raise typer.Exit(3 if report.unavailable else 1)
+
+
+@contextlib.contextmanager
+def _showing(console: Console) -> Iterator[Callable[[str], None]]:
+    """One line that changes on a terminal; elsewhere a line for every phase, and now and then one in between."""
+    if console.is_terminal:
+        with console.status("looking at both clusters") as status:
+            yield lambda line: status.update(line)
+        return
+    said, said_at = "", 0.0
+
+    def say(line: str) -> None:
+        nonlocal said, said_at
+        phase = line.partition(":")[0]
+        if phase != said or time.monotonic() - said_at >= LOG_SECONDS:
+            said, said_at = phase, time.monotonic()
+            console.print(f"backfill: {line}", markup=False, soft_wrap=True)
+
+    yield say
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: the link is given back."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ignore_interrupts() -> None:
+    """From here on it is only tidied up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

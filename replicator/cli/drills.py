@@ -1,0 +1,244 @@
+"""``replicator drill`` and ``replicator drills list | show | compare``. Thin: arguments in, report out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from snapshots.repository import SnapshotRepository
+
+app = typer.Typer(help="What drills found: kept in Postgres.", no_args_is_help=True)
+
+T = TypeVar("T")
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|URL",
+        help="Where drills are kept: a directory with a database of its own, or a database's URL. "
+        "Default: the database of the topology's first cluster, else the directory drill-report.",
+    ),
+]
+StoredTopology = Annotated[
+    Path | None, typer.Option("--topology", "-f", metavar="FILE", help="Look in the database of its first cluster.")
+]
+RunId = Annotated[str, typer.Argument(metavar="ID", help="As listed, or how it begins, or `latest`.")]
+
+
+def register(program: typer.Typer) -> None:
+    """Add the commands to the program."""
+    program.command("drill")(drill)
+    program.add_typer(app, name="drills")
+
+
+def drill(
+    messages: Annotated[
+        int, typer.Option(min=100, help="How many messages to publish, or as many as there are.")
+    ] = 100_000,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="The field of --input that is the message key.")
+    ] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Start the workers of these clusters; default: clusters of the drill's own."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Use the workers of this topology that run, and start, stop or kill none."),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(metavar="TENANT/NAMESPACE", help="With --against: where the drill's topics go; its own.")
+    ] = "public/canary",
+    all_clients: Annotated[
+        bool,
+        typer.Option(
+            "--all-clients",
+            help="With --against: allow planned and failback, which move all clients of a cluster, not the drill's.",
+        ),
+    ] = False,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="kill-primary (default), kill-each, partition, one-way-partition, flap, planned, failback, "
+            "mesh-lose-one, slow-link, postgres-down, move (default with --against), or all; see docs/drills.md.",
+        ),
+    ] = None,
+    subscriptions: Annotated[
+        str,
+        typer.Option(
+            metavar="KINDS", help="all, or some of exclusive,shared,key-shared,failover,batch-index, with commas."
+        ),
+    ] = "all",
+    links: Annotated[
+        str, typer.Option(metavar="both-ways|one-way", help="Of the drill's own clusters; one-way: there and not back.")
+    ] = "both-ways",
+    sync: Annotated[
+        str | None,
+        typer.Option(
+            metavar="exact|mark-delete|both",
+            help="What travels of subscriptions; both: one run each, side by side. Default: as the topology says, "
+            "which is exact if it says nothing.",
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="spark|embedded",
+            help="What carries the links. Default: as the topology says, which is spark if it says nothing.",
+        ),
+    ] = None,
+    rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
+    out_dir: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where report.json, report.html and the workers' logs go.")
+    ] = Path("drill-report"),
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="PATH", help="Write report.json here as well.")
+    ] = None,
+    store: Store = None,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no table.")] = False,
+) -> None:
+    """Run a failover drill on real processes, and report what was lost, repeated and late.
+
+    Publishes messages at one cluster, does to clusters, links or databases what the scenario says, moves producers
+    and consumers, and verifies the clusters message by message. Exit status 0 only if nothing was lost, out of order or
+    repeated that must not be, and verify is clean.
+    """
+    from replicator.drills.drill import DrillOptions, run_drill
+
+    report = run_drill(
+        DrillOptions(
+            messages=messages,
+            input_file=input_file,
+            key=key,
+            topology_file=topology,
+            against_file=against,
+            namespace=namespace,
+            all_clients=all_clients,
+            scenario=scenario,
+            subscriptions=subscriptions,
+            links=links,
+            sync=sync,
+            engine=engine,
+            rate=rate,
+            seed=seed,
+            out_dir=out_dir,
+            json_path=json_path,
+            store=store,
+            keep_data=keep_data,
+            quiet=quiet,
+        ),
+        _console(),
+    )
+    if not report["passed"]:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_runs(
+    store: Store = None,
+    topology: StoredTopology = None,
+    scenario: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this scenario.")] = None,
+    newest: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    output: OutputFormat = "table",
+) -> None:
+    """List the drills that are kept, the newest first."""
+    check_output(output)
+    runs = _ask(store, topology, lambda repository: repository.drill_runs(scenario=scenario, newest=newest))
+    from replicator.drills.compare import kept_as_json, render_kept
+
+    _print(output, [kept_as_json(run) for run in runs], lambda: render_kept(runs))
+
+
+@app.command()
+def show(wanted: RunId, store: Store = None, topology: StoredTopology = None, output: OutputFormat = "table") -> None:
+    """Show the report of one drill."""
+    check_output(output)
+    report = _report(_ask(store, topology, _finder(wanted)))
+    from replicator.drills.report import render_table
+
+    _print(output, report, lambda: render_table(report))
+
+
+@app.command()
+def compare(
+    first: RunId,
+    second: RunId,
+    store: Store = None,
+    topology: StoredTopology = None,
+    output: OutputFormat = "table",
+) -> None:
+    """Put the figures of two drills side by side."""
+    check_output(output)
+
+    async def find_both(repository: SnapshotRepository) -> tuple[Any, Any]:
+        return await _finder(first)(repository), await _finder(second)(repository)
+
+    runs = _ask(store, topology, find_both)
+    reports = _report(runs[0]), _report(runs[1])
+    from replicator.drills.compare import comparison, render_comparison
+
+    rows = comparison(reports)
+    names = runs[0].id, runs[1].id
+    as_json = {figure: {"first": one, "second": other} for figure, one, other in rows}
+    body = {"first": names[0], "second": names[1], "figures": as_json}
+    _print(output, body, lambda: render_comparison(reports, names))
+
+
+def _finder(wanted: str) -> Callable[[SnapshotRepository], Awaitable[Any]]:
+    from replicator.drills.run_store import find_run
+
+    return lambda repository: find_run(repository, wanted)
+
+
+def _report(run: Any) -> dict[str, Any]:
+    from replicator.drills.errors import DrillError
+
+    if run.report is None:
+        raise DrillError(f"drill {run.id} has no report: it was cut off")
+    return dict(run.report)
+
+
+def _ask(store: str | None, topology_file: Path | None, question: Callable[[SnapshotRepository], Awaitable[T]]) -> T:
+    from replicator.drills.run_store import find_place, opened_store
+    from replicator.topology import load_topology
+
+    topology = None if topology_file is None else load_topology(topology_file)
+
+    async def ask() -> T:
+        async with opened_store(find_place(store, Path("drill-report"), topology)) as repository:
+            return await question(repository)
+
+    return asyncio.run(ask())
+
+
+def _print(output: str, as_json: Any, as_table: Callable[[], RenderableType]) -> None:
+    if output == "json":
+        print(json.dumps(as_json, indent=2, ensure_ascii=False))
+    else:
+        _console().print(as_table())
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)

@@ -1,0 +1,34 @@
+"""Which exit status an error gives: 2 for what the user can correct, 3 for what is away. See DESIGN §12."""
+
+from __future__ import annotations
+
+from replicator.operating.admin_client import AdminError, NotThere, WorkerUnavailable
+
+
+def exit_status_of(error: Exception) -> int | None:
+    """None for an error that nobody expected: it is shown with its traceback."""
+    if isinstance(error, AdminError):
+        if isinstance(error, NotThere):
+            return 1
+        return 3 if isinstance(error, WorkerUnavailable) else 2
+    # Importing everything that can fail takes seconds: a command that asks a worker has failed in a blink.
+    from replicator.drills.errors import DrillError
+    from replicator.engine.errors import EngineError, StoreFailed
+    from replicator.failover.errors import FailoverError
+    from replicator.index.database import DatabaseError, DatabaseUnavailable
+    from replicator.operating.processes import WorkerFailed
+    from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
+    from replicator.topology import TopologyError
+    from replicator.worker.worker import WorkerError
+
+    if isinstance(error, WorkerFailed):
+        return error.status
+    if isinstance(error, FailoverError):
+        return error.exit_status
+    if isinstance(error, LinkTaken):
+        return 1
+    if isinstance(error, DatabaseUnavailable | PeerUnavailable | SparkFailed | StoreFailed):
+        return 3
+    if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):
+        return 2
+    return None

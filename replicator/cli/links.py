@@ -1,0 +1,135 @@
+"""``replicator links``: the links between clusters, over the worker at their source."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from replicator.cli.admin import ClusterName, OutputFormat, check_output, rows_table, show
+
+app = typer.Typer(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The topology.")]
+Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
+Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that it leads to.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which link of several between the two.")]
+TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="persistent://tenant/namespace/name.")]
+Policy = Annotated[
+    str, typer.Option("--policy", metavar="skip-and-record|copy-anew", help="How the link is to go on with it.")
+]
+
+
+@app.command("list")
+def list_links(
+    file: File,
+    cluster: ClusterName = None,
+    topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
+    output: OutputFormat = "table",
+) -> None:
+    """All links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
+    from replicator.operating.admin_client import WorkerUnavailable
+    from replicator.topology import load_topology
+
+    check_output(output)
+    topology = load_topology(file)
+    asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
+
+    async def ask() -> list[dict[str, Any] | str]:
+        answers: list[dict[str, Any] | str] = []
+        for each in asked:
+            try:
+                for link in (await _call(each.address, "GET", "links"))["links"]:
+                    path = f"links/{quote(link['key'], safe='')}"
+                    answers.append(await _call(each.address, "GET", path) if topics else link)
+            except WorkerUnavailable as error:
+                answers.append(str(error))
+        return answers
+
+    found = asyncio.run(ask())
+    links = [each for each in found if isinstance(each, dict)]
+    for problem in (each for each in found if isinstance(each, str)):
+        typer.echo(f"warning: {problem}", err=True)
+    if not links and any(isinstance(each, str) for each in found):
+        raise WorkerUnavailable("no worker answered")
+    columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
+    show(output, links, rows_table(columns, [_row(link) for link in links]))
+    if len(links) < len(found):
+        raise typer.Exit(3)  # as `status`: what is shown is not all
+
+
+@app.command("pause")
+def pause(file: File, source: Source, to: Destination, name: Name = "") -> None:
+    """Copy nothing over a link until it is resumed, also after a restart; what is not copied is kept."""
+    link = _post(file, source, to, name, "pause")
+    typer.echo(f"{link['key']} is paused; {link['backlog_entries']} entries wait")
+
+
+@app.command("resume")
+def resume(file: File, source: Source, to: Destination, name: Name = "") -> None:
+    """Let a link that was paused go on."""
+    link = _post(file, source, to, name, "resume")
+    typer.echo(f"{link['key']} goes on; {link['backlog_entries']} entries wait")
+
+
+@app.command("resolve")
+def resolve(file: File, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = "") -> None:
+    """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
+    link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
+    typer.echo(f"{link['key']} goes on with {topic} ({policy})")
+
+
+def _post(file: Path, source: str, to: str, name: str, action: str, body: Mapping[str, str] | None = None) -> Any:
+    from replicator.operating.admin_client import InvalidAddress
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    link = next((link for link in topology.links_between(source, to) if link.name == name), None)
+    if link is None:
+        known = ", ".join(each.key for each in topology.links) or "none"
+        wanted = f"{source}>{to}" + (f"#{name}" if name else "")
+        raise InvalidAddress(f"{file}: there is no link {wanted!r}; there are: {known}")
+    path = f"links/{quote(link.key, safe='')}/{action}"
+    return asyncio.run(_call(topology.cluster(source).address, "POST", path, body))
+
+
+async def _call(address: str, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
+    from replicator.operating.admin_client import AdminClient
+
+    async with AdminClient(f"http://{address}") as client:
+        return await client.call_replication(method, path, body)
+
+
+def _row(link: Mapping[str, Any]) -> Sequence[object]:
+    return (
+        link["key"],
+        link["engine"],
+        _state(link),
+        link["backlog_entries"],
+        f"{link['lag_ms'] / 1000:.1f} s",
+        link["messages"],
+        link["reconnects"],
+        link["gap_count"],
+        "\n".join(_remarks(link)),
+    )
+
+
+def _state(link: Mapping[str, Any]) -> str:
+    progress = link.get("backfill")
+    state = link["state"] if progress is None else f"{link['state']} {progress['percent']} %"
+    return f"{state}: {link['detail']}" if link["detail"] else str(state)
+
+
+def _remarks(link: Mapping[str, Any]) -> list[str]:
+    gaps = {gap["topic"]: gap["kind"] for gap in link["gaps"]}
+    remarks = [
+        f"{'gap ' + gaps[topic] if topic in gaps else 'halted'}: {topic}: {reason}"
+        for topic, reason in link["halted"].items()
+    ]
+    remarks += [f"holds back too much ({link['on_hold_exceeded']}): {topic}" for topic in link["hold_exceeded"]]
+    remarks += [f"{backlog} entries: {topic}" for topic, backlog in link.get("backlog_by_topic", {}).items()]
+    return remarks

@@ -1,0 +1,201 @@
+"""The command ``replicator``. Exit status: 0 fine, 1 a check failed, 2 bad usage or configuration, 3 a peer or service
+is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from rich.console import Console
+
+from replicator import __version__
+from replicator.cli import (
+    apply,
+    backfill,
+    drills,
+    failover,
+    links,
+    mapping,
+    namespaces,
+    pipeline,
+    report,
+    subscriptions,
+    topics,
+    verify,
+)
+
+app = typer.Typer(
+    name="replicator",
+    help="Geo-replication and subscription sync between clusters, with failover drills.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
+app.add_typer(db, name="db")
+app.add_typer(topics.app, name="topics")
+app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(mapping.app, name="mapping")
+app.add_typer(links.app, name="links")
+app.add_typer(pipeline.app, name="pipeline")
+app.command("translate")(mapping.translate)
+app.add_typer(namespaces.app, name="namespaces")
+app.add_typer(namespaces.tenants, name="tenants")
+failover.register(app)
+drills.register(app)
+
+OUTPUT_COLUMNS = 120
+"""Where there is no terminal to fit: wide enough that no table breaks its words."""
+
+out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
+err = Console(stderr=True)
+
+TopologyFile = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
+]
+OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"replicator {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """See `replicator COMMAND --help`."""
+
+
+@app.command()
+def worker(
+    file: TopologyFile,
+    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker this is.")],
+) -> None:
+    """Run the worker of one cluster until SIGTERM or SIGINT."""
+    import uvloop
+
+    from replicator.topology import load_topology
+    from replicator.worker.worker import Worker
+
+    _set_up_log()
+    uvloop.run(Worker(load_topology(file), cluster).run())
+
+
+@app.command()
+def up(file: TopologyFile) -> None:
+    """Run the workers of all clusters of a topology on this machine, until SIGTERM or SIGINT."""
+    from replicator.operating.local import run_all
+    from replicator.topology import load_topology
+
+    raise typer.Exit(asyncio.run(run_all(load_topology(file), file, err)))
+
+
+@app.command()
+def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
+    """Print the resolved topology, what it would change at the workers that run, and what deserves a second look."""
+    from replicator.operating.plan import Probe, probe_workers
+    from replicator.operating.plan import plan as make_plan
+    from replicator.operating.rollout import Rollout, ask_workers
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+
+    async def look() -> tuple[dict[str, Probe], Rollout]:
+        return await asyncio.gather(probe_workers(topology), ask_workers(topology))
+
+    result = make_plan(topology, *asyncio.run(look()))
+    _print(output, result.as_json(), result.render())
+
+
+app.command()(apply.apply)
+app.command()(verify.verify)
+app.command()(report.report)
+app.command()(backfill.backfill)
+
+
+@app.command()
+def status(file: TopologyFile, output: OutputFormat = "table") -> None:
+    """Show what the workers of a topology say of their topics, subscriptions and links."""
+    from replicator.operating.status import fetch_all, render
+    from replicator.topology import load_topology
+
+    answers = asyncio.run(fetch_all(load_topology(file)))
+    _print(output, answers, render(answers))
+    if any("error" in answer for answer in answers.values()):
+        raise typer.Exit(3)
+
+
+@db.command("upgrade")
+def db_upgrade(
+    file: TopologyFile,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's database.")
+    ] = None,
+) -> None:
+    """Bring the databases of a topology to this version's schema. Workers do so by themselves when they start."""
+    from replicator.index.database import Database
+    from replicator.topology import load_topology
+
+    async def upgrade() -> None:
+        topology = load_topology(file)
+        chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
+        for each in chosen:
+            database = Database(each.database, each.data, cluster=each.name, known_good=False)
+            try:
+                await database.start()
+                out.print(f"{each.name}: the database is at revision {await database.revision()}")
+            finally:
+                await database.stop()
+
+    asyncio.run(upgrade())
+
+
+def _print(output: str, as_json: Any, as_table: Any) -> None:
+    if output == "json":
+        out.print_json(json.dumps(as_json))
+    elif output == "table":
+        out.print(as_table)
+    else:
+        raise typer.BadParameter(f"--output is table or json, not {output!r}")
+
+
+def _set_up_log() -> None:
+    """Structured lines on stderr: readable at a terminal, JSON elsewhere."""
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def main() -> None:
+    """Entry point: typed errors become one message and an exit status."""
+    from replicator.cli.exit_status import exit_status_of
+
+    try:
+        app()
+    except Exception as error:
+        status = exit_status_of(error)
+        if status is None:
+            raise
+        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(status)

@@ -1,0 +1,156 @@
+"""``replicator translate`` and ``replicator mapping``: the exact mapping, looked up and rebuilt by the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from replicator.cli.admin import check_output
+from replicator.engine.topic_name import parse_topic
+from replicator.operating.admin_client import AdminClient, NotThere, RequestRefused
+from snapshots.errors import InvalidPosition
+from snapshots.position import Position
+
+app = typer.Typer(help="The exact mapping between the positions of clusters.", no_args_is_help=True)
+
+POLL_SECONDS: Final = 0.2
+NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"})
+"""What the answer is when there is none: exit status 1. Other refusals are mistakes of who asks: 2."""
+OUTPUT_COLUMNS: Final = 120
+
+TopologyFile = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
+]
+OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
+
+out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def translate(
+    file: TopologyFile,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Any form of its name.")],
+    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the position.")],
+    destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where the same entry is looked for.")],
+    position: Annotated[str, typer.Option(metavar="LEDGER:ENTRY", help="As a message id without the batch index.")],
+    output: OutputFormat = "table",
+) -> None:
+    """Where the entry that has a position in one cluster lies in another one.
+
+    Exit status 1 if it is not there: not copied yet, left out, or trimmed. Looked up in Postgres, or in the workers'
+    stores while it is away; the answer says in which.
+    """
+    check_output(output)
+    found = asyncio.run(_translate(file, str(parse_topic(topic)), source, destination, _position(position)))
+    if output == "json":
+        typer.echo(json.dumps(found, indent=2))
+        return
+    table = Table("", "cluster", "position", "looked up in")
+    table.add_row("from", found["from"]["cluster"], found["from"]["position"], found["from"]["source"])
+    identity = found["identity"]
+    table.add_row("published", identity["origin"], identity["position"], "")
+    table.add_row("to", found["to"]["cluster"], found["to"]["position"], found["to"]["source"])
+    out.print(table)
+
+
+@app.command()
+def rebuild(
+    file: TopologyFile,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's index.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
+    output: OutputFormat = "table",
+) -> None:
+    """Make the rows of extents, snapshot mappings and subscription states again from the logs.
+
+    The workers do it beside their traffic, and check the extents in their stores by the way. Doing it again changes
+    nothing.
+    """
+    check_output(output)
+    name = None if topic is None else str(parse_topic(topic))
+    progress = asyncio.run(_rebuild(file, cluster, name))
+    if output == "json":
+        typer.echo(json.dumps(progress, indent=2))
+    else:
+        table = Table("cluster", "state", "topics", "blocks", "segments", "mappings", "states", "repaired")
+        for of, done in progress.items():
+            table.add_row(
+                of,
+                done["state"] + (f": {done['detail']}" if done["detail"] else ""),
+                *(str(done[field]) for field in ("topics_done", "blocks", "segments", "mappings", "states")),
+                str(done["store_rows_repaired"]),
+            )
+        out.print(table)
+    if any(done["state"] != "done" for done in progress.values()):
+        raise typer.Exit(1)
+
+
+async def _translate(file: Path, topic: str, source: str, destination: str, position: Position) -> dict[str, Any]:
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    at, to = topology.cluster(source), topology.cluster(destination)
+    identity = await _ask("GET", at.url, "identity", topic=topic, position=str(position))
+    wanted = {"origin": identity["origin"], "incarnation": identity["incarnation"]}
+    place = await _ask("GET", to.url, "place", topic=topic, origin_position=identity["origin_position"], **wanted)
+    sources = {identity["source"], place["source"]}
+    return {
+        "topic": topic,
+        "from": {"cluster": at.name, "position": str(position), "source": identity["source"]},
+        "identity": {**wanted, "position": identity["origin_position"]},
+        "to": {"cluster": to.name, "position": place["position"], "source": place["source"]},
+        "source": next((each for each in ("store", "postgres") if each in sources), "log"),
+    }
+
+
+async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[str, dict[str, Any]]:
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
+    parameters = {} if topic is None else {"topic": topic}
+    progress: dict[str, dict[str, Any]] = {}
+    for each in chosen:
+        try:
+            progress[each.name] = await _ask("POST", each.url, "mapping/rebuild", **parameters)
+        except RequestRefused as error:
+            if error.code != "TopicNotFound" or cluster is not None:
+                raise
+            err.print(f"{each.name}: {error}")  # a topic need not be in every cluster
+    if not progress and topic is not None:
+        raise RequestRefused(404, "TopicNotFound", f"no cluster has {topic}")
+    while running := [name for name, done in progress.items() if done["state"] == "running"]:
+        await asyncio.sleep(POLL_SECONDS)
+        for name in running:
+            progress[name] = await _ask("GET", topology.cluster(name).url, "mapping/rebuild")
+            if sys.stderr.isatty():
+                done = progress[name]
+                err.print(f"{name}: {done['topics_done']} of {done['topics']} topics, {done['blocks']} blocks")
+    return progress
+
+
+async def _ask(method: str, url: str, path: str, **parameters: str) -> dict[str, Any]:
+    """A worker's answer; raises :class:`NotThere`, :class:`RequestRefused`, :class:`WorkerUnavailable`."""
+    async with AdminClient(url) as client:
+        try:
+            answer: dict[str, Any] = await client.call_replication(method, path, **parameters)
+        except RequestRefused as error:
+            if error.code in NOT_THERE:
+                raise NotThere(str(error)) from None
+            raise
+    return answer
+
+
+def _position(text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except InvalidPosition as error:
+        raise typer.BadParameter(f"--position: {error}") from None

@@ -1,0 +1,114 @@
+"""``replicator namespaces`` and ``replicator tenants``, over a worker's admin paths."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from replicator.cli.admin import (
+    ClusterName,
+    NamespaceArgument,
+    OutputFormat,
+    TopologyFile,
+    Url,
+    ask,
+    call,
+    check_output,
+    names_table,
+    show,
+)
+from replicator.cli.policies import Kind, add_policy_commands, set_auto_topic_creation, set_replication_clusters
+
+app = typer.Typer(no_args_is_help=True)
+tenants = typer.Typer(help="Tenants of a cluster: what namespaces belong to.", no_args_is_help=True)
+
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT")]
+
+
+@app.callback()
+def namespaces(context: typer.Context) -> None:
+    """Namespaces of a cluster, and the policies of all topics in them."""
+    context.obj = Kind.NAMESPACE
+
+
+@app.command("list")
+def list_namespaces(
+    tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: of every tenant.")] = None,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+    output: OutputFormat = "table",
+) -> None:
+    """The namespaces of a tenant, or all of them."""
+    from replicator.operating.admin_client import AdminClient, namespaces_path
+
+    check_output(output)
+
+    async def work(client: AdminClient) -> list[str]:
+        of_tenants = [tenant] if tenant is not None else await client.call("GET", "tenants")
+        return [name for each in of_tenants for name in await client.call("GET", namespaces_path(each))]
+
+    names = ask(url, file, cluster, work)
+    show(output, names, names_table(names))
+
+
+@app.command("create")
+def create(
+    namespace: NamespaceArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None
+) -> None:
+    """Make a namespace, and its tenant if there is none. Naming a topic in it does the same."""
+    from replicator.operating.admin_client import namespace_path
+
+    call(url, file, cluster, "PUT", namespace_path(namespace))
+
+
+@app.command("delete")
+def delete(
+    namespace: NamespaceArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="With all topics in it, also those that clients are connected to.")
+    ] = False,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Delete a namespace. In this cluster only."""
+    from replicator.operating.admin_client import namespace_path
+
+    call(url, file, cluster, "DELETE", namespace_path(namespace), force=str(force).lower())
+
+
+@tenants.command("list")
+def list_tenants(
+    url: Url = None, file: TopologyFile = None, cluster: ClusterName = None, output: OutputFormat = "table"
+) -> None:
+    """The tenants of a cluster."""
+    check_output(output)
+    names = call(url, file, cluster, "GET", "tenants")
+    show(output, names, names_table(names))
+
+
+@tenants.command("create")
+def create_tenant(
+    tenant: TenantArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None
+) -> None:
+    """Make a tenant."""
+    from replicator.operating.admin_client import tenant_path
+
+    call(url, file, cluster, "PUT", tenant_path(tenant))
+
+
+@tenants.command("delete")
+def delete_tenant(
+    tenant: TenantArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None
+) -> None:
+    """Delete a tenant that has no namespaces."""
+    from replicator.operating.admin_client import tenant_path
+
+    call(url, file, cluster, "DELETE", tenant_path(tenant))
+
+
+add_policy_commands(app)
+app.command("set-replication-clusters")(set_replication_clusters)
+app.command("set-auto-topic-creation")(set_auto_topic_creation)

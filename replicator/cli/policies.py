@@ -1,0 +1,291 @@
+"""The commands on policies, which topics and namespaces share: ``policies``, ``set-…`` and ``unset``.
+
+Each ``set-…`` sets one policy, in the units of the topology file; ``unset POLICY`` takes it back to what counts without
+it. Whether a command is about topics or namespaces says the group that it was added to, through the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any, Final
+
+import typer
+
+from replicator.cli.admin import (
+    ClusterName,
+    OutputFormat,
+    Switch,
+    TopologyFile,
+    Url,
+    ask,
+    call,
+    check_output,
+    duration_seconds,
+    fields_table,
+    on_off,
+    show,
+    size_bytes,
+)
+
+UNLIMITED: Final = "unlimited"
+MINUTE: Final = 60
+MEGABYTE: Final = 1024 * 1024
+DIGITS_MAX: Final = 10
+
+LIMITS: Final = {
+    "max-producers": "maxProducersPerTopic",
+    "max-consumers": "maxConsumersPerTopic",
+    "max-unacked-per-consumer": "maxUnackedMessagesPerConsumer",
+    "max-unacked-per-subscription": "maxUnackedMessagesPerSubscription",
+}
+POLICIES: Final = {
+    "retention": "retention",
+    "message-ttl": "messageTTL",
+    "deduplication": "deduplication",
+    "delayed-delivery": "delayedDelivery",
+    "replicate-subscription-state": "replicateSubscriptionState",
+    "compaction-threshold": "compactionThreshold",
+    "max-message-size": "maxMessageSize",
+    **LIMITS,
+}
+"""What the commands call them, and what the paths do."""
+QUOTAS: Final = {"backlog-quota-size": "destination_storage", "backlog-quota-age": "message_age"}
+NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-creation": "autoTopicCreation"}
+
+Target = Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the namespace.")]
+Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size or a duration, or {UNLIMITED}.")]
+
+
+class Kind(Enum):
+    """What the names in a group of commands are; in the context's ``obj``."""
+
+    TOPIC = "topic"
+    NAMESPACE = "namespace"
+
+
+def add_policy_commands(app: typer.Typer) -> None:
+    """Add the commands to a group whose callback puts its :class:`Kind` in the context."""
+    for command in (
+        policies,
+        set_retention,
+        set_backlog_quota,
+        set_deduplication,
+        set_delayed_delivery,
+        set_replicate_subscription_state,
+        unset,
+    ):
+        app.command(command.__name__.replace("_", "-"))(command)
+    for name, (about, parse) in _LIMIT_COMMANDS.items():
+        app.command(f"set-{name}", help=about)(_limit_command(POLICIES[name], parse))
+
+
+def policies(
+    context: typer.Context,
+    target: Target,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+    output: OutputFormat = "table",
+) -> None:
+    """The policies that count for a topic, or that were set for a namespace."""
+    check_output(output)
+    if context.obj is Kind.TOPIC:
+        answer = call(url, file, cluster, "GET", _path(context, target, "policies"))
+        show(output, answer, fields_table({"own": answer["own"], **answer["policies"]}))
+    else:
+        answer = call(url, file, cluster, "GET", _path(context, target))
+        show(output, answer, fields_table(answer))
+
+
+def set_retention(
+    context: typer.Context,
+    target: Target,
+    age: Annotated[str, typer.Option("--age", metavar="DURATION", help=f"As 7d, {UNLIMITED}, or 0.")] = UNLIMITED,
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help=f"As 10GiB, {UNLIMITED}, or 0.")] = UNLIMITED,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """How much is kept of what every subscription has consumed: as long as both limits allow; 0 and 0 keep none."""
+    body = {
+        "retentionTimeInMinutes": _retained(age, "--age", duration_seconds, MINUTE),
+        "retentionSizeInMB": _retained(size, "--size", size_bytes, MEGABYTE),
+    }
+    call(url, file, cluster, "POST", _path(context, target, "retention"), body)
+
+
+def set_backlog_quota(
+    context: typer.Context,
+    target: Target,
+    size: Annotated[str | None, typer.Option("--size", metavar="SIZE", help="At most, as 10GiB.")] = None,
+    age: Annotated[str | None, typer.Option("--age", metavar="DURATION", help="At most, as 7d.")] = None,
+    policy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="producer_request_hold, producer_exception or consumer_backlog_eviction."),
+    ] = "producer_request_hold",
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """How far the slowest subscription may lag, and what happens then. One of --size and --age at a time."""
+    if (size is None) == (age is None):
+        raise typer.BadParameter("give one of --size and --age")
+    body: dict[str, Any] = {"policy": policy}
+    if size is not None:
+        kind = QUOTAS["backlog-quota-size"]
+        body["limitSize"] = size_bytes(size, "--size")
+    else:
+        kind = QUOTAS["backlog-quota-age"]
+        body["limitTime"] = duration_seconds(age or "", "--age")
+    call(url, file, cluster, "POST", _path(context, target, "backlogQuota"), body, backlogQuotaType=kind)
+
+
+def set_deduplication(
+    context: typer.Context,
+    target: Target,
+    switch: Switch,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Whether messages that a producer sends again are dropped."""
+    call(url, file, cluster, "POST", _path(context, target, "deduplication"), on_off(switch))
+
+
+def set_delayed_delivery(
+    context: typer.Context,
+    target: Target,
+    switch: Switch,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Whether messages may ask to be delivered later."""
+    call(url, file, cluster, "POST", _path(context, target, "delayedDelivery"), {"active": on_off(switch)})
+
+
+def set_replicate_subscription_state(
+    context: typer.Context,
+    target: Target,
+    switch: Switch,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Whether subscriptions that are made from now on are replicated, where their maker does not say."""
+    call(url, file, cluster, "POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
+
+
+def unset(
+    context: typer.Context,
+    target: Target,
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="As the set- command calls it.")],
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Let a policy be what it is without having been set here. Quotas: backlog-quota-size, backlog-quota-age."""
+    known = POLICIES if context.obj is Kind.TOPIC else {**POLICIES, **NAMESPACE_POLICIES}
+    if policy in QUOTAS:
+        path = _path(context, target, "backlogQuota")
+        call(url, file, cluster, "DELETE", path, backlogQuotaType=QUOTAS[policy])
+    elif policy in known:
+        call(url, file, cluster, "DELETE", _path(context, target, known[policy]))
+    else:
+        raise typer.BadParameter(f"{policy[:40]!r} is not one of {', '.join((*known, *QUOTAS))}")
+
+
+def set_replication_clusters(
+    context: typer.Context,
+    target: Target,
+    clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="To which clusters.")],
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """To which of the clusters that links lead to a namespace is copied. Unless it is set, to all of them."""
+    call(url, file, cluster, "POST", _path(context, target, "replication"), clusters)
+    if (linked := ask(url, file, cluster, lambda client: client.linked())) is None:
+        return
+    here, others = linked
+    leads = f"its links lead to {', '.join(sorted(others))}" if others else "it has no links"
+    for name in clusters:
+        if name not in {here, *others}:  # it may be linked later, but most often it is a typo, and nothing is copied
+            typer.echo(f"warning: {here} has no link to {name!r}, {leads}: nothing goes there until one does", err=True)
+
+
+def set_auto_topic_creation(
+    context: typer.Context,
+    target: Target,
+    switch: Switch,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=0, metavar="N", help="0 makes topics without any.")
+    ] = 0,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Whether a producer or consumer that names a topic makes it, and with how many partitions."""
+    body: dict[str, Any] = {"allowAutoTopicCreation": on_off(switch)}
+    if partitions:
+        body |= {"topicType": "partitioned", "defaultNumPartitions": partitions}
+    call(url, file, cluster, "POST", _path(context, target, "autoTopicCreation"), body)
+
+
+def _limit_command(policy: str, parse: Callable[[str], int]) -> Callable[..., None]:
+    def set_limit(
+        context: typer.Context,
+        target: Target,
+        limit: Limit,
+        url: Url = None,
+        file: TopologyFile = None,
+        cluster: ClusterName = None,
+    ) -> None:
+        call(url, file, cluster, "POST", _path(context, target, policy), _limited(limit, parse))
+
+    return set_limit
+
+
+def _path(context: typer.Context, target: str, *parts: str) -> str:
+    from replicator.operating.admin_client import namespace_path, topic_path
+
+    return topic_path(target, *parts) if context.obj is Kind.TOPIC else namespace_path(target, *parts)
+
+
+def _retained(text: str, option: str, parse: Callable[[str, str], int], unit: int) -> int:
+    """A limit of retention in its unit, rounded up; -1 for none."""
+    return -1 if text == UNLIMITED else -(-parse(text, option) // unit)
+
+
+def _limited(text: str, parse: Callable[[str], int]) -> int:
+    """A limit as the admin paths have it: 0 is none."""
+    if text == UNLIMITED:
+        return 0
+    limit = parse(text)
+    if limit == 0:
+        raise typer.BadParameter(f"LIMIT: 0 would be no limit; write {UNLIMITED} if that is meant")
+    return limit
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > DIGITS_MAX:
+        raise typer.BadParameter(f"LIMIT: {text[:40]!r} is not a number or {UNLIMITED}")
+    return int(text)
+
+
+def _duration(text: str) -> int:
+    return duration_seconds(text, "LIMIT")
+
+
+def _size(text: str) -> int:
+    return size_bytes(text, "LIMIT")
+
+
+_LIMIT_COMMANDS: Final = {
+    "message-ttl": ("After what time messages that nobody consumed count as consumed.", _duration),
+    "compaction-threshold": ("After how many bytes topics are compacted by themselves; unlimited: never.", _size),
+    "max-message-size": ("How large a message may be.", _size),
+    **{name: (f"Set {policy}: a number, or {UNLIMITED}.", _number) for name, policy in LIMITS.items()},
+}
+"""The ``set-…`` commands of one limit: what their help says, and how the limit is written."""

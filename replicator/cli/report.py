@@ -1,0 +1,125 @@
+"""``replicator report``: what is in the topics of a topology's clusters, as tables, JSON, Parquet and a page."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replicator.cli.admin import check_output, duration_seconds, moment, show, spark_master
+
+if TYPE_CHECKING:
+    from replicator.pipeline.analytics.assignments import Assignment
+    from replicator.topology import Topology
+
+TopologyFile = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The topology.")]
+Clusters = Annotated[
+    list[str] | None,
+    typer.Option("--cluster", "-c", metavar="NAME", help="Only the log of this cluster; may be given again."),
+]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topics", metavar="PATTERN", help="Only topics that match, as a link's `topics` do; may be given again."
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only what was published since: 24h, 7d, or 2026-01-31T12:00:00Z."),
+]
+OutDirectory = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Also write report.html, report.json and a Parquet file a table.")
+]
+Consumers = Annotated[
+    int, typer.Option(min=1, max=65_536, metavar="N", help="Consumers to suppose where no Key_Shared consumer runs.")
+]
+Window = Annotated[
+    str, typer.Option(metavar="DURATION", help="How close equal key and payload must be to count as repeated.")
+]
+Master = Annotated[
+    str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
+]
+Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
+
+
+def report(
+    file: TopologyFile,
+    cluster: Clusters = None,
+    topics: Patterns = None,
+    since: Since = None,
+    out: OutDirectory = None,
+    consumers: Consumers = 4,
+    window: Window = "60s",
+    master: Master = None,
+    output: Output = "table",
+) -> None:
+    """Analyse topics with Spark: throughput, replication lag, keys and skew, repeated messages, sizes.
+
+    docs/reports.md says what each figure means.
+    """
+    check_output(output)
+    start = None if since is None else moment(since, "--since")
+    window_seconds = duration_seconds(window, "--window")
+    master = spark_master(master)
+    if window_seconds < 1:
+        raise typer.BadParameter("--window: must be at least 1s")
+
+    if out is not None:
+        _check_out(out)
+
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    chosen = [topology.cluster(name) for name in dict.fromkeys(cluster)] if cluster else list(topology.clusters)
+
+    from replicator.pipeline.analytics.report import Wanted, find_topics, make_report
+    from replicator.pipeline.analytics.summary import format_report
+    from replicator.pipeline.spark.session import session_while
+
+    wanted = Wanted(tuple(topics or ()), start, consumers, window_seconds)
+    urls = {each.name: each.url for each in chosen}
+    found = find_topics(urls, wanted.topics)  # before Spark is started, which takes seconds
+    running = asyncio.run(_running(topology, [each.name for each in chosen]))
+    with session_while(master or topology.pipeline.master, "replicator report", conf=topology.pipeline.conf) as spark:
+        result = make_report(spark, urls, wanted, running, found)
+    if out is not None:
+        _write(result, out)
+    show(output, result.as_json(), format_report(result))
+
+
+def _check_out(directory: Path) -> None:
+    """Before minutes of work whose result could not be written."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise typer.BadParameter("--out: charts need matplotlib: pip install 'replicator[report]'")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"--out: {directory} cannot be made: {error.strerror or error}") from None
+
+
+async def _running(topology: Topology, names: list[str]) -> list[Assignment]:
+    """The Key_Shared consumers of the workers that answer; what reading them needs is told by reading."""
+    from replicator.operating.status import fetch_all
+    from replicator.pipeline.analytics.assignments import running_assignments
+
+    answers = await fetch_all(topology)
+    return [each for name in names for each in running_assignments(name, answers[name])]
+
+
+def _write(result: object, directory: Path) -> None:
+    import json
+
+    from replicator.pipeline.analytics.page import render_html
+    from replicator.pipeline.analytics.report import Report
+
+    assert isinstance(result, Report)
+    try:
+        result.write_parquet(directory)
+        (directory / "report.json").write_text(json.dumps(result.as_json(), indent=1), encoding="utf-8")
+        (directory / "report.html").write_text(render_html(result), encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"--out: {directory} cannot be written: {error.strerror or error}") from None

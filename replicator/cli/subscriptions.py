@@ -1,0 +1,280 @@
+"""``replicator subscriptions``: subscriptions of a topic, over its worker's admin paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from replicator.cli.admin import (
+    ClusterName,
+    Force,
+    OutputFormat,
+    SubscriptionArgument,
+    Switch,
+    TopicArgument,
+    TopologyFile,
+    Url,
+    ask,
+    call,
+    check_output,
+    duration_seconds,
+    on_off,
+    rows_table,
+    show,
+)
+
+app = typer.Typer(help="Subscriptions of a topic: make, put elsewhere, skip, look into, delete.", no_args_is_help=True)
+
+EARLIEST: Final = {"ledgerId": -1, "entryId": -1}
+LATEST: Final = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
+PEEK_MAX: Final = 1_000
+PAYLOAD_CHARS_MAX: Final = 60
+"""Of a message in a table; JSON has all of it."""
+
+Where = Annotated[
+    str | None,
+    typer.Option("--to", metavar="PLACE", help="earliest, latest, or LEDGER:ENTRY, the message to come next."),
+]
+
+
+@app.command("list")
+def list_subscriptions(
+    topic: TopicArgument,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+    output: OutputFormat = "table",
+) -> None:
+    """The subscriptions of a topic, with their types, backlogs and consumers."""
+    from replicator.operating.admin_client import AdminClient, topic_path
+
+    check_output(output)
+
+    async def work(client: AdminClient) -> Any:
+        found = await client.call("GET", topic_path(topic, "partitions"))
+        kind, more = ("partitioned-stats", {"perPartition": "false"}) if found["partitions"] else ("stats", {})
+        return (await client.call("GET", topic_path(topic, kind), **more))["subscriptions"]
+
+    answer = ask(url, file, cluster, work)
+    rows = [
+        (name, each["type"], each["msgBacklog"], each["unackedMessages"], len(each["consumers"]), _yes(each))
+        for name, each in answer.items()
+    ]
+    columns = ("subscription", "type", "backlog", "unacked", "consumers", "replicated")
+    show(output, answer, rows_table(columns, rows))
+
+
+@app.command("create")
+def create(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    to: Where = "latest",
+    replicated: Annotated[
+        bool | None,
+        typer.Option(
+            "--replicated/--not-replicated",
+            help="Keep it in step in the other clusters, or not.",
+            show_default="as the topic's policies say",
+        ),
+    ] = None,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Make a subscription without a consumer."""
+    from replicator.operating.admin_client import subscription_path
+
+    body = _message_id(to or "latest")
+    parameters = {} if replicated is None else {"replicated": str(replicated).lower()}
+    call(url, file, cluster, "PUT", subscription_path(topic, subscription), body, **parameters)
+
+
+@app.command("set-replicated")
+def set_replicated(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    switch: Switch,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Keep a subscription in step in the other clusters from now on, or not any more. It goes on as it is."""
+    from replicator.operating.admin_client import subscription_path
+
+    path = subscription_path(topic, subscription, "replicatedSubscriptionStatus")
+    call(url, file, cluster, "POST", path, on_off(switch))
+
+
+@app.command("delete")
+def delete(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    force: Force = False,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Delete a subscription: what it has not consumed is forgotten."""
+    from replicator.operating.admin_client import subscription_path
+
+    call(url, file, cluster, "DELETE", subscription_path(topic, subscription), force=str(force).lower())
+
+
+@app.command("seek")
+def seek(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    to: Where = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="The first message since then: ISO 8601, UTC unless it says else."),
+    ] = None,
+    ago: Annotated[
+        str | None, typer.Option("--ago", metavar="DURATION", help="The first message of the last 90s, 2h, 7d.")
+    ] = None,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Put a subscription elsewhere. Consumers stay connected."""
+    from replicator.operating.admin_client import subscription_path
+
+    if sum(each is not None for each in (to, time, ago)) != 1:
+        raise typer.BadParameter("give one of --to, --time and --ago")
+    if to is not None:
+        path, body = subscription_path(topic, subscription, "resetcursor"), _message_id(to)
+    else:
+        published_ms = _time_ms(time) if time is not None else _ago_ms(ago or "")
+        path, body = subscription_path(topic, subscription, "resetcursor", str(published_ms)), None
+    call(url, file, cluster, "POST", path, body)
+
+
+@app.command("skip")
+def skip(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="How many.")],
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Treat the next messages as consumed."""
+    from replicator.operating.admin_client import subscription_path
+
+    call(url, file, cluster, "POST", subscription_path(topic, subscription, "skip", str(messages)))
+
+
+@app.command("clear")
+def clear(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Treat everything that is in the topic as consumed."""
+    from replicator.operating.admin_client import subscription_path
+
+    call(url, file, cluster, "POST", subscription_path(topic, subscription, "skip_all"))
+
+
+@app.command("expire")
+def expire(
+    topic: TopicArgument,
+    subscription: Annotated[str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="Default: all of them.")] = None,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Published longer ago than this: 90s, 2h, 7d.")
+    ] = ...,  # type: ignore[assignment]
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Treat old messages as consumed."""
+    from replicator.operating.admin_client import subscription_path, topic_path
+
+    parts = ("expireMessages", str(duration_seconds(older_than, "--older-than")))
+    if subscription is None:
+        path = topic_path(topic, "all_subscription", *parts)
+    else:
+        path = subscription_path(topic, subscription, *parts)
+    call(url, file, cluster, "POST", path)
+
+
+@app.command("peek")
+def peek(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="How many.")] = 1,
+    url: Url = None,
+    file: TopologyFile = None,
+    cluster: ClusterName = None,
+    output: OutputFormat = "table",
+) -> None:
+    """Show the next entries of a backlog, and consume nothing. A batch is one entry, shown as its first message."""
+    from replicator.operating.admin_client import AdminClient, RequestRefused, subscription_path
+
+    check_output(output)
+
+    async def work(client: AdminClient) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for number in range(1, messages + 1):
+            try:
+                headers, payload = await client.message(subscription_path(topic, subscription, "position", str(number)))
+            except RequestRefused as error:
+                if error.code == "MessageNotFound":
+                    break
+                raise
+            found.append(_shown_message(headers, payload))
+        return found
+
+    answer = ask(url, file, cluster, work)
+    rows = [(each["id"], each["published"], each["key"] or "–", each["payload"][:PAYLOAD_CHARS_MAX]) for each in answer]
+    show(output, answer, rows_table(("message", "published", "key", "payload"), rows))
+
+
+def _shown_message(headers: Mapping[str, str], payload: bytes) -> dict[str, Any]:
+    in_batch = int(headers.get("X-Pulsar-num-batch-message", "0"))
+    return {
+        "id": headers["X-Pulsar-Message-ID"],
+        "published": headers["X-Pulsar-publish-time"],
+        "producer": headers.get("X-Pulsar-producer-name"),
+        "key": headers.get("X-Pulsar-partition-key"),
+        "properties": json.loads(headers.get("X-Pulsar-PROPERTY", "{}")),
+        "messages": max(in_batch, 1),
+        "payload": payload.decode("utf-8", "replace"),
+    }
+
+
+def _message_id(place: str) -> dict[str, int]:
+    from snapshots.errors import InvalidPosition
+    from snapshots.position import Position
+
+    if place in ("earliest", "latest"):
+        return EARLIEST if place == "earliest" else LATEST
+    try:
+        position = Position.parse(place)
+    except InvalidPosition:
+        raise typer.BadParameter(f"--to: {place[:40]!r} is not earliest, latest or LEDGER:ENTRY") from None
+    return {"ledgerId": position.ledger, "entryId": position.entry}
+
+
+def _time_ms(text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"--time: {text[:40]!r} is not a time, as 2026-07-28T09:30:00Z") from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return max(0, int(time.timestamp() * 1000))
+
+
+def _ago_ms(text: str) -> int:
+    return max(0, int(datetime.now(UTC).timestamp() * 1000) - duration_seconds(text, "--ago") * 1000)
+
+
+def _yes(stats: Mapping[str, Any]) -> str:
+    return "yes" if stats["isReplicated"] else "no"

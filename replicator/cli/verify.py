@@ -1,0 +1,135 @@
+"""``replicator verify``: are the clusters of a topology in step?"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replicator.cli.admin import check_output, duration_seconds, moment, show, spark_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TopologyFile = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
+]
+TopicNames = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic; may be given again.")
+]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topics", metavar="PATTERN", help="Only topics that match, as a link's `topics` do; may be given again."
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only what was published since: 2h, 7d, or 2026-01-31T12:00:00Z."),
+]
+Sample = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE", help="Read the contents of so many blocks only, such as 1%; compare the rest by name."
+    ),
+]
+Fix = Annotated[
+    bool,
+    typer.Option(
+        "--fix", help="Do what is safe, say what was done and what is left, and verify again. Deletes nothing."
+    ),
+]
+Parquet = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write all differences there, as rows: an empty or new directory.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="The Spark master; default: pipeline.master of the topology, or no Spark for a little."
+    ),
+]
+Settle = Annotated[
+    str, typer.Option(metavar="DURATION", help="How long to wait for what may be on its way before it counts.")
+]
+
+
+def verify(
+    file: TopologyFile,
+    topics: TopicNames = None,
+    patterns: Patterns = None,
+    since: Since = None,
+    sample: Sample = None,
+    fix: Fix = False,
+    parquet: Parquet = None,
+    master: Master = None,
+    settle: Settle = "10s",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")
+    ] = "table",
+) -> None:
+    """Reconcile the clusters of a topology with Spark: entries, their order and contents, mappings, acknowledgements.
+
+    Exit status 0 only when all agree, 1 for faults, 2 for a wrong option, 3 if a cluster could not be compared.
+    """
+    check_output(output)
+    if topics and patterns:
+        raise typer.BadParameter("--topic and --topics are not to be given together")
+    sampled = None if sample is None else _share(sample)
+    since_ms = None if since is None else int(moment(since, "--since").timestamp() * 1000)
+    settle_seconds = duration_seconds(settle, "--settle")
+    master = spark_master(master)
+
+    from replicator.pipeline.errors import BadOption
+    from replicator.pipeline.spark.session import spark_session
+    from replicator.pipeline.verify.cluster_state import topic_filter
+    from replicator.pipeline.verify.difference_files import DifferenceFiles
+    from replicator.pipeline.verify.entry_reader import Selection
+    from replicator.pipeline.verify.fix import fix_and_verify
+    from replicator.pipeline.verify.verify import VerifySettings, format_report
+    from replicator.pipeline.verify.verify import verify as run_verify
+    from replicator.topology import load_topology
+
+    topology = load_topology(file)
+    urls = {cluster.name: f"http://{cluster.address}" for cluster in topology.clusters}
+    started: list[SparkSession] = []
+
+    def start_spark() -> SparkSession:
+        if not started:
+            started.append(spark_session(master or topology.pipeline.master, conf=topology.pipeline.conf))
+        return started[0]
+
+    settings = VerifySettings(Selection(since_ms, sampled), settle_seconds, parquet)
+    wanted = topic_filter(patterns) if patterns else None
+    if parquet is not None:
+        DifferenceFiles(parquet)  # before seconds or minutes of work whose result could not be written
+    try:
+        spark = start_spark if master is None else start_spark()
+        if fix:
+            report = fix_and_verify(spark, urls, topology.links, topics or None, wanted, settings, file)
+        else:
+            report = run_verify(spark, urls, topology.links, topics or None, wanted=wanted, settings=settings)
+    finally:
+        for session in started:
+            session.stop()
+    if patterns and not report.topics and not report.unreachable:
+        raise BadOption(
+            "topics",
+            f"no cluster has a topic that {', '.join(patterns)} stands for; a pattern stands for whole names, without "
+            "the partition, such as public/default/orders-.*",
+        )
+    show(output, report.as_json(), format_report(report))
+    if report.exit_status:
+        raise typer.Exit(report.exit_status)
+
+
+def _share(text: str) -> float:
+    number = text.strip().removesuffix("%")
+    try:
+        share = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"--sample: {text[:40]!r} is not a share such as 1% or 0.01")
+    return share

@@ -1,0 +1,269 @@
+"""The Postgres of one worker: finding or starting it, checking it, and bringing its schema up to date.
+
+``embedded`` is a PostgreSQL of the worker's own, from a wheel, in its data directory; it listens on a Unix socket
+only. It survives a killed worker, and the next worker takes it over. Any other setting is a URL.
+
+Which error is whose (docs/adr/0003): what the user wrote wrong is a :class:`DatabaseConfigError` always; a
+server that does not answer is one too if this data directory never reached that database, else
+:class:`DatabaseUnavailable`, without which the worker goes on (invariant 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, make_url, text
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+import migrations
+from replicator.index.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
+from replicator.topology import EMBEDDED, mask_password
+from snapshots.repository import first_line
+
+CONNECT_SECONDS_MAX: Final = 5
+STATEMENT_SECONDS_MAX: Final = 30
+POOL_CONNECTIONS: Final = 2
+"""One writes, one answers questions."""
+MIGRATION_LOCK: Final = 0x7265706C69636174
+"""Postgres' advisory lock under which the schema is changed, so that workers which share a database take turns."""
+
+UPGRADE_SECONDS_MAX: Final = 120
+"""Includes an embedded server that replays its log, and another worker that migrates the same database."""
+
+_WRONG_SETTING_STATES: Final = frozenset({"28000", "28P01", "3D000", "42501"})
+"""SQLSTATE: wrong user, wrong password, no such database, not permitted."""
+_NO_ROOM: Final = ("too many connections", "too many clients", "connection slots")
+"""Of the reasons that come without a SQLSTATE, those that pass by themselves."""
+
+_MIGRATING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+
+
+class DatabaseError(Exception):
+    """Base of the errors of this module. The message never holds a password."""
+
+
+class DatabaseConfigError(DatabaseError):
+    """The setting ``database`` cannot work as it is."""
+
+
+class DatabaseNewer(DatabaseError):
+    """The database has a schema that this version does not know."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database does not answer, and it did before."""
+
+
+class Database:
+    """One cluster's database. ``known_good``: this data directory has reached it before."""
+
+    def __init__(self, setting: str, data: Path, *, cluster: str, known_good: bool) -> None:
+        self._setting = setting
+        self._cluster = cluster
+        self._known_good = known_good
+        self._embedded = EmbeddedPostgres(data) if setting == EMBEDDED else None
+        self.engine: AsyncEngine | None = None
+        self.state = "starting"
+        """``starting``, ``up`` or ``down``."""
+        self.detail = ""
+
+    @staticmethod
+    def fingerprint_of(setting: str) -> str:
+        """Tells one database from another: by server and name, whoever connects and with what password."""
+        if setting == EMBEDDED:
+            return EMBEDDED
+        url = make_url(setting)
+        server = url.host, url.port, url.query.get("host"), url.query.get("port")
+        return hashlib.sha256(repr((server, url.database)).encode()).hexdigest()[:16]
+
+    async def start(self) -> None:
+        """Start or find the server and bring the schema up to date.
+
+        Raises :class:`DatabaseConfigError`, :class:`DatabaseNewer`, :class:`DatabaseUnavailable`; after the last one
+        :meth:`recover` may find it back.
+        """
+        try:
+            async with asyncio.timeout(UPGRADE_SECONDS_MAX):
+                await self._open()
+                await self.upgrade()
+        except TimeoutError:
+            error = self._away(f"no answer in {UPGRADE_SECONDS_MAX} s")
+            self.mark_down(str(error))
+            raise error from None
+        except DatabaseError as error:
+            self.mark_down(str(error))
+            raise
+
+    async def recover(self) -> None:
+        """Start again after the database was away. It may be another server by now, older, or empty."""
+        await self.start()
+
+    async def stop(self) -> None:
+        """Close connections, and end the embedded server if no other process uses it."""
+        if self.engine is not None:
+            await self.engine.dispose()
+            self.engine = None
+        if self._embedded is not None:
+            await asyncio.to_thread(self._embedded.stop)
+        self.mark_down("stopped")
+
+    async def upgrade(self) -> None:
+        """Bring the schema to this version's revision, once it is reachable; raises as :meth:`start` does."""
+        assert self.engine is not None
+        try:
+            async with _migrating(), self.engine.begin() as connection:
+                # Held until the transaction ends, however it ends.
+                await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+                await connection.run_sync(_upgrade)
+        except (SQLAlchemyError, OSError) as error:
+            raise await self._explained(error) from None
+        except DatabaseNewer as error:
+            raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
+        self.mark_up()
+
+    async def revision(self) -> str:
+        """The schema's revision; raises :class:`DatabaseUnavailable`."""
+        assert self.engine is not None
+        try:
+            async with self.engine.connect() as connection:
+                return await connection.run_sync(_current_revision) or "empty"
+        except (SQLAlchemyError, OSError) as error:
+            raise await self._explained(error) from None
+
+    def mark_up(self) -> None:
+        self.state, self.detail = "up", ""
+        self._known_good = True
+
+    def mark_down(self, detail: str) -> None:
+        self.state, self.detail = "down", detail
+
+    @property
+    def _shown(self) -> str:
+        return mask_password(self._setting)
+
+    async def _open(self) -> None:
+        url = await self._url()
+        if self.engine is not None:
+            if url == self.engine.url:
+                return
+            await self.engine.dispose()
+        self.engine = create_async_engine(
+            url,
+            pool_size=POOL_CONNECTIONS,
+            max_overflow=0,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": CONNECT_SECONDS_MAX,
+                "options": f"-c statement_timeout={STATEMENT_SECONDS_MAX * 1000}",
+            },
+        )
+
+    async def _url(self) -> URL:
+        """The URL with the driver; an embedded server is started first."""
+        if self._embedded is not None:
+            try:
+                url = make_url(await asyncio.to_thread(self._embedded.start))
+            except EmbeddedPostgresError as error:
+                raise self._away(str(error)) from None
+        else:
+            try:
+                url = make_url(self._setting)
+            except (ArgumentError, ValueError):
+                raise self._wrong("not a URL; expected embedded or postgresql://user:password@host:port/name") from None
+            if url.drivername not in ("postgresql", "postgresql+psycopg"):
+                raise self._wrong(f"{url.drivername} cannot be used; expected postgresql:// or embedded")
+            if not url.database:
+                raise self._wrong("names no database; expected …/NAME at its end")
+        return url.set(drivername="postgresql+psycopg")
+
+    async def _explained(self, error: BaseException) -> DatabaseError:
+        """Whose error it is: see the module's docstring."""
+        original = getattr(error, "orig", None) or error
+        state = getattr(original, "sqlstate", None)
+        if state is not None:
+            is_wrong = state in _WRONG_SETTING_STATES
+        elif isinstance(original, psycopg.OperationalError):
+            # A connection that fails comes without a state, and with words in the server's own language. But if the
+            # server takes connections, then it is ours that it refused.
+            is_wrong = not any(words in str(original) for words in _NO_ROOM) and await self._takes_connections()
+        else:
+            is_wrong = isinstance(original, psycopg.ProgrammingError | UnicodeError)
+        reason = first_line(original)
+        return self._wrong(f"refuses us: {reason}") if is_wrong else self._away(reason)
+
+    def _wrong(self, reason: str) -> DatabaseConfigError:
+        return DatabaseConfigError(f"clusters.{self._cluster}.database: {self._shown}: {reason}")
+
+    def _away(self, reason: str) -> DatabaseError:
+        where = f"clusters.{self._cluster}.database: {self._shown}"
+        if self._known_good:
+            return DatabaseUnavailable(f"{where} is away: {reason}")
+        return DatabaseConfigError(
+            f"{where} cannot be reached: {reason}; correct the setting or start the server (a worker must reach its "
+            "database once; later it can start without)"
+        )
+
+    async def _takes_connections(self) -> bool:
+        assert self.engine is not None
+        url = self.engine.url.set(drivername="postgresql")
+        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS_MAX)})
+        conninfo = url.render_as_string(hide_password=False).encode()
+        return await asyncio.to_thread(psycopg.pq.PGconn.ping, conninfo) == psycopg.pq.Ping.OK
+
+
+def _migrating() -> asyncio.Lock:
+    """Held while this process migrates. Alembic has one context in a process: two workers in one, each with a database
+    of its own, would run their migrations on each other's connections."""
+    return _MIGRATING.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+def _alembic(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _current_revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _upgrade(connection: Connection) -> None:
+    """Run the missing migrations in one transaction; raises :class:`DatabaseNewer`."""
+    config = _alembic(connection)
+    script = ScriptDirectory.from_config(config)
+    current = _current_revision(connection)
+    if current is not None:
+        try:
+            script.get_revision(current)
+        except (CommandError, RevisionError):
+            raise DatabaseNewer(
+                f"its schema has revision {current}, which this version does not know (it knows "
+                f"{script.get_current_head()}): use the version that made it, or a newer one"
+            ) from None
+    if current != script.get_current_head():
+        command.upgrade(config, "head")
+
+
+def downgrade(connection: Connection, revision: str) -> None:
+    """Take migrations back down to ``revision`` (``base``: all). For tests and for going back to an older version."""
+    command.downgrade(_alembic(connection), revision)
+    connection.commit()
+
+
+def upgrade(connection: Connection, revision: str) -> None:
+    """Bring migrations up to ``revision`` and no further. For tests."""
+    command.upgrade(_alembic(connection), revision)
+    connection.commit()

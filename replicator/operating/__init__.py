@@ -1,0 +1,1 @@
+"""What an operator's machine does: plan, rollout, status, processes, local `up`."""

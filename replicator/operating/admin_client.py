@@ -1,0 +1,192 @@
+"""A client of a worker's admin paths, for the command line: one request, one answer or one error.
+
+Errors are of two kinds: what the worker refuses, with the reason it gives, and what keeps it from answering.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from replicator.engine.topic_name import check_subscription_name, check_tenant, parse_namespace, parse_topic
+from replicator.running.connecting import why_not_connected
+
+ANSWER_SECONDS_MAX: Final = 60.0
+"""Deleting a large topic and making thousands of partitions take seconds."""
+ERROR_CHARS_MAX: Final = 500
+UNAVAILABLE_STATUS_MIN: Final = 500
+NOT_IMPLEMENTED: Final = 501
+
+
+class AdminError(Exception):
+    """A request that was not done."""
+
+
+class InvalidAddress(AdminError):
+    """Options that do not say which worker to ask."""
+
+
+class RequestRefused(AdminError):
+    """The worker refuses it; the text is its reason."""
+
+    def __init__(self, status: int, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+
+
+class NotThere(AdminError):
+    """What was looked for is not there: an answer, and not a mistake."""
+
+
+class WorkerUnavailable(AdminError):
+    """The worker does not answer, or cannot do anything."""
+
+
+def worker_url(url: str | None, topology_file: Path | None, cluster: str | None) -> str:
+    """The address of the worker to ask: ``--url``, or the topology's, of ``--cluster`` or of its only one.
+
+    Raises :class:`InvalidAddress`, :class:`TopologyError`.
+    """
+    if url is not None:
+        if topology_file is not None or cluster is not None:
+            raise InvalidAddress("give --url, or -f FILE with --cluster NAME, not both")
+        try:
+            parts = urlsplit(url)
+            valid = (
+                parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            )
+        except ValueError:
+            valid = False
+        if not valid:
+            raise InvalidAddress(f"--url: {url[:80]!r} is not http://HOST:PORT")
+        return url.rstrip("/")
+    if topology_file is None:
+        raise InvalidAddress("which worker? give --url http://HOST:PORT, or -f FILE with --cluster NAME")
+    from replicator.topology import load_topology  # it takes longer to import than a request takes
+
+    topology = load_topology(topology_file)
+    if cluster is None and len(topology.clusters) > 1:
+        raise InvalidAddress(f"which cluster? give --cluster NAME; {topology_file} has {', '.join(topology.names)}")
+    return topology.cluster(cluster or topology.names[0]).url
+
+
+def topic_path(topic: str, *parts: str) -> str:
+    """The path of a topic, by any form of its name; raises :class:`InvalidTopicName`."""
+    name = parse_topic(topic)
+    return _path("persistent", name.tenant, name.namespace, name.local, *parts)
+
+
+def subscription_path(topic: str, subscription: str, *parts: str) -> str:
+    """Raises :class:`InvalidTopicName`, :class:`InvalidSubscriptionName`."""
+    return topic_path(topic, "subscription", check_subscription_name(subscription), *parts)
+
+
+def namespace_path(namespace: str, *parts: str) -> str:
+    """Raises :class:`InvalidTopicName`."""
+    return _path("namespaces", *parse_namespace(namespace).split("/"), *parts)
+
+
+def topics_path(namespace: str, *parts: str) -> str:
+    """Where the topics of a namespace are listed; raises :class:`InvalidTopicName`."""
+    return _path("persistent", *parse_namespace(namespace).split("/"), *parts)
+
+
+def tenant_path(tenant: str) -> str:
+    """Raises :class:`InvalidTopicName`."""
+    return _path("tenants", check_tenant(tenant))
+
+
+def namespaces_path(tenant: str) -> str:
+    """Where the namespaces of a tenant are listed; raises :class:`InvalidTopicName`."""
+    return _path("namespaces", check_tenant(tenant))
+
+
+def _path(*parts: str) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+class AdminClient:
+    """Asks one worker. Use it as an async context manager."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> AdminClient:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
+        """What the worker answers: JSON, or None where it has nothing to say.
+
+        Raises :class:`RequestRefused`, :class:`WorkerUnavailable`.
+        """
+        _, content = await self._answer(method, path, body, parameters)
+        return self._decoded(content) if content else None
+
+    async def call_replication(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
+        """The same of a path under ``/replication/v1`` that answers with JSON."""
+        _, content = await self._answer(method, path, body, parameters, root="replication/v1")
+        return self._decoded(content)
+
+    def _decoded(self, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
+
+    async def linked(self) -> tuple[str, frozenset[str]] | None:
+        """The worker's cluster, and those that its links lead to; None if it does not say."""
+        assert self._session is not None
+        try:
+            async with self._session.get(f"{self._url}/replication/v1/status") as response:
+                status = json.loads(await response.read())
+            return str(status["cluster"]), frozenset(str(link["to"]) for link in status["links"])
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError):
+            return None
+
+    async def message(self, path: str) -> tuple[Mapping[str, str], bytes]:
+        """A single message: its headers and payload. Raises as :meth:`call` does."""
+        return await self._answer("GET", path, None, {})
+
+    async def _answer(
+        self, method: str, path: str, body: Any, parameters: Mapping[str, str], *, root: str = "admin/v2"
+    ) -> tuple[Mapping[str, str], bytes]:
+        assert self._session is not None
+        url = f"{self._url}/{root}/{path}"
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            async with self._session.request(method, url, data=data, params=parameters, headers=headers) as response:
+                content = await response.read()
+                if response.status >= 400:
+                    raise _error(response.status, content, self._url)
+                return response.headers, content
+        except aiohttp.ClientConnectorError as error:
+            raise WorkerUnavailable(f"{self._url}: {why_not_connected(error)}") from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise WorkerUnavailable(f"{self._url}: {error or 'no answer'}") from None
+
+
+def _error(status: int, content: bytes, url: str) -> AdminError:
+    try:
+        answer = json.loads(content)
+        code, reason = str(answer["error"]), str(answer["reason"] if "reason" in answer else answer["message"])
+    except (ValueError, KeyError, TypeError):
+        return WorkerUnavailable(f"{url}: HTTP status {status} without a reason: is this a worker?")
+    if code == "NotFound":  # the path; what is not there has a code of its own
+        return InvalidAddress(f"{url} has no such path; give the worker's http://HOST:PORT alone")
+    reason = " ".join(reason.split())[:ERROR_CHARS_MAX]
+    if status >= UNAVAILABLE_STATUS_MIN and status != NOT_IMPLEMENTED:
+        return WorkerUnavailable(f"{url}: {reason}")
+    return RequestRefused(status, code, reason)

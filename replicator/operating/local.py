@@ -1,0 +1,158 @@
+"""``replicator up``: all workers of a topology as processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_left_postgres
+from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
+from replicator.topology import Cluster, Topology, TopologyError, load_topology
+
+
+async def run_all(topology: Topology, file: Path, console: Console) -> int:
+    """Run the workers until SIGTERM or SIGINT; returns the exit status.
+
+    If one cannot be started, the others are stopped again and its status is ours. One that dies later is reported and
+    does not end the others: that is what the others are for. SIGHUP makes all of them take a changed file.
+    """
+    stopping, hung_up = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    at_terminal = sys.stderr.isatty()
+
+    def on_hangup() -> None:
+        # A terminal that was closed sends SIGHUP too; then there is nobody left to work for.
+        (stopping if at_terminal and not os.isatty(sys.stderr.fileno()) else hung_up).set()
+
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    return await _LocalWorkers(file, console, stopping, hung_up).run(topology)
+
+
+class _LocalWorkers:
+    """The worker processes, and what is done with them."""
+
+    def __init__(self, file: Path, console: Console, stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
+        self._file = file
+        self._console = console
+        self._stopping = stopping
+        self._hung_up = hung_up
+        self._workers: dict[str, tuple[Cluster, WorkerProcess]] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._died: set[str] = set()
+
+    async def run(self, topology: Topology) -> int:
+        reloading: asyncio.Task[None] | None = None
+        try:
+            if not await self._start(topology.clusters):
+                return 0
+            reloading = asyncio.create_task(self._reload_on_hangup(), name="reloads on SIGHUP")
+            await self._stopping.wait()
+        except WorkerFailed as error:
+            self._complain(f"error: {error}")
+            return error.status
+        finally:
+            self._stopping.set()
+            if reloading is not None:
+                reloading.cancel()
+                await asyncio.gather(reloading, return_exceptions=True)
+            await self._end(list(self._workers))
+        return 1 if self._died else 0
+
+    async def _start(self, clusters: Iterable[Cluster]) -> bool:
+        """Start the workers of these clusters; False if all are to stop before they are ready.
+
+        Raises :class:`WorkerFailed`.
+        """
+        names = [cluster.name for cluster in clusters]
+        for cluster in clusters:
+            worker = WorkerProcess(cluster.name, cluster.address, self._file)
+            self._workers[cluster.name] = cluster, worker
+            await worker.start()
+        ready = asyncio.ensure_future(self._all_ready(names))
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                return False
+            await ready
+        finally:
+            stop.cancel()
+            ready.cancel()
+        for name in names:
+            worker = self._workers[name][1]
+            self._console.print(f"{name}: ready at http://{worker.address} (pid {worker.pid})", highlight=False)
+            self._watchers[name] = asyncio.create_task(self._watch(worker), name=f"worker of {name}")
+        return True
+
+    async def _all_ready(self, names: Iterable[str]) -> None:
+        await asyncio.gather(*(self._workers[name][1].ready() for name in names))
+
+    async def _end(self, names: Iterable[str]) -> None:
+        """Stop these workers and clear away what is left of them."""
+        ending = [(name, *self._workers.pop(name)) for name in names]
+        watchers = [self._watchers.pop(name) for name, _, _ in ending if name in self._watchers]
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*(worker.stop() for _, _, worker in ending), return_exceptions=True)
+        await asyncio.gather(*watchers, return_exceptions=True)
+        for _, cluster, worker in ending:
+            stop_left_postgres(worker, cluster.data)
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        status = await worker.wait()
+        if not self._stopping.is_set():
+            self._died.add(worker.cluster)
+            last = self._died >= set(self._workers)
+            rest = "it was the last one" if last else "the others go on"
+            self._complain(f"the worker of {worker.cluster} ended with status {status}; {rest}")
+            if last:
+                self._stopping.set()
+
+    async def _reload_on_hangup(self) -> None:
+        while True:
+            await self._hung_up.wait()
+            self._hung_up.clear()
+            try:
+                await self._reload(await asyncio.to_thread(load_topology, self._file))
+            except (TopologyError, WorkerFailed) as error:
+                self._complain(f"error: {error}")
+                self._complain("nothing was changed")
+
+    async def _reload(self, topology: Topology) -> None:
+        """All that run are asked whether they can; the workers of new clusters come first, and those of old ones go
+        last, so that at no time a link leads to a worker that was never there."""
+        rollout = await ask_workers(topology)
+        ours = {name for name, (_, worker) in self._workers.items() if worker.running}
+        if worst_status(checked := await carry_out(rollout, dry_run=True)):
+            for problem in problems_of(checked):
+                self._complain(f"error: {problem}")
+            self._complain("nothing was changed")
+            return
+        added = [cluster for cluster in topology.clusters if cluster.name not in self._workers]
+        try:
+            if added and not await self._start(added):
+                return
+        except WorkerFailed:
+            await self._end([cluster.name for cluster in added])
+            raise
+        for outcome in await carry_out(rollout, dry_run=False):
+            said = outcome.problems or outcome.changed or ("nothing to change here",)
+            self._console.print(f"{outcome.cluster}: {'; '.join(said)}", markup=False, highlight=False)
+        removed = [name for name in self._workers if name not in topology.names]
+        await self._end(removed)
+        for name in removed:
+            self._died.discard(name)
+            self._console.print(f"{name}: {'stopped' if name in ours else 'gone'}", highlight=False)
+
+    def _complain(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            self._console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,272 @@
+"""The plan: what a topology resolves to, and what about it deserves a second look before workers start.
+
+Owns the warnings. :func:`plan` is pure: it is given what :func:`probe_workers` found, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from replicator.operating.rollout import Rollout
+from replicator.running.connecting import why_not_connected
+from replicator.topology import SPARK, Cluster, Link, Topology, format_size
+from replicator.topology.fields import flattened
+
+PROBE_TIMEOUT_S: Final = 1.0
+"""A worker that is up answers in milliseconds, from the next continent in a quarter of a second."""
+PROBES_AT_ONCE_MAX: Final = 64
+RESPONSE_BYTES_MAX: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What came of asking one worker whether it is alive."""
+
+    reachable: bool
+    detail: str
+    """In words; for an unreachable worker the reason."""
+    serves: str | None = None
+    """The cluster that the worker says it serves, if it said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something that works but may not be meant. ``kind`` is stable; ``text`` is for people."""
+
+    kind: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A resolved topology with its warnings; print ``render()`` with rich, or ``as_json()``."""
+
+    topology: Topology
+    probes: Mapping[str, Probe] = field(default_factory=dict)
+    warnings: tuple[PlanWarning, ...] = ()
+    rollout: Rollout | None = None
+    """The topology beside what the workers run; None if they were not asked."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``; passwords are masked."""
+        topology = self.topology
+        return {
+            "path": str(topology.path) if topology.path else None,
+            "clusters": [self._cluster_json(cluster) for cluster in topology.clusters],
+            "links": [{"from": link.source, "to": link.destination, **link.as_written()} for link in topology.links],
+            "pipeline": topology.pipeline.model_dump(),
+            "sync": topology.sync.model_dump(),
+            "store": {"size_max_bytes": topology.store.size_max},
+            "policies": {cluster.name: cluster.policies.changed() for cluster in topology.clusters},
+            "rollout": None if self.rollout is None else self.rollout.as_json(),
+            "warnings": [
+                {"kind": warning.kind, "subject": warning.subject, "text": warning.text} for warning in self.warnings
+            ],
+        }
+
+    def _cluster_json(self, cluster: Cluster) -> dict[str, Any]:
+        probe = self.probes.get(cluster.name)
+        return {
+            "name": cluster.name,
+            "address": cluster.address,
+            "data": str(cluster.data),
+            "database": cluster.database_masked,
+            "reachable": probe.reachable if probe else None,
+            "detail": probe.detail if probe else None,
+        }
+
+    def render(self) -> RenderableType:
+        """Clusters, links, settings and warnings, for a rich console."""
+        return Group(
+            self._clusters_table(),
+            self._links_table(),
+            self._settings(),
+            *self._policies(),
+            *self._changes(),
+            *self._warning_lines(),
+        )
+
+    def _clusters_table(self) -> Table:
+        table = Table(title="Clusters", title_justify="left")
+        for heading in ("cluster", "address", "data directory", "database"):
+            table.add_column(heading, overflow="fold")
+        if self.probes:
+            table.add_column("worker", overflow="fold")
+        for cluster in self.topology.clusters:
+            row = [cluster.name, cluster.address, str(cluster.data), cluster.database_masked]
+            if self.probes:
+                probe = self.probes.get(cluster.name)
+                row.append("not asked" if probe is None else probe.detail)
+            table.add_row(*(escape(cell) for cell in row))
+        return table
+
+    def _links_table(self) -> Table:
+        table = Table(title="Links", title_justify="left")
+        for heading in ("from", "to", "way", "what and how"):
+            table.add_column(heading, overflow="fold")
+        links = self.topology.links
+        for link in links:
+            both = link.reverse in links
+            if both and links.index(link.reverse) < links.index(link):
+                continue
+            way = "both ways" if both or self.topology.links_between(link.destination, link.source) else "one way"
+            how = ", ".join(f"{name} {_shown(value)}" for name, value in flattened(link.as_written()))
+            table.add_row(escape(link.source), escape(link.destination), way, escape(how or "all topics"))
+        return table
+
+    def _settings(self) -> Text:
+        sync, store = self.topology.sync, self.topology.store
+        return Text(
+            f"Sync: a snapshot every {sync.snapshot_interval_ms} ms while a topic moves "
+            f"(given up after {sync.snapshot_timeout_ms} ms), updates every {sync.update_interval_ms} ms. "
+            f"Store: up to {format_size(store.size_max)} a worker. "
+            f"{self._engine_of_links()}"
+        )
+
+    def _engine_of_links(self) -> str:
+        """By what most links are copied; those that differ say so in the table."""
+        pipeline = self.topology.pipeline
+        if pipeline.engine != SPARK:
+            return "Links: copied by the workers themselves."
+        where = "the workers start it" if pipeline.driver == "worker" else "you start it: replicator pipeline run"
+        return f"Links: copied by Spark on {pipeline.master}; {where}."
+
+    def _policies(self) -> Iterator[Text]:
+        """What is not as it is by default; clusters with the same policies share a line."""
+        clusters_of: dict[str, list[str]] = {}
+        for cluster in self.topology.clusters:
+            changed = flattened(cluster.policies.changed())
+            text = ", ".join(f"{name} {_shown(value)}" for name, value in changed)
+            clusters_of.setdefault(text, []).append(cluster.name)
+        for text, names in clusters_of.items():
+            if text:
+                whose = "all clusters" if len(names) == len(self.topology.clusters) else ", ".join(names)
+                yield Text(f"Policies of {whose}: {text}.")
+
+    def _changes(self) -> Iterator[RenderableType]:
+        if self.rollout is not None and self.rollout.taking_part:
+            yield self.rollout.render()
+
+    def _warning_lines(self) -> Iterator[Text]:
+        for warning in self.warnings:
+            yield Text.assemble(("warning: ", "bold yellow"), f"{warning.subject}: {warning.text}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def plan(topology: Topology, probes: Mapping[str, Probe] | None = None, rollout: Rollout | None = None) -> Plan:
+    """The plan of a topology; with ``probes`` (by cluster) it also says which workers do not answer, and with a
+    ``rollout`` what would change at those that do."""
+    probes = probes or {}
+    warnings = (*_link_warnings(topology), *_probe_warnings(topology, probes))
+    return Plan(topology, probes, warnings, rollout)
+
+
+async def probe_workers(topology: Topology, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Probe]:
+    """Ask every worker at once whether it is alive; takes at most ``timeout_s`` and never raises for a peer."""
+    # trust_env stays off: a proxy's answer would say nothing of the worker.
+    connector = aiohttp.TCPConnector(limit=PROBES_AT_ONCE_MAX)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        probes = await asyncio.gather(
+            *(_probe(session, cluster, timeout_s) for cluster in topology.clusters),
+        )
+    return {cluster.name: probe for cluster, probe in zip(topology.clusters, probes, strict=True)}
+
+
+async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: float) -> Probe:
+    try:
+        async with asyncio.timeout(timeout_s):
+            async with session.get(f"{cluster.url}/healthz", allow_redirects=False) as response:
+                if response.status != 200:
+                    return Probe(False, f"/healthz answers {response.status}: is this a worker?")
+            return await _identify(session, cluster)
+    except TimeoutError:
+        return Probe(False, f"no answer within {timeout_s:g} s")
+    except aiohttp.ClientConnectorError as error:
+        return Probe(False, why_not_connected(error))
+    except aiohttp.ClientError as error:
+        return Probe(False, f"no HTTP answer ({type(error).__name__})")
+
+
+async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
+    """A worker that is alive but still starting may not have a status yet; it is reachable all the same."""
+    serves = None
+    async with session.get(f"{cluster.url}/replication/v1/status", allow_redirects=False) as response:
+        if response.status == 200:
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > RESPONSE_BYTES_MAX:
+                    break
+            try:
+                status = json.loads(body)
+            except ValueError:
+                status = None
+            if isinstance(status, dict) and isinstance(status.get("cluster"), str):
+                serves = status["cluster"]
+    if serves in (None, cluster.name):
+        return Probe(True, "up", serves)
+    return Probe(True, f"up, but serves {serves[:80]!r}", serves)
+
+
+def _link_warnings(topology: Topology) -> Iterator[PlanWarning]:
+    for link in topology.links:
+        if link.source not in topology.reached_from(link.destination):
+            yield PlanWarning(
+                "one-way-link",
+                str(link),
+                f"nothing leads back from {link.destination} to {link.source}. {_one_way(topology, link)} "
+                f"What is published and consumed at {link.destination} after a failover does not come back: to fail "
+                "back, link the two with `between`.",
+            )
+    for cluster in topology.clusters:
+        if not topology.links_from(cluster.name) and not topology.links_to(cluster.name):
+            yield PlanWarning(
+                "cluster-without-links",
+                cluster.name,
+                "no link reaches or leaves this cluster, so nothing of it is replicated. Add one under `links`.",
+            )
+
+
+def _one_way(topology: Topology, link: Link) -> str:
+    if topology.sync.mode == "exact":
+        return f"Messages are copied, and what is consumed at {link.source} is known at {link.destination}."
+    return (
+        "Messages are copied; subscriptions are not kept in step over it, because with `sync.mode: mark-delete` that "
+        f"takes answers from {link.destination}."
+    )
+
+
+def _probe_warnings(topology: Topology, probes: Mapping[str, Probe]) -> Iterator[PlanWarning]:
+    for cluster in topology.clusters:
+        probe = probes.get(cluster.name)
+        if probe is None:
+            continue
+        if not probe.reachable:
+            yield PlanWarning(
+                "unreachable",
+                cluster.name,
+                f"its worker at {cluster.address} is unreachable: {probe.detail}. "
+                "Links to it wait, and resume by themselves once it is up.",
+            )
+        elif probe.serves not in (None, cluster.name):
+            yield PlanWarning(
+                "wrong-worker",
+                cluster.name,
+                f"the worker at {cluster.address} says it serves {str(probe.serves)[:80]!r}. Check the addresses.",
+            )

@@ -1,0 +1,268 @@
+"""What a topology changes at the workers that run, and bringing it to them: all of them take it, or none is asked to.
+
+The workers read their own files; nothing is sent to them but the digest of the topology that is meant.
+
+1. Every worker of the file is asked what it runs (:func:`ask_workers`), and from what they say those at old addresses.
+2. :class:`Rollout` compares. A cluster that no running worker knows need not run yet: its worker reads the file when it
+   starts. One that is not in the file any more is not asked; its worker is to be stopped.
+3. :func:`carry_out` asks all workers to check (a dry run). Only if all agree are they asked to change. Whoever fails
+   after that, by a crash, reads the file when it starts again; applying again does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from replicator.running.connecting import why_not_connected
+from replicator.topology import Topology, TopologyError
+from replicator.topology.diff import Change, diff, digest, masked, words
+from replicator.topology.reader import parse_topology
+
+ASK_SECONDS_MAX: Final = 3.0
+"""A worker that is up answers in milliseconds, from the next continent in a quarter of a second."""
+RELOAD_SECONDS_MAX: Final = 60.0
+"""Links that are taken away finish what they are sending."""
+ASKED_AT_ONCE_MAX: Final = 64
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A topology file of the largest size, with the escapes of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningWorker:
+    """What came of asking one worker which topology it runs."""
+
+    cluster: str
+    address: str
+    error: str | None = None
+    """Why it did not answer, in words."""
+    digest: str | None = None
+    topology: Topology | None = None
+    """What it runs; None where it did not answer, or said it in a form that this version does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A topology beside what the workers run."""
+
+    topology: Topology
+    workers: tuple[RunningWorker, ...]
+    """Of every cluster of the topology, in its order."""
+
+    @property
+    def digest(self) -> str:
+        return digest(self.topology)
+
+    @property
+    def taking_part(self) -> tuple[RunningWorker, ...]:
+        return tuple(worker for worker in self.workers if worker.error is None)
+
+    @property
+    def to_be_started(self) -> tuple[str, ...]:
+        """Clusters that no running worker knows, and whose own do not answer."""
+        known = {name for worker in self.taking_part if worker.topology for name in worker.topology.names}
+        return tuple(worker.cluster for worker in self.workers if worker.error and worker.cluster not in known)
+
+    @property
+    def missing(self) -> tuple[RunningWorker, ...]:
+        """Workers that should answer and do not."""
+        starting = self.to_be_started if self.taking_part else ()
+        return tuple(worker for worker in self.workers if worker.error and worker.cluster not in starting)
+
+    @property
+    def to_be_stopped(self) -> tuple[str, ...]:
+        """Clusters that running workers know and the file does not."""
+        known = (name for worker in self.taking_part if worker.topology for name in worker.topology.names)
+        return tuple(dict.fromkeys(name for name in known if name not in self.topology.names))
+
+    def changes(self) -> list[tuple[tuple[str, ...], tuple[Change, ...]]]:
+        """The workers that run the same, and what is different there; none for those that run it already."""
+        groups: dict[str | None, list[RunningWorker]] = {}
+        for worker in self.taking_part:
+            if worker.topology is not None:
+                groups.setdefault(worker.digest, []).append(worker)
+        return [
+            (tuple(worker.cluster for worker in workers), changes)
+            for workers in groups.values()
+            if workers[0].topology is not None and (changes := diff(workers[0].topology, masked(self.topology)))
+        ]
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether every worker that should answer does, and runs it."""
+        return not self.missing and all(worker.digest == self.digest for worker in self.taking_part)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "digest": self.digest,
+            "running": {
+                worker.cluster: {"digest": worker.digest, "same": worker.digest == self.digest, "error": worker.error}
+                for worker in self.workers
+            },
+            "changes": [
+                {"workers": list(names), "changes": [change.as_json() for change in changes]}
+                for names, changes in self.changes()
+            ],
+            "to_be_started": list(self.to_be_started),
+            "to_be_stopped": list(self.to_be_stopped),
+        }
+
+    def render(self) -> RenderableType:
+        """What would change, a line each."""
+        lines: list[Text] = []
+        groups = self.changes()
+        for names, changes in groups:
+            whose = "" if len(groups) == 1 and len(names) == len(self.taking_part) else f" for {', '.join(names)}"
+            lines.append(Text(f"Changes{whose} against what runs:", style="bold"))
+            lines += [Text(f"  {line}") for line in words(changes, self.topology.names)]
+            restarts = sorted({cluster for change in changes for cluster in change.restarts})
+            if restarts:
+                lines.append(Text(f"  not under way: restart the worker of {', '.join(restarts)} with the new file"))
+        if self.taking_part and not groups and all(worker.topology for worker in self.taking_part):
+            lines.append(Text("Changes: none; the workers run it already."))
+        lines += [
+            Text(f"{worker.cluster}: runs a topology that this version cannot read")
+            for worker in self.taking_part
+            if worker.topology is None
+        ]
+        if self.taking_part and self.to_be_started:
+            clusters = ", ".join(self.to_be_started)
+            lines.append(Text(f"To be started: the worker of {clusters} (replicator worker, or SIGHUP for up)"))
+        if self.to_be_stopped:
+            lines.append(Text(f"To be stopped: the worker of {', '.join(self.to_be_stopped)}"))
+        return Group(*lines)
+
+
+async def ask_workers(topology: Topology) -> Rollout:
+    """Ask every worker of the file which topology it runs; never raises for a worker."""
+    async with _session(ASK_SECONDS_MAX) as session:
+        file = topology.path or Path("topology.yaml")
+        answers = await _ask_all(session, file, {cluster.name: cluster.address for cluster in topology.clusters})
+        moved = {
+            other.name: other.address
+            for answer in answers.values()
+            if answer.topology is not None
+            for other in answer.topology.clusters
+            if other.name in answers and answers[other.name].error and other.address != answers[other.name].address
+        }
+        for name, answer in (await _ask_all(session, file, moved)).items():
+            if answer.error is None:
+                answers[name] = answer
+    return Rollout(topology, tuple(answers.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one worker said to a reload."""
+
+    cluster: str
+    changed: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why it refuses; empty if it does not."""
+    unavailable: bool = False
+    """It did not answer, so nobody knows; else it was asked and refuses."""
+
+
+async def carry_out(rollout: Rollout, *, dry_run: bool) -> list[Outcome]:
+    """Ask all workers that take part at once, to check or to change."""
+    async with _session(RELOAD_SECONDS_MAX) as session:
+        return await asyncio.gather(
+            *(_reload(session, worker, rollout.digest, dry_run) for worker in rollout.taking_part)
+        )
+
+
+def _session(seconds: float) -> aiohttp.ClientSession:
+    # trust_env stays off: a proxy's answer would say nothing of the worker.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=ASKED_AT_ONCE_MAX), timeout=aiohttp.ClientTimeout(total=seconds)
+    )
+
+
+async def _ask_all(
+    session: aiohttp.ClientSession, file: Path, addresses: Mapping[str, str]
+) -> dict[str, RunningWorker]:
+    asked = await asyncio.gather(*(_ask(session, file, name, address) for name, address in addresses.items()))
+    return {worker.cluster: worker for worker in asked}
+
+
+async def _ask(session: aiohttp.ClientSession, file: Path, cluster: str, address: str) -> RunningWorker:
+    try:
+        status, body = await _call(session, "GET", f"http://{address}/replication/v1/topology")
+    except _NoAnswer as error:
+        return RunningWorker(cluster, address, f"{address}: {error}")
+    said, text = body.get("digest"), body.get("text")
+    if status != 200 or not isinstance(said, str) or not isinstance(text, str):
+        return RunningWorker(cluster, address, f"{address}: does not say which topology it runs: is it a worker?")
+    if body.get("cluster") != cluster:
+        return RunningWorker(cluster, address, f"{address}: serves {str(body.get('cluster'))[:80]!r}, not {cluster!r}")
+    try:
+        # As if it stood in our file: directories beside the file are the same on every machine.
+        running = await asyncio.to_thread(parse_topology, text, file)
+    except TopologyError:
+        running = None
+    return RunningWorker(cluster, address, None, said, running)
+
+
+async def _reload(session: aiohttp.ClientSession, worker: RunningWorker, expected: str, dry_run: bool) -> Outcome:
+    url = f"http://{worker.address}/replication/v1/topology/reload"
+    try:
+        status, body = await _call(session, "POST", url, {"digest": expected, "dry_run": dry_run})
+    except _NoAnswer as error:
+        return Outcome(worker.cluster, problems=(f"{worker.address}: {error}",), unavailable=True)
+    if status == 200:
+        return Outcome(worker.cluster, changed=_texts(body.get("changed")))
+    problems = _texts(body.get("problems")) or (str(body.get("message", f"HTTP status {status}")),)
+    return Outcome(worker.cluster, problems=problems, unavailable=status >= 500)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+class _NoAnswer(Exception):
+    """In words why a worker did not answer."""
+
+
+async def _call(
+    session: aiohttp.ClientSession, method: str, url: str, body: Mapping[str, Any] | None = None
+) -> tuple[int, dict[str, Any]]:
+    try:
+        async with session.request(method, url, json=body, allow_redirects=False) as response:
+            raw = bytearray()
+            async for piece in response.content.iter_any():
+                raw += piece
+                if len(raw) > ANSWER_BYTES_MAX:
+                    raise _NoAnswer("its answer is too long: is this a worker?")
+            try:
+                answer = json.loads(raw)
+            except ValueError:
+                answer = None
+            return response.status, answer if isinstance(answer, dict) else {}
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise _NoAnswer(_in_words(error)) from None
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return why_not_connected(error)
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
+def problems_of(outcomes: Iterable[Outcome]) -> list[str]:
+    """What workers refuse, a line each, with whose it is."""
+    return [f"{outcome.cluster}: {problem}" for outcome in outcomes for problem in outcome.problems]
+
+
+def worst_status(outcomes: Sequence[Outcome]) -> int:
+    """The exit status: 3 where somebody did not answer, 2 where somebody refuses, 0 where all agree."""
+    if any(outcome.unavailable for outcome in outcomes):
+        return 3
+    return 2 if any(outcome.problems for outcome in outcomes) else 0

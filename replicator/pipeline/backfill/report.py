@@ -1,0 +1,139 @@
+"""What came of a backfill: by topic, by subscription, and what is not there; as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from replicator.pipeline.backfill.progress import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """One topic. ``carried_*`` is what this run's tasks brought; the live link, and runs before, brought the rest."""
+
+    topic: str
+    messages_source: int
+    """That the source had when the backfill began."""
+    messages_there: int
+    """That the destination has; more, where it published itself or the source went on."""
+    new_messages: int
+    """That came while this run went on."""
+    carried_entries: int
+    carried_bytes: int
+    subscriptions: int
+    """Replicated ones at the source."""
+    transferred: int
+    """Of these, whose whole state is at the destination."""
+    missing: str | None
+    """Why it is not there in full; None if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LackingState:
+    """A replicated subscription whose state is not at the destination."""
+
+    topic: str
+    subscription: str
+    reason: str
+
+
+_LISTS: Final = frozenset({"topics", "lacking", "unreplicated"})
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """``outcome`` is ``done`` only if the destination has everything that the source had, and every state."""
+
+    source: str
+    destination: str
+    link: str
+    outcome: str
+    """``done`` or ``incomplete``."""
+    reason: str
+    unavailable: bool
+    """Whether it is incomplete because a worker did not answer, or a destination took nothing."""
+    seconds: float
+    carrying_seconds: float
+    jobs: int
+    carried_bytes: int
+    topics: tuple[TopicResult, ...]
+    lacking: tuple[LackingState, ...]
+    unreplicated: tuple[LackingState, ...] = ()
+    """Subscriptions that nobody asked to be the same everywhere: that is no fault."""
+
+    @property
+    def done(self) -> bool:
+        return self.outcome == "done"
+
+    @property
+    def rate_bytes(self) -> float | None:
+        """Per second while history was carried."""
+        return self.carried_bytes / self.carrying_seconds if self.carried_bytes and self.carrying_seconds else None
+
+    def as_json(self) -> dict[str, Any]:
+        subscriptions = sum(topic.subscriptions for topic in self.topics)
+        return {
+            **{key: value for key, value in asdict(self).items() if key not in _LISTS},
+            "bytes_per_second": self.rate_bytes,
+            "subscriptions": subscriptions,
+            "subscriptions_transferred": sum(topic.transferred for topic in self.topics),
+            "topics": [asdict(topic) for topic in self.topics],
+            "not_transferred": [asdict(each) for each in self.lacking],
+            "not_replicated": [asdict(each) for each in self.unreplicated],
+        }
+
+    def render(self) -> Group:
+        """For people."""
+        table = Table(title=f"Backfill {self.source} → {self.destination}", title_justify="left")
+        for heading in ("topic", "at the source", "there", "carried now", "subscriptions"):
+            table.add_column(heading, overflow="fold", justify="left" if heading == "topic" else "right")
+        for topic in self.topics:
+            there = f"{topic.messages_there} messages"
+            table.add_row(
+                topic.topic,
+                f"{topic.messages_source} messages",
+                there if topic.missing is None else Text(there, style="red"),
+                format_bytes(topic.carried_bytes),
+                f"{topic.transferred} of {topic.subscriptions}" if topic.subscriptions else "–",
+            )
+        return Group(table, *self._remarks(), self._summary())
+
+    def _remarks(self) -> Sequence[Text]:
+        remarks = [
+            Text(f"not there in full: {topic.topic}: {topic.missing}", style="red")
+            for topic in self.topics
+            if topic.missing is not None
+        ]
+        remarks += [
+            Text(f"not transferred: {each.subscription} of {each.topic}: {each.reason}", style="red")
+            for each in self.lacking
+        ]
+        remarks += [
+            Text(f"stays behind: {each.subscription} of {each.topic}: {each.reason}") for each in self.unreplicated
+        ]
+        return remarks
+
+    def _summary(self) -> Text:
+        carried = f"{format_bytes(self.carried_bytes)} carried in {format_seconds(self.carrying_seconds)}"
+        rate = "" if self.rate_bytes is None else f" ({format_bytes(self.rate_bytes)}/s)"
+        took = f"{format_seconds(self.seconds)} in all"
+        if self.done:
+            text = f"done: {self.destination} has everything that {self.source} had, with its consumers' states; "
+            return Text(f"{text}{carried}{rate}, {took}", style="green")
+        text = f"incomplete: {self.reason}; {carried}{rate}, {took}. The same command goes on from here."
+        return Text(text, style="red")
+
+
+def lacking_of(lacking: Mapping[str, Mapping[str, str]]) -> tuple[LackingState, ...]:
+    """By topic and subscription, as the phases have it."""
+    return tuple(
+        LackingState(topic, name, reason)
+        for topic, reasons in sorted(lacking.items())
+        for name, reason in reasons.items()
+    )

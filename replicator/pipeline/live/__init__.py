@@ -1,0 +1,1 @@
+"""Live copy: the links of a worker carried by Structured Streaming."""

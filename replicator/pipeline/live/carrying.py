@@ -1,0 +1,369 @@
+"""Carrying: the blocks of a segment from the source's worker to the destination, as a Spark task does it.
+
+What is to be carried was decided by the link (:mod:`replicator.pipeline.live.link_plans`); whether it is new is decided
+by the destination, in the transaction that stores it (invariant 2). So nothing here is remembered, and whatever is
+carried twice, by a retried or a speculative task, is dropped there. A block's bytes are not looked at: the destination
+checks them before it writes them.
+
+1. *Fetch*: a frame's worth of blocks is asked for, while earlier ones are being sent. At most
+   :data:`FRAMES_AHEAD` wait, so a task needs some 20 MiB however long the segment is.
+2. *Send*: the blocks go into a frame of the link's append stream, with the predecessor that the plan says.
+3. *Receive*: the destination answers each frame when it is durable. A topic that it refuses is not sent any more in
+   this segment; nor one of which a block is not at the source any more (``PlanStale``). The link decides what then.
+
+The three overlap, also across segments: the next one is fetched while the last frames of one are being committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+import uvloop
+
+from replicator.engine.log.arrow import encode_append, encode_append_columns
+from replicator.engine.log.gathering import messages_of
+from replicator.links.copier import FRAME_BYTES_TARGET
+from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Reply
+from replicator.pipeline.data_plane import DataPlane
+from replicator.pipeline.errors import PipelineError, UnexpectedAnswer
+from replicator.pipeline.live.link_plans import Done, Segment
+
+FRAME_BLOCKS_MAX: Final = 10_000
+"""Of small blocks; below what a worker hands out at once."""
+FRAMES_AHEAD: Final = 2
+"""Fetched and not yet on their way: one would do if both sides always took the same time."""
+SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
+PLAN_STALE: Final = "PlanStale"
+"""The code with which a topic is refused of which a block is not at the source any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWork:
+    """What a task must know of a link. ``stream`` is the name of its append stream: those of a link differ."""
+
+    worker_url: str
+    key: str
+    source: str
+    destination: str
+    address: str
+    name: str = ""
+    compression: str = "none"
+    stream: str = ""
+
+    def transport(self) -> HttpTransport:
+        """A connection to the destination, not yet open."""
+        return HttpTransport(
+            self.source,
+            self.destination,
+            self.address,
+            name=self.name,
+            compression=self.compression,
+            stream=self.stream,
+        )
+
+
+def carry(work: LinkWork, segment: Segment) -> Done:
+    """Carry one segment, over connections of its own; see :class:`Carrier`."""
+
+    async def carry_one() -> Done:
+        async with Carrier(work) as carrier:
+            return await carrier.carry(segment)
+
+    return uvloop.run(carry_one())
+
+
+class Carrier:
+    """Carries segments one after another, over one connection to each side. Use as an async context manager.
+
+    What breaks it, breaks all that was asked of it: the pipeline's and the links' ``PeerUnavailable``,
+    :class:`~replicator.links.errors.PeerRefused`, :class:`UnexpectedAnswer`. Make a new one then.
+    """
+
+    def __init__(self, work: LinkWork) -> None:
+        self._worker = DataPlane(work.worker_url)
+        self._transport = work.transport()
+        self._asked: asyncio.Queue[_Carrying] = asyncio.Queue()
+        self._fetched: asyncio.Queue[_Frame] = asyncio.Queue(maxsize=FRAMES_AHEAD)
+        self._in_flight: deque[_Frame] = deque()
+        self._opened = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._unfinished: set[asyncio.Future[Done]] = set()
+        self._broken: BaseException | None = None
+        self._running: asyncio.Task[None]
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        self._running = asyncio.create_task(self._run(), name="carrier")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+        await self._transport.__aexit__(kind, error, trace)
+        self._worker.close()
+
+    def start(self, segment: Segment) -> asyncio.Future[Done]:
+        """Begin with a segment as soon as those before it are fetched; the future is what became of it."""
+        future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        if self._broken is not None:
+            future.set_exception(self._broken)
+            return future
+        self._unfinished.add(future)
+        self._asked.put_nowait(_Carrying(segment, future))
+        return future
+
+    async def carry(self, segment: Segment) -> Done:
+        """Carry a segment; returns what became of it: by topic up to where the destination has it, or why not."""
+        return await self.start(segment)
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._fetch())
+                group.create_task(self._send())
+                group.create_task(self._receive())
+                group.create_task(self._notice_end())
+        except ExceptionGroup as errors:
+            self._give_up(errors.exceptions[0])
+        finally:
+            self._give_up(PipelineError("the carrier was closed"))
+
+    def _give_up(self, error: BaseException) -> None:
+        self._broken = self._broken or error
+        while self._unfinished:
+            future = self._unfinished.pop()
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever asked may have gone, and of several one is looked at
+
+    async def _fetch(self) -> None:
+        while True:
+            carrying = await self._asked.get()
+            while (wanted := carrying.next_frame()) is not None:
+                column = await asyncio.to_thread(self._worker.block_list, wanted.positions())
+                await self._fetched.put(carrying.frame(wanted, column))
+            await self._fetched.put(_Frame(carrying, None, (), ends=True))
+
+    async def _send(self) -> None:
+        await self._transport.open(encode_append(()))
+        await self._transport.receive()
+        self._opened.set()
+        while True:
+            try:
+                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                    frame = await self._fetched.get()
+            except TimeoutError:
+                frame = _Frame(None, encode_append(()), ())
+            if frame.stream is not None:
+                packed = await self._transport.pack(frame.stream)
+                if frame.carrying is not None:
+                    frame.carrying.wire_bytes += len(packed[0]) + packed[1].size
+                frame.stream = pa.py_buffer(b"")  # the frame waits for its answer, its bytes need not
+                await self._transport.send(packed)
+            self._in_flight.append(frame)
+            self._sent.set()
+
+    async def _receive(self) -> None:
+        while True:
+            while not self._in_flight and not self._transport.at_end:
+                self._sent.clear()
+                await self._sent.wait()
+            frame = self._in_flight[0] if self._in_flight else None
+            if frame is None or frame.stream is not None:
+                reply = await self._transport.receive()
+                if frame is not None and frame.carrying is not None:
+                    frame.carrying.answered(frame, reply)
+            if frame is not None:
+                self._in_flight.popleft()
+                if frame.ends and frame.carrying is not None:
+                    self._unfinished.discard(frame.carrying.future)
+                    frame.carrying.finish()
+
+    async def _notice_end(self) -> None:
+        """Wake the receiver when the destination ends the connection."""
+        await self._opened.wait()
+        await self._transport.ended()
+        self._sent.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Blocks of one topic that stand together: those numbered from ``start`` to ``stop`` of it."""
+
+    topic: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the next frame is to hold."""
+
+    parts: tuple[_Part, ...]
+    topics: Sequence[dict[str, Any]]
+
+    def positions(self) -> list[tuple[str, list[list[int]]]]:
+        return [
+            (
+                self.topics[part.topic]["topic"],
+                [block[:2] for block in self.topics[part.topic]["blocks"][part.start : part.stop]],
+            )
+            for part in self.parts
+        ]
+
+
+@dataclass(slots=True)
+class _Frame:
+    """On its way to the destination. ``carrying`` is None for a sign of life, ``stream`` for the end of a segment."""
+
+    carrying: _Carrying | None
+    stream: pa.Buffer | None
+    counted: tuple[tuple[_Part, int, int], ...]
+    """Of each part, its messages and bytes."""
+    ends: bool = False
+
+
+@dataclass(slots=True)
+class _Carrying:
+    """A segment that is being carried."""
+
+    segment: Segment
+    future: asyncio.Future[Done]
+    wire_bytes: int = 0
+    _next: tuple[int, int] = (0, 0)
+    """Topic and block with which the next frame starts."""
+    _refused: dict[int, tuple[str, str]] = field(default_factory=dict)
+    _reached: dict[int, str] = field(default_factory=dict)
+    _blocks: int = 0
+    _entries: int = 0
+    _messages: int = 0
+    _bytes: int = 0
+
+    @property
+    def _topics(self) -> Sequence[dict[str, Any]]:
+        topics: Sequence[dict[str, Any]] = self.segment["topics"]
+        return topics
+
+    def next_frame(self) -> _Wanted | None:
+        """Blocks for about :data:`FRAME_BYTES_TARGET`, at least one; None at the end of the segment."""
+        parts: list[_Part] = []
+        room_bytes, room_blocks = FRAME_BYTES_TARGET, FRAME_BLOCKS_MAX
+        topic, start = self._next
+        while topic < len(self._topics) and room_bytes > 0 and room_blocks > 0:
+            blocks = self._topics[topic]["blocks"]
+            if start >= len(blocks) or topic in self._refused:
+                topic, start = topic + 1, 0
+                continue
+            ends = list(accumulate(block[3] for block in blocks[start : start + room_blocks]))
+            fitting = bisect_right(ends, room_bytes)
+            if not fitting and parts:
+                break
+            fitting = max(fitting, 1)
+            parts.append(_Part(topic, start, start + fitting))
+            start += fitting
+            room_bytes -= ends[fitting - 1]
+            room_blocks -= fitting
+        self._next = (topic, start)
+        return _Wanted(tuple(parts), self._topics) if parts else None
+
+    def frame(self, wanted: _Wanted, column: pa.Array) -> _Frame:
+        """The frame of what came for ``wanted``. If that is less than was asked for, the next one starts there."""
+        if not 0 < len(column) <= sum(part.stop - part.start for part in wanted.parts):
+            raise UnexpectedAnswer(f"the source's worker answered with {len(column)} blocks, which were not asked for")
+        parts = list(self._cut(wanted.parts, column))
+        kept = [(part, at) for part, at in parts if part.stop > part.start]
+        if sum(part.stop - part.start for part, _ in kept) == len(column):
+            blocks = column
+        else:
+            pieces = [column.slice(at, part.stop - part.start) for part, at in kept]
+            blocks = pa.concat_arrays(pieces) if pieces else column.slice(0, 0)
+        rows = [block for part, _ in kept for block in self._topics[part.topic]["blocks"][part.start : part.stop]]
+        names = [self._topics[part.topic]["topic"] for part, _ in kept for _ in range(part.start, part.stop)]
+        stream = encode_append_columns(
+            names, [row[4] for row in rows], [row[5] for row in rows], [bool(row[6]) for row in rows], blocks
+        )
+        return _Frame(self, stream, tuple(_counted([part for part, _ in kept], blocks)))
+
+    def _cut(self, parts: Sequence[_Part], column: pa.Array) -> Iterator[tuple[_Part, int]]:
+        """The parts as far as they came, each with its place in the column; notes topics that miss a block."""
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else np.empty(0)
+        at = 0
+        for part in parts:
+            stop = min(part.stop, part.start + len(column) - at)
+            lost = missing[(missing >= at) & (missing < at + stop - part.start)]
+            if len(lost):
+                block = self._topics[part.topic]["blocks"][part.start + int(lost[0]) - at]
+                message = f"the block at {block[0]}:{block[1]} is not at the source any more"
+                self._refused.setdefault(part.topic, (PLAN_STALE, message))
+                yield _Part(part.topic, part.start, part.start + int(lost[0]) - at), at
+            else:
+                yield _Part(part.topic, part.start, stop), at
+            at += stop - part.start
+            if stop < part.stop:
+                self._next = (part.topic, stop)
+                return
+
+    def answered(self, frame: _Frame, reply: Reply) -> None:
+        for part, messages, size_bytes in frame.counted:
+            topic = self._topics[part.topic]
+            if topic["topic"] in reply.refused:
+                code, message = reply.refused[topic["topic"]]
+                if self._refused.get(part.topic, (PLAN_STALE, ""))[0] == PLAN_STALE:  # what came first counts
+                    self._refused[part.topic] = (code, message)
+                    self._reached.setdefault(part.topic, topic["after"])
+                continue
+            if part.topic in self._refused and self._refused[part.topic][0] != PLAN_STALE:
+                continue  # it stands behind what was refused
+            ledger, first, entries = topic["blocks"][part.stop - 1][:3]
+            self._reached[part.topic] = f"{ledger}:{first + entries - 1}"
+            self._blocks += part.stop - part.start
+            self._entries += sum(block[2] for block in topic["blocks"][part.start : part.stop])
+            self._messages += messages
+            self._bytes += size_bytes
+
+    def finish(self) -> None:
+        if self.future.done():
+            return
+        topics = []
+        for number, topic in enumerate(self._topics):
+            refused = self._refused.get(number)
+            reached = topic["upto"] if refused is None else self._reached.get(number, topic["after"])
+            said = None if refused is None else {"code": refused[0], "message": refused[1]}
+            topics.append({"topic": topic["topic"], "reached": reached, "refused": said})
+        self.future.set_result(
+            {
+                "segment": self.segment["segment"],
+                "topics": topics,
+                "blocks": self._blocks,
+                "entries": self._entries,
+                "messages": self._messages,
+                "bytes": self._bytes,
+                "wire_bytes": self.wire_bytes,
+                "extents": [],
+            }
+        )
+
+
+def _counted(parts: Sequence[_Part], blocks: pa.Array) -> Iterator[tuple[_Part, int, int]]:
+    """Each part with its messages and bytes."""
+    if not parts:
+        return
+    counts = np.asarray([part.stop - part.start for part in parts])
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    sizes = np.diff(np.frombuffer(blocks.buffers()[1], np.int64, len(blocks) + 1, blocks.offset * 8))
+    messages = np.add.reduceat(messages_of(blocks).astype(np.int64), starts)
+    size_bytes = np.add.reduceat(sizes, starts)
+    yield from zip(parts, messages.tolist(), size_bytes.tolist(), strict=True)

@@ -1,0 +1,314 @@
+"""``python -m replicator.pipeline.live.driver``: the driver of live copy, one Structured Streaming query for each link.
+
+Started and watched by the worker of the links' source, or run elsewhere for it (``replicator pipeline run``). It keeps
+nothing that matters: what is copied is the worker's to decide, what has arrived the destination's to know. So its
+checkpoints lie in a scratch directory, and a driver that was killed is simply started again.
+
+It ends on SIGTERM and SIGINT, and, where its standard input is a pipe or a socket, when that ends: with the worker that
+started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from replicator.links.planning import carrier_name
+from replicator.pipeline.data_plane import DataPlane, check_url
+from replicator.pipeline.errors import (
+    PeerUnavailable,
+    PipelineError,
+    SparkFailed,
+    UnexpectedAnswer,
+    is_of_spark,
+    reason_of,
+)
+from replicator.pipeline.live import link_source
+from replicator.pipeline.live.link_plans import LinkPlans
+from replicator.pipeline.live.supervision import Start, Stop, Supervisor
+from replicator.pipeline.spark.scratch import make_scratch
+from replicator.pipeline.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+CONF_VARIABLE: Final = "REPLICATOR_PIPELINE_CONF"
+"""The settings of ``pipeline.conf`` as a JSON object, secrets among them: the worker's listing leaves those out."""
+LANES_SETTING: Final = "spark.replicator.lanes"
+"""In ``pipeline.conf``: into how many lanes each link's topics are dealt."""
+LANES_MAX: Final = 8
+"""Unless :data:`LANES_SETTING` says more: one lane carries some hundreds of MB/s."""
+SLOTS_LOCAL: Final = 64
+"""Tasks that a local master runs at once. They wait more than they work, so they are more than the cores."""
+MEMORY: Final = "1g"
+"""At most. Half of it is the least that Spark starts with; links with SQL, which may come later, need more."""
+POLL_SECONDS: Final = 1.0
+"""How often the worker is asked for its links, and queries are looked at."""
+WORKER_WAIT_SECONDS_MAX: Final = 5.0
+"""The longest pause between two tries to reach a worker that is not there."""
+BATCH_SECONDS: Final = 2.0
+"""Where the worker does not say: the cost of a micro-batch, some tenths of a second, is paid that often."""
+ATTEMPTS_LOCAL: Final = 4
+"""Of each task, as on a cluster; a local master alone would fail a batch with its first task."""
+SCRATCH_PREFIX: Final = "replicator-live-"
+"""The process's id follows."""
+
+
+class LiveCopy:
+    """The queries of one worker's links. ``scratch`` is a directory for their checkpoints."""
+
+    def __init__(self, spark: SparkSession, worker_url: str, lanes: int, scratch: Path) -> None:
+        self._spark = spark
+        self._worker_url = worker_url
+        self._lanes = lanes
+        self._scratch = scratch
+        self._carrier = carrier_name(os.getpid()) + secrets.token_hex(4)
+        self._supervisor = Supervisor()
+        self._queries: dict[str, StreamingQuery] = {}
+        self._unreachable = ""
+        link_source.register(spark)
+
+    def run(self, ended: threading.Event) -> None:
+        """Until ``ended`` is set."""
+        while not ended.is_set():
+            self.step()
+            ended.wait(POLL_SECONDS)
+
+    def close(self) -> None:
+        """Stop all queries, and give their links back."""
+        for key in list(self._queries):
+            self._stop(key)
+
+    def step(self) -> None:
+        """Look once at the worker's links and at the queries, and do what is to be done."""
+        try:
+            with DataPlane(self._worker_url) as worker:
+                listing = worker.call("GET", "/pipeline/v1/links")
+            self._unreachable = ""
+        except (PeerUnavailable, UnexpectedAnswer) as error:
+            self._say_once(str(error))  # what runs goes on: it finds the worker again by itself
+        else:
+            seconds = listing.get("batch_seconds", BATCH_SECONDS)
+            self._supervisor.on_links({**link, "batch_seconds": seconds} for link in listing["links"])
+        self._note_ended()
+        for action in self._supervisor.actions(time.monotonic()):
+            match action:
+                case Stop(key):
+                    self._stop(key)
+                case Start(key, link):
+                    self._start(key, link)
+
+    def _start(self, key: str, link: Mapping[str, Any]) -> None:
+        checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
+        try:
+            # As a URI: a bare path would lie in HDFS where that is the cluster's default.
+            self._queries[key] = self._query(link, Path(checkpoint).as_uri())
+        except Exception as error:
+            if not (isinstance(error, PipelineError) or is_of_spark(error)):
+                raise
+            self._failed(key, error)
+
+    def _query(self, link: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        options = link_source.LinkOptions(
+            url=self._worker_url,
+            link=link["key"],
+            source=link["source"],
+            destination=link["destination"],
+            address=link["address"],
+            carrier=self._carrier,
+            name=link["name"],
+            compression=link["compression"],
+            lanes=self._lanes,
+            batch_seconds=float(link["batch_seconds"]),
+        )
+        if link.get("where") or link.get("select"):
+            from replicator.pipeline.live.sql_link import sql_query
+
+            return sql_query(self._spark, link, options, checkpoint)
+        return link_source.start_query(self._spark, options, checkpoint)
+
+    def _stop(self, key: str) -> None:
+        query = self._queries.pop(key, None)
+        if query is not None:
+            query.stop()
+        try:
+            with DataPlane(self._worker_url) as worker:
+                LinkPlans(worker, key).release(self._carrier)
+        except (PeerUnavailable, UnexpectedAnswer):
+            return  # the worker, or its link, has gone too
+
+    def _note_ended(self) -> None:
+        for key, query in list(self._queries.items()):
+            if not query.isActive:
+                del self._queries[key]
+                self._failed(key, query.exception())
+
+    def _failed(self, key: str, error: BaseException | None) -> None:
+        """Say why, here and at the worker, whose link shows it."""
+        reason = reason_of(error)
+        _say(f"link {key}: {reason}; it is tried again")
+        self._supervisor.on_ended(key, time.monotonic())
+        try:
+            with DataPlane(self._worker_url) as worker:
+                plans = LinkPlans(worker, key)
+                plan = plans.plan(self._carrier, lanes=1, bytes_max=1, wait_ms=0)
+                if plan.id.session:
+                    plans.failed(plan.id, reason)
+        except (PeerUnavailable, UnexpectedAnswer):
+            return
+
+    def _say_once(self, text: str) -> None:
+        if text != self._unreachable:
+            self._unreachable = text
+            _say(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 when it was told to end, 2 for what the user can correct, 3 where Spark does not run."""
+    parser = argparse.ArgumentParser(
+        prog="replicator.pipeline.live.driver", description="Copies the links of a worker by Spark."
+    )
+    parser.add_argument(
+        "--worker", required=True, metavar="URL", help="the worker of the links' source, http://HOST:PORT"
+    )
+    parser.add_argument("--master", metavar="M", help="Spark's master; else what the worker's topology says")
+    given = parser.parse_args(arguments)
+    try:
+        return run_until_told(given.worker, given.master)
+    except PipelineError as error:
+        _say(str(error))
+        return 3 if isinstance(error, SparkFailed) else 2
+
+
+def run_until_told(worker_url: str, master: str | None) -> int:
+    """Copy until a signal or the end of the input says that it is enough; returns the exit status.
+
+    Raises :class:`PipelineError` for what the user can correct, and :class:`SparkFailed`.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # uvloop's pipes to children are sockets
+        threading.Thread(target=_end_with_input, args=(ended,), daemon=True).start()
+    try:
+        return run(worker_url, master, ended)
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        raise SparkFailed(f"Spark does not run: {reason_of(error)}") from None
+
+
+def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
+    """Copy until ``ended`` is set; returns the exit status. Raises :class:`PipelineError`."""
+    worker_url = check_url(worker_url)
+    listing = _first_listing(worker_url, ended)
+    if listing is None:
+        return 0
+    conf = {**listing.get("conf", {}), **json.loads(os.environ.get(CONF_VARIABLE) or "{}")}
+    master = master or str(listing["master"])
+    # Messages pass through the JVM only where SQL looks at them. Else it plans a few tasks a second, and does not need
+    # the second compiler.
+    has_sql = any(link.get("where") or link.get("select") for link in listing["links"])
+    scratch = make_scratch(SCRATCH_PREFIX, _scratch_parent())
+    try:
+        spark = spark_session(
+            with_slots(master),
+            f"replicator live copy of {listing['cluster']}",
+            short_lived=not has_sql,
+            conf=_conf(conf),
+        )
+        try:
+            lanes = lanes_of(master, conf, spark.sparkContext.defaultParallelism)
+            copying = LiveCopy(spark, worker_url, lanes, scratch)
+            _say("ready")
+            copying.run(ended)
+            spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
+            copying.close()
+        finally:
+            spark.stop()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+def with_slots(master: str) -> str:
+    """A local master with room for the waiting tasks of many links; others as they are."""
+    return f"local[{SLOTS_LOCAL},{ATTEMPTS_LOCAL}]" if master.startswith("local[") or master == "local" else master
+
+
+def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
+    """How many lanes a link has: half as many as there are cores, since the workers of both sides need the others."""
+    if LANES_SETTING in conf:
+        return max(1, min(int(conf[LANES_SETTING]), link_source.LANES_MAX))
+    if master.startswith("local["):
+        cores = master.removeprefix("local[").partition("]")[0].partition(",")[0]
+        parallelism = int(cores) if cores.isdecimal() else os.cpu_count() or 1
+    elif master == "local":
+        parallelism = 1
+    return max(1, min(parallelism // 2, LANES_MAX))
+
+
+def _conf(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings: those given win."""
+    return {
+        "spark.driver.memory": MEMORY,
+        "spark.scheduler.mode": "FAIR",  # a link with much to copy does not hold up another
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "5",
+        "spark.sql.ui.retainedExecutions": "5",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        **given,
+    }
+
+
+def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | None:
+    """What the worker says; waits until it is there. None when it was told to end meanwhile."""
+    pause_seconds, said = 0.2, ""
+    while not ended.is_set():
+        try:
+            with DataPlane(worker_url) as worker:
+                return worker.call("GET", "/pipeline/v1/links")
+        except PeerUnavailable as error:
+            if str(error) != said:
+                said = str(error)
+                _say(said)
+        ended.wait(pause_seconds)
+        pause_seconds = min(WORKER_WAIT_SECONDS_MAX, 2 * pause_seconds)
+    return None
+
+
+def _scratch_parent() -> Path:
+    """Memory, where there is a file system in it: a micro-batch writes two small files and waits for each."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def _end_with_input(ended: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    ended.set()
+
+
+def _say(text: str) -> None:
+    print(f"live copy: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Rows become messages, exactly once: the Spark sink and what it stages."""

@@ -1,0 +1,1 @@
+"""Topics as Spark tables: batch and stream, decoding by columns."""

@@ -1,0 +1,228 @@
+"""The rows of entries, one message after another, through protobuf; and the columns that all rows of the source have.
+
+The way for what :mod:`messages <replicator.pipeline.source.messages>` does not read: it knows every case, and says what
+is wrong with an entry that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from replicator.engine.log import compression
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
+from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
+from replicator.pipeline.source.columns import TIME_MS_MAX
+
+BATCH_ROWS_MAX: Final = 10_000
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Spark holds a few record batches of each task at once; these keep a task within tens of megabytes."""
+
+COLUMNS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("topic", pa.string()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("batch_index", pa.int32()),
+        ("batch_size", pa.int32()),
+        ("kind", pa.string()),
+        ("origin", pa.string()),
+        ("incarnation", pa.int64()),
+        ("origin_ledger", pa.int64()),
+        ("origin_entry", pa.int64()),
+        ("marker_type", pa.int32()),
+        ("key", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("publish_time", pa.timestamp("us", tz="UTC")),
+        ("producer_name", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("payload", pa.binary()),
+    ]
+)
+"""``ledger:entry`` is where the entry lies in ``cluster``; ``origin_ledger:origin_entry`` where it was first published.
+
+``kind`` is ``message``, ``marker`` or ``local_marker``. A marker has ``batch_size`` 0 and its message as ``payload``.
+A message outside a batch has ``batch_index`` 0 and ``batch_size`` 1. ``payload`` is null for a tombstone. An encrypted
+batch cannot be split: its first row has the whole sealed payload, the others none.
+"""
+
+ENTRY_COLUMNS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("topic", pa.string()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("batch_size", pa.int32()),
+        ("kind", pa.string()),
+        ("origin", pa.string()),
+        ("incarnation", pa.int64()),
+        ("origin_ledger", pa.int64()),
+        ("origin_entry", pa.int64()),
+        ("written_time", pa.timestamp("us", tz="UTC")),
+        ("content", pa.binary()),
+    ]
+)
+"""With ``mode`` set to ``entries``: a row for each entry, as its producer sent it; nothing of it is looked at.
+
+``written_time`` is when the origin committed its block.
+"""
+
+KIND_NAMES: Final = {
+    BlockKind.MESSAGES: "message",
+    BlockKind.MARKERS: "marker",
+    BlockKind.LOCAL_MARKERS: "local_marker",
+}
+
+
+class EntryFilter(Protocol):
+    """Which entries are wanted, of those in a range."""
+
+    def wants_block(self, shared: Mapping[str, Any]) -> bool:
+        """Whether entries are wanted that have these values in common: topic, ledger, kind, origin and so on."""
+
+    def wants_entries(
+        self, entry: npt.NDArray[np.int64], origin_entry: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_] | None:
+        """For each entry of a block whether it is wanted; None for all."""
+
+    def wants_times(self, publish_time_ms: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
+        """For each entry whether it is wanted, by its publish time; None for all."""
+
+
+class MessageRows:
+    """Collects rows, column by column, until they are taken as a record batch.
+
+    ``schema`` is a selection of :data:`COLUMNS`, in the order that the record batches are to have.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+        self._rows = self._payload_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self._rows >= BATCH_ROWS_MAX or self._payload_bytes >= BATCH_BYTES_MAX
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add_entry(
+        self,
+        place: dict[str, Any],
+        entry: memoryview,
+        kind: BlockKind,
+        absent: Collection[int] = (),
+        entry_filter: EntryFilter | None = None,
+    ) -> None:
+        """The rows of one entry; ``place`` holds the columns that all of them share, ``absent`` the indexes of the
+        messages that a link left out of it.
+
+        Raises :class:`EntryCorrupt` or another :class:`EngineError`, with no row added.
+        """
+        metadata, payload = decode_entry(entry, check=False)  # the block's checksum covers it
+        if entry_filter is not None:
+            kept = entry_filter.wants_times(np.array([metadata.publish_time], dtype=np.uint64))
+            if kept is not None and not kept.all():
+                return
+        values: dict[str, Sequence[Any]]
+        if kind is not BlockKind.MESSAGES:
+            rows, values = 1, self._single(metadata, payload)
+            place = place | {"batch_size": 0, "marker_type": metadata.marker_type}
+        elif metadata.encryption_keys:
+            rows = metadata.num_messages_in_batch
+            values = {
+                "key": [None] * rows,
+                "properties": [()] * rows,
+                "payload": [bytes(payload)] + [None] * (rows - 1),
+            }
+            place = place | {"batch_size": rows}
+        elif metadata.HasField("num_messages_in_batch"):
+            rows = metadata.num_messages_in_batch
+            values = self._batch(metadata, decompress(metadata, payload))
+            place = place | {"batch_size": rows}
+        else:
+            rows, values = 1, self._single(metadata, decompress(metadata, payload))
+            place = place | {"batch_size": 1}
+        place |= {
+            "publish_time": metadata.publish_time * 1000 if metadata.publish_time <= TIME_MS_MAX else None,
+            "producer_name": _text(metadata.producer_name),
+        }
+        values.setdefault("batch_index", range(rows))
+        values.setdefault("sequence_id", [signed(metadata.sequence_id + index) for index in range(rows)])
+        if absent:
+            present = [index for index in range(rows) if index not in absent]
+            values = {name: [column[index] for index in present] for name, column in values.items()}
+            rows = len(present)
+        for name, column in self._columns.items():
+            column.extend(values[name] if name in values else repeat(place.get(name), rows))
+        self._rows += rows
+        self._payload_bytes += len(payload)
+
+    def take(self) -> pa.RecordBatch:
+        """The rows collected so far."""
+        arrays = [pa.array(self._columns[field.name], field.type) for field in self._schema]
+        self._columns = {name: [] for name in self._schema.names}
+        self._rows = self._payload_bytes = 0
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    @staticmethod
+    def _single(metadata: MessageMetadata, payload: memoryview) -> dict[str, Sequence[Any]]:
+        return {
+            "key": [_key(metadata)],
+            "properties": [_properties(metadata.properties)],
+            "payload": [None if metadata.null_value else bytes(payload)],
+        }
+
+    @staticmethod
+    def _batch(metadata: MessageMetadata, payload: memoryview) -> dict[str, Sequence[Any]]:
+        keys, properties, payloads, sequence_ids = [], [], [], []
+        for index, (single, content) in enumerate(split_batch(metadata, payload)):
+            keys.append(_key(single))
+            properties.append(_properties(single.properties))
+            payloads.append(None if single.null_value else bytes(content))
+            sequence_ids.append(
+                signed(single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index)
+            )
+        return {"key": keys, "properties": properties, "payload": payloads, "sequence_id": sequence_ids}
+
+
+def decompress(metadata: MessageMetadata, payload: memoryview) -> memoryview:
+    """The payload as its producer made it; raises :class:`EntryCorrupt`, :class:`MessageTooLarge`."""
+    if metadata.compression == NONE:
+        return payload
+    return memoryview(compression.decompress(payload, metadata.compression, metadata.uncompressed_size))
+
+
+def _key(metadata: MessageMetadata | SingleMessageMetadata) -> str | None:
+    if not metadata.HasField("partition_key") or metadata.null_partition_key:
+        return None
+    return _text(metadata.partition_key)
+
+
+def _properties(properties: Sequence[KeyValue]) -> Sequence[tuple[str, str]]:
+    if not properties:
+        return ()
+    # A key that comes twice has its last value, as for every reader that makes a map of them.
+    return list({_text(pair.key): _text(pair.value) for pair in properties}.items())
+
+
+def _text(value: str | bytes) -> str:
+    """protobuf hands over strings that are not UTF-8 as bytes."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit number as Spark's bigint, bit for bit."""
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value
+
+
+assert BATCH_MESSAGES_MAX < 2**31, "batch_index is an int"

@@ -1,0 +1,1 @@
+"""What Spark itself needs: sessions, a Java runtime, packages for executors."""

@@ -1,0 +1,1 @@
+"""Do the clusters agree, message by message?"""

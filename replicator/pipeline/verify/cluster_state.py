@@ -1,0 +1,231 @@
+"""What workers say beside their logs, for a comparison: read from all clusters at once, in an order that makes a cut.
+
+A comparison of clusters that publish, copy and consume meanwhile must not take what is on its way for lost. So
+
+1. first how far each cluster has each origin (high-water marks), which subscriptions have acknowledged what, and the
+   mappings: what these say must be true of the logs and of the other clusters' states from then on;
+2. when all have answered, where the logs end, and what is trimmed. All that the marks speak of lies before;
+3. subscriptions again, a while later, of topics where they moved between: what was acknowledged in the first reading
+   must have arrived elsewhere in the last.
+
+A worker that does not answer is left out of all of it, and named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from replicator.engine.topic_name import parse_topic
+from replicator.pipeline.data_plane import SubscriptionState, TopicState
+from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.verify.comparison.acked import Acked
+from replicator.pipeline.verify.comparison.promises import by_pair
+from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
+from replicator.pipeline.verify.plane import LinkState, VerifyPlane
+from replicator.pipeline.verify.ways import ways_of
+from replicator.topology import Link
+from snapshots.mapping import SnapshotMapping
+
+TOLD_SECONDS: Final = 1.0
+"""What consumers acknowledge is told within 0.1 s and copied within 0.1 s; who is slower is looked at again."""
+
+Wanted = Callable[[str], bool]
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """One cluster's answers, by topic."""
+
+    name: str
+    url: str
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)
+    links: list[LinkState] = field(default_factory=list)
+    told: dict[str, list[SubscriptionState]] = field(default_factory=dict)
+    subscriptions: dict[str, list[SubscriptionState]] = field(default_factory=dict)
+    mappings: dict[str, list[SnapshotMapping]] = field(default_factory=dict)
+    no_mappings: str | None = None
+    """Why mappings could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All clusters that answered, and why others did not."""
+
+    clusters: tuple[ClusterState, ...]
+    unreachable: Mapping[str, str]
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({name for cluster in self.clusters for name in cluster.topics})
+
+
+def read_picture(urls: Mapping[str, str], wanted: Wanted, *, sleep: Callable[[float], None] = time.sleep) -> Picture:
+    """Ask every cluster; see above. Raises :class:`PeerUnavailable` only if none answers, :class:`UnexpectedAnswer`."""
+    unreachable: dict[str, str] = {}
+    states = {name: ClusterState(name, url) for name, url in urls.items()}
+    with ThreadPoolExecutor(max_workers=max(len(urls), 1)) as pool:
+
+        def everywhere(step: Callable[[ClusterState], None]) -> None:
+            running = {name: pool.submit(step, state) for name, state in states.items()}
+            for name, each in running.items():
+                try:
+                    each.result()
+                except PeerUnavailable as error:
+                    unreachable[name] = str(error)
+                    del states[name]
+
+        everywhere(lambda state: _read_first(state, wanted))
+        marks = {name: state.standings for name, state in states.items()}
+        everywhere(lambda state: _read_ends(state, wanted, marks[state.name]))
+        moving = _moving(states.values())
+        if moving:
+            sleep(TOLD_SECONDS)
+            everywhere(lambda state: _read_subscriptions(state, moving))
+    if not states and unreachable:
+        raise PeerUnavailable("; ".join(unreachable.values()))
+    return Picture(tuple(states.values()), unreachable)
+
+
+def read_again(picture: Picture, topics: Collection[str]) -> Picture:
+    """The same picture with the subscriptions of some topics, and how far copies stand, as they are now.
+
+    What had been told in the first one is still what must be there. Raises as :func:`read_picture`.
+    """
+    now = read_picture({state.name: state.url for state in picture.clusters}, set(topics).__contains__)
+    before = {state.name: state for state in picture.clusters}
+    for state in now.clusters:
+        for topic, told in before[state.name].told.items():
+            if topic in state.told:
+                state.told[topic] = _merged(told, state.subscriptions[topic])
+    return replace(now, unreachable={**picture.unreachable, **now.unreachable})
+
+
+def _merged(told: Sequence[SubscriptionState], now: Sequence[SubscriptionState]) -> list[SubscriptionState]:
+    """What was told first, of subscriptions that are of the same generation still; of others what is so now."""
+    first = {state.name: state for state in told}
+    return [
+        first[state.name] if state.name in first and first[state.name].generation == state.generation else state
+        for state in now
+    ]
+
+
+def _read_first(state: ClusterState, wanted: Wanted) -> None:
+    with VerifyPlane(state.url) as worker:
+        answering, listing = worker.topics()
+        if answering != state.name:
+            raise UnexpectedAnswer(f"worker at {state.url} is of cluster {answering}, not {state.name}")
+        state.standings = {name: each for name, each in worker.standings().items() if wanted(name)}
+        state.topics = {topic.name: topic for topic in listing if wanted(topic.name)}
+        state.links = worker.link_states()
+        state.told = state.subscriptions = {name: worker.subscriptions(name) for name in state.topics}
+        try:
+            state.mappings = {name: worker.mappings(name) for name in state.topics}
+        except PeerUnavailable as error:
+            state.no_mappings = str(error)
+
+
+def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing]) -> None:
+    with VerifyPlane(state.url) as worker:
+        ends = {name: each for name, each in worker.standings().items() if wanted(name)}
+        state.standings = {
+            name: replace(end, high_water=marks[name].high_water) for name, end in ends.items() if name in marks
+        }
+    _read_subscriptions(state, state.topics)
+
+
+def _read_subscriptions(state: ClusterState, topics: Iterable[str]) -> None:
+    with VerifyPlane(state.url) as worker:
+        read = {name: worker.subscriptions(name) for name in topics if name in state.topics}
+    state.subscriptions = {**state.subscriptions, **read}
+
+
+def _moving(states: Iterable[ClusterState]) -> set[str]:
+    """Topics on which something was acknowledged between two readings."""
+    return {
+        topic for state in states for topic, now in state.subscriptions.items() if now != state.told.get(topic, now)
+    }
+
+
+def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
+    """What is to be compared: each topic by the ways that links let it go, between the clusters that answered."""
+    names = tuple(state.name for state in picture.clusters)
+    numbers = {name: number for number, name in enumerate(names)}
+    between = [link for link in links if link.source in numbers and link.destination in numbers]
+    topics = []
+    for topic in picture.topics:
+        told = [state.told.get(topic, []) for state in picture.clusters]
+        now = [state.subscriptions.get(topic, []) for state in picture.clusters]
+        replicated = {each.name for states in (*told, *now) for each in states if each.replicated}
+        mappings = {number: state.mappings.get(topic, ()) for number, state in enumerate(picture.clusters)}
+        topics.append(
+            TopicScope(
+                topic,
+                ways_of(topic, between, allowed_clusters(picture, topic)),
+                # Where the topic is not yet, nothing of it has come.
+                {
+                    number: state.standings.get(topic, Standing(high_water={}))
+                    for number, state in enumerate(picture.clusters)
+                },
+                _by_name(now, replicated),
+                by_pair(mappings, numbers),
+                _by_name(told, replicated),
+            )
+        )
+    return Scope(names, tuple(state.url for state in picture.clusters), tuple(topics), _rewritten(between))
+
+
+def allowed_clusters(picture: Picture, topic: str) -> dict[str, tuple[str, ...] | None]:
+    """By cluster, where a topic's namespace may be copied to from there; None for wherever links lead."""
+    return {state.name: state.topics[topic].clusters for state in picture.clusters if topic in state.topics}
+
+
+def _by_name(states: Sequence[Sequence[SubscriptionState]], names: Collection[str]) -> dict[str, dict[int, Acked]]:
+    found: dict[str, dict[int, Acked]] = {name: {} for name in sorted(names)}
+    for number, of_cluster in enumerate(states):
+        for state in of_cluster:
+            if state.name in found:
+                found[state.name][number] = Acked.of(state)
+    return found
+
+
+def _rewritten(links: Sequence[Link]) -> frozenset[tuple[str, str]]:
+    """Origins and clusters between which some link changes messages, straight or on the way."""
+    changed = {(link.source, link.destination) for link in links if getattr(link, "select", None)}
+    if not changed:
+        return frozenset()
+    names = {name for link in links for name in (link.source, link.destination)}
+    reached = {link.destination for link in links if (link.source, link.destination) in changed}
+    onward = True
+    while onward:
+        further = {link.destination for link in links if link.forward and link.source in reached} - reached
+        reached |= further
+        onward = bool(further)
+    return frozenset((origin, cluster) for origin in names for cluster in reached if origin != cluster)
+
+
+def topic_filter(patterns: Sequence[str]) -> Wanted:
+    """Whether a topic is one of those that patterns stand for, in the form of a link's ``topics``; without any, all.
+
+    Raises :class:`BadOption`.
+    """
+    for pattern in patterns:
+        try:
+            check_pattern(pattern)
+        except ValueError as error:
+            raise BadOption("topics", str(error)) from None
+    return Link("verify", "all", topics=tuple(patterns)).carries
+
+
+def check_pattern(text: str) -> None:
+    from replicator.topology.links import _check_pattern
+
+    _check_pattern(text)
+
+
+def named_filter(topics: Collection[str]) -> Wanted:
+    return {str(parse_topic(topic)) for topic in topics}.__contains__

@@ -1,0 +1,402 @@
+"""What is wrong with the entries of some cells, as several clusters have them. Pure; vectorised over all of them.
+
+Copies are the same bytes everywhere, so an entry is compared by its identity and its block's checksums:
+
+1. The pieces of all clusters are cut into intervals (:mod:`~replicator.pipeline.verify.comparison.overlaps`), with cuts
+   where a cluster's copy of the origin begins, ends or has a hole
+   (:mod:`~replicator.pipeline.verify.comparison.scope`).
+2. An interval that one of a pair of clusters has and the other has not is *missing*, unless it is excused; what the
+   other is only behind with is told apart: whoever asked waits, and looks again how far it is.
+3. What a cluster has twice is *duplicated*. What a block's checksum does not agree with is *corrupted*.
+4. Where all that have an interval have it from equal blocks, its content is the same. Else its entries are compared
+   byte by byte, and those that differ message by message; these alone are read again.
+5. *Acknowledgements* and *mappings* are compared over the same intervals.
+
+So the work is by blocks, whatever the number of messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from replicator.pipeline.verify.comparison.acked import Runs, only_acked
+from replicator.pipeline.verify.comparison.contents import ReadEntries, differing_messages
+from replicator.pipeline.verify.comparison.overlaps import Bools, Int64s, Overlaps, Pieces, messages_in, overlaps
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, MESSAGES, NOTE, PROBE, Found
+from replicator.pipeline.verify.comparison.scope import ENTRY_ABOVE_ALL, Scope, Standing, TopicScope, within
+
+EXAMPLES_SHOWN: Final = 10
+"""Of each kind and topic that one task marks as examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Cells that are compared at once, as arrays; by piece (``kind`` …) and by group (``topics`` …)."""
+
+    pieces: Pieces
+    cut: Overlaps
+    kind: Int64s
+    checksums: Int64s
+    sound: Bools
+    parts: tuple[bytes | None, ...]
+    topics: Int64s
+    origins: tuple[str, ...]
+    incarnations: Int64s
+    ledgers: Int64s
+
+    @property
+    def interval_kind(self) -> Int64s:
+        """Of each interval, by its first cover."""
+        first = np.searchsorted(self.cut.cover_interval, np.arange(len(self.cut)))
+        kinds: Int64s = self.kind[self.cut.cover_piece[first]]
+        return kinds
+
+
+def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[Found]:
+    """The findings of whole cells, sorted rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES`."""
+    is_note = table.column("kind").to_numpy() == NOTE
+    for note in table.filter(pa.array(is_note)).column("note").to_pylist() if is_note.any() else ():
+        yield Found(**json.loads(note))
+    if is_note.all():
+        return
+    cells = _cells_of(table.filter(pa.array(~is_note)) if is_note.any() else table, scope)
+    shown: dict[tuple[str, str], int] = {}
+    for found in _faults(cells, scope, read):
+        number = shown[found.kind, found.topic] = shown.get((found.kind, found.topic), 0) + 1
+        yield found if number > EXAMPLES_SHOWN else replace(found, shown=True)
+
+
+def _faults(cells: _Cells, scope: Scope, read: ReadEntries) -> Iterator[Found]:
+    cut = cells.cut
+    kind = cells.interval_kind
+    weight = np.where(kind == MESSAGES, cut.messages, cut.count)
+    topic_of = cells.topics[cut.group]
+    text = _Text(cells, scope, weight)
+    yield from _missing(cells, scope, weight, text)
+    for cluster in range(len(scope.clusters)):
+        for index in np.flatnonzero(cut.copies[:, cluster] > 1).tolist():
+            yield text.found("duplicated", index, int(weight[index]), cluster=cluster)
+    yield from _corrupted(cells, scope, weight, text, read)
+    for number in np.unique(topic_of).tolist():
+        topic = scope.topics[number]
+        of_topic = np.flatnonzero((topic_of == number) & (kind == MESSAGES))
+        yield Found(COMPARED, topic.name, int(cut.messages[of_topic].sum()))
+        yield from _acknowledged(cells, topic, scope, of_topic, text)
+        yield from _mismapped(cells, topic, scope, of_topic)
+        yield from _probes(cells, topic, scope, of_topic)
+
+
+def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
+    columns = {name: table.column(name) for name in table.column_names}
+
+    def numbers(name: str) -> Int64s:
+        values: Int64s = columns[name].to_numpy().astype(np.int64)
+        return values
+
+    origin = columns["origin"].combine_chunks().dictionary_encode()
+    origin = origin.combine_chunks() if isinstance(origin, pa.ChunkedArray) else origin
+    keys = [numbers("topic"), origin.indices.to_numpy().astype(np.int64), numbers("incarnation")]
+    keys.append(numbers("origin_ledger"))
+    rows = np.stack(keys)
+    changes = np.flatnonzero((rows[:, 1:] != rows[:, :-1]).any(axis=0)) + 1
+    firsts = np.concatenate([[0], changes])
+    group = np.zeros(table.num_rows, np.int64)
+    group[changes] = 1
+    pieces = Pieces(
+        np.cumsum(group),
+        numbers("start"),
+        numbers("count"),
+        numbers("cluster"),
+        numbers("ledger"),
+        numbers("entry"),
+        numbers("messages"),
+        tuple(columns["sizes"].to_pylist()),
+    )
+    names = origin.dictionary.to_pylist()
+    topics, origins, incarnations, ledgers = (key[firsts] for key in rows)
+    of_groups = tuple(names[index] for index in origins.tolist())
+    bounds = list(_bounds(scope, topics, of_groups, ledgers))
+    edges = np.array(bounds, np.int64).reshape(-1, 2).T
+    return _Cells(
+        pieces,
+        overlaps(pieces, len(scope.clusters), (edges[0], edges[1])),
+        numbers("kind"),
+        numbers("checksums"),
+        columns["sound"].to_numpy(zero_copy_only=False).astype(bool),
+        tuple(columns["parts"].to_pylist()),
+        topics,
+        of_groups,
+        incarnations,
+        ledgers,
+    )
+
+
+def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int64s) -> Iterator[tuple[int, int]]:
+    """Where copies begin, end, and have holes: group and entry."""
+    for group, (topic, origin, ledger) in enumerate(zip(topics.tolist(), origins, ledgers.tolist(), strict=True)):
+        for number, standing in scope.topics[topic].standings.items():
+            positions = [standing.gone_upto(scope.clusters[number], origin)]
+            if standing.high_water is not None and origin in standing.high_water:
+                positions.append(standing.high_water[origin][1])
+            positions += [edge for hole in standing.left_out.get(origin, ()) for edge in hole]
+            yield from ((group, at.entry + 1) for at in positions if at.ledger == ledger)
+
+
+def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
+    """Which intervals a cluster need not have: those that are gone or were left out, and those it is behind with."""
+    cut = cells.cut
+    groups = len(cells.topics)
+    gone_below = np.zeros(groups, np.int64)
+    due_below = np.full(groups, ENTRY_ABOVE_ALL, np.int64)
+    left_out = np.zeros(len(cut), bool)
+    name = scope.clusters[cluster]
+    for group in range(groups):
+        standing = scope.topics[int(cells.topics[group])].standings.get(cluster, Standing())
+        origin, ledger = cells.origins[group], int(cells.ledgers[group])
+        gone_below[group] = within(ledger, standing.gone_upto(name, origin))
+        reached = standing.reached(name, origin, int(cells.incarnations[group]))
+        if reached is not None:
+            due_below[group] = within(ledger, reached)
+        for after, upto in standing.left_out.get(origin, ()):
+            if after.ledger <= ledger <= upto.ledger:
+                here = (cut.group == group) & (cut.start >= within(ledger, after)) & (cut.start < within(ledger, upto))
+                left_out |= here
+    return (cut.start < gone_below[cut.group]) | left_out, cut.start >= due_below[cut.group]
+
+
+def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[Found]:
+    cut = cells.cut
+    excused = [_excused(cells, scope, cluster) for cluster in range(len(scope.clusters))]
+    here = cut.first_cover >= 0
+    topic_of = cells.topics[cut.group]
+    ways = {number: scope.topics[number].ways.messages for number in np.unique(topic_of).tolist()}
+    for pair in sorted({pair for pairs in ways.values() for pair in pairs}):
+        origin, other = (scope.clusters.index(name) for name in pair)
+        of_origin = np.array([name == pair[0] for name in cells.origins], bool)
+        carried = np.array([pair in ways[number] for number in cells.topics.tolist()], bool)
+        compared = (of_origin & carried)[cut.group]
+        for lacking, having in ((other, origin), (origin, other)):
+            gone, behind = excused[lacking]
+            lacks = compared & here[:, having] & ~here[:, lacking] & ~gone
+            for index in np.flatnonzero(lacks).tolist():
+                kind = BEHIND if behind[index] else "missing"
+                yield text.found(kind, index, int(weight[index]), cluster=lacking, other=having)
+
+
+def _corrupted(cells: _Cells, scope: Scope, weight: Int64s, text: _Text, read: ReadEntries) -> Iterator[Found]:
+    cut = cells.cut
+    of_cover = cells.checksums[cut.cover_piece]
+    starts = np.searchsorted(cut.cover_interval, np.arange(len(cut)))
+    sound = np.logical_and.reduceat(cells.sound[cut.cover_piece], starts)
+    for index in np.flatnonzero(~sound).tolist():
+        covers = range(int(starts[index]), int(np.searchsorted(cut.cover_interval, index, side="right")))
+        bad = [cover for cover in covers if not cells.sound[cut.cover_piece[cover]]]
+        cluster = int(cells.pieces.cluster[cut.cover_piece[bad[0]]])
+        yield text.found("corrupted", index, int(weight[index]), cluster=cluster, remark="checksum is wrong")
+    partly = np.array([part is not None for part in cells.parts], bool)[cut.cover_piece]
+    differ = np.minimum.reduceat(of_cover, starts) != np.maximum.reduceat(of_cover, starts)
+    whole = ~np.logical_or.reduceat(partly, starts)
+    suspects = [index for index in np.flatnonzero(differ & sound & whole).tolist() if text.comparable(index)]
+    for index, offset, count in differing_messages(suspects, text.places, text.counts, read):
+        yield text.found("corrupted", index, count, entries=(offset, 1))
+
+
+def _acknowledged(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s, text: _Text) -> Iterator[Found]:
+    cut, pieces = cells.cut, cells.pieces
+    if not topic.subscriptions:
+        return
+    places = {number: cut.at(pieces, number) for number in range(len(scope.clusters))}
+    for pair in sorted(topic.ways.acks):
+        source, destination = (scope.clusters.index(name) for name in pair)
+        both = of_topic[(places[source][0] & places[destination][0])[of_topic]]
+        at_source, at_destination = places[source], places[destination]
+        runs = Runs(
+            at_source[1][both], at_source[2][both], at_destination[1][both], at_destination[2][both], cut.count[both]
+        )
+        for name, of_clusters in topic.must.items():
+            if source not in of_clusters:
+                continue
+            there = topic.subscriptions.get(name, {}).get(destination)
+            for differing in only_acked(of_clusters[source], there, runs):
+                interval = int(both[differing.run])
+                piece, offset = text.cover_at(interval, source)
+                sizes = text.sizes(piece, offset + differing.offset, differing.count)
+                count = differing.messages(sizes, text.absent(piece, offset))
+                if count:
+                    yield text.found(
+                        "ack_mismatch",
+                        interval,
+                        count,
+                        cluster=destination,
+                        other=source,
+                        subscription=name,
+                        entries=(differing.offset, differing.count),
+                    )
+
+
+def _mismapped(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) -> Iterator[Found]:
+    cut = cells.cut
+    for (home, peer), promises in topic.promises.items():
+        at_peer = cut.at(cells.pieces, peer)
+        gone, _ = _excused(cells, scope, home)
+        at_home = cut.at(cells.pieces, home)
+        here = of_topic[(at_peer[0] & (at_home[0] | ~gone))[of_topic]]
+        broken = promises.broken(
+            (at_peer[1][here], at_peer[2][here]),
+            (at_home[1][here], at_home[2][here]),
+            at_home[0][here],
+            cut.count[here],
+        )
+        for index in broken:
+            mapping = promises.mappings[index]
+            yield Found(
+                "mismapped",
+                topic.name,
+                1,
+                cluster=scope.clusters[home],
+                other=scope.clusters[peer],
+                ledger=mapping.local.ledger,
+                entry=mapping.local.entry,
+                detail=f"snapshot {mapping.snapshot_id}: {scope.clusters[home]} {mapping.local} ↔ "
+                f"{mapping.peer} {mapping.remote}",
+            )
+
+
+def _probes(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) -> Iterator[Found]:
+    """For each origin and cluster one copied entry, for its place to be asked for: does the exact mapping know it?"""
+    cut = cells.cut
+    seen: set[tuple[str, int]] = set()
+    for index in (of_topic[0], of_topic[-1]) if len(of_topic) else ():
+        group = int(cut.group[index])
+        origin = cells.origins[group]
+        for cluster, name in enumerate(scope.clusters):
+            if name != origin and cut.first_cover[index, cluster] >= 0 and (origin, cluster) not in seen:
+                seen.add((origin, cluster))
+                cover = int(cut.first_cover[index, cluster])
+                yield Found(
+                    PROBE,
+                    topic.name,
+                    0,
+                    cluster=name,
+                    origin=origin,
+                    incarnation=int(cells.incarnations[group]),
+                    origin_ledger=int(cells.ledgers[group]),
+                    origin_first=int(cut.start[index]),
+                    ledger=int(cells.pieces.ledger[cut.cover_piece[cover]]),
+                    entry=int(cut.cover_entry[cover]),
+                )
+
+
+class _Text:
+    """Intervals as findings: their identity, their places, and words."""
+
+    def __init__(self, cells: _Cells, scope: Scope, weight: Int64s) -> None:
+        self._cells, self._scope, self._weight = cells, scope, weight
+        self._kind = cells.interval_kind
+
+    def found(
+        self,
+        kind: str,
+        index: int,
+        count: int,
+        *,
+        cluster: int | None = None,
+        other: int | None = None,
+        subscription: str | None = None,
+        entries: tuple[int, int] | None = None,
+        remark: str = "",
+    ) -> Found:
+        """``entries`` are the offset and the number of those of the interval that are meant, if not all are."""
+        cells, cut, scope = self._cells, self._cells.cut, self._scope
+        group = int(cut.group[index])
+        offset, length = entries or (0, int(cut.count[index]))
+        first = int(cut.start[index]) + offset
+        topic = scope.topics[int(cells.topics[group])]
+        at = self._place(index, other if other is not None else cluster, offset)
+        named = ", ".join(filter(None, (self._places(index, offset), remark)))
+        range_text = f"{cells.origins[group]} {cells.ledgers[group]}:{first}"
+        if length > 1:
+            range_text += f" to {first + length - 1}"
+        what = f"{count:,} message{'s' * (count != 1)}" if self._kind[index] == MESSAGES else "marker"
+        detail = f"{what} of {range_text} ({named})"
+        if subscription is not None and cluster is not None and other is not None:
+            detail += f" {subscription}: acknowledged in {scope.clusters[other]}, not in {scope.clusters[cluster]}"
+        return Found(
+            kind,
+            topic.name,
+            count,
+            cluster=None if cluster is None else scope.clusters[cluster],
+            other=None if other is None else scope.clusters[other],
+            origin=cells.origins[group],
+            incarnation=int(cells.incarnations[group]),
+            origin_ledger=int(cells.ledgers[group]),
+            origin_first=first,
+            origin_last=first + length - 1,
+            ledger=None if at is None else at[0],
+            entry=None if at is None else at[1],
+            subscription=subscription,
+            detail=detail,
+        )
+
+    def _place(self, index: int, cluster: int | None, offset: int) -> tuple[int, int] | None:
+        cut = self._cells.cut
+        if cluster is None or (cover := int(cut.first_cover[index, cluster])) < 0:
+            return None
+        return int(self._cells.pieces.ledger[cut.cover_piece[cover]]), int(cut.cover_entry[cover]) + offset
+
+    def _places(self, index: int, offset: int) -> str:
+        return ", ".join(
+            f"not in {name}"
+            if place is None
+            else f"{name} {place[0]}:{place[1]}" + (f" ×{copies}" if copies > 1 else "")
+            for number, name in enumerate(self._scope.clusters)
+            for place in [self._place(index, number, offset)]
+            for copies in [int(self._cells.cut.copies[index, number])]
+        )
+
+    def comparable(self, index: int) -> bool:
+        """Whether the contents of an interval are to be the same in all clusters that have it."""
+        if not self._scope.rewritten:
+            return True
+        origin = self._cells.origins[int(self._cells.cut.group[index])]
+        having = np.flatnonzero(self._cells.cut.first_cover[index] >= 0).tolist()
+        return not any((origin, self._scope.clusters[cluster]) in self._scope.rewritten for cluster in having)
+
+    def places(self, index: int) -> list[tuple[int, int, int, int]]:
+        """Every cover of an interval: cluster, topic, ledger, entry."""
+        cells, cut = self._cells, self._cells.cut
+        low, high = np.searchsorted(cut.cover_interval, [index, index + 1]).tolist()
+        topic = int(cells.topics[int(cut.group[index])])
+        return [
+            (int(cells.pieces.cluster[piece]), topic, int(cells.pieces.ledger[piece]), int(entry))
+            for piece, entry in zip(cut.cover_piece[low:high], cut.cover_entry[low:high], strict=True)
+        ]
+
+    def counts(self, index: int) -> int:
+        return int(self._cells.cut.count[index])
+
+    def cover_at(self, index: int, cluster: int) -> tuple[int, int]:
+        """The piece that a cluster has an interval from first, and the interval's offset in it."""
+        cut = self._cells.cut
+        cover = int(cut.first_cover[index, cluster])
+        piece = int(cut.cover_piece[cover])
+        return piece, int(cut.cover_entry[cover] - self._cells.pieces.entry[piece])
+
+    def sizes(self, piece: int, offset: int, count: int) -> list[int]:
+        sizes = self._cells.pieces.sizes[piece]
+        if sizes is None:
+            return [messages_in(self._cells.pieces, piece, 0, 1)] * count
+        return [int(size) for size in np.frombuffer(sizes, "<u4", count, 4 * offset)]
+
+    def absent(self, piece: int, offset: int) -> Mapping[int, frozenset[int]]:
+        """What a link left out of batches, by the entry's offset from the one at ``offset`` of the piece."""
+        part = self._cells.parts[piece]
+        if part is None:
+            return {}
+        return {int(entry) - offset: frozenset(indexes) for entry, indexes in json.loads(part).items()}

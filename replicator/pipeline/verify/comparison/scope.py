@@ -1,0 +1,97 @@
+"""What is compared, and what is excused: pure values that go to every task.
+
+A cluster's copy of an origin's messages has three kinds of holes that are no loss, all known from the cluster itself:
+
+* what it had and trimmed: a prefix of the origin's entries, since copies are in order (invariant 3);
+* what links left out (:mod:`replicator.engine.log.left_out`);
+* what has not come yet: all above its high-water mark, read before the logs' ends. A mark is written with the block
+  that moves it, so up to the mark everything must be in the log that is read later: the cut is consistent, however much
+  is copied meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from replicator.pipeline.verify.comparison.acked import Acked
+from replicator.pipeline.verify.comparison.promises import Promises
+from replicator.pipeline.verify.ways import Ways
+from snapshots.position import BEFORE_ALL, Position
+
+ENTRY_ABOVE_ALL: Final = 1 << 33
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far one topic is in one cluster, by origin. ``high_water`` is None where the cluster does not say: then
+    nothing is taken to be on its way."""
+
+    runs: Sequence[tuple[int, int, int]] = ()
+    """The log: each ledger with the first and the last entry of it that is here."""
+    trimmed: Position = BEFORE_ALL
+    trimmed_of: Mapping[str, Position] = field(default_factory=dict)
+    high_water: Mapping[str, tuple[int, Position]] | None = None
+    left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
+
+    def gone_upto(self, cluster: str, origin: str) -> Position:
+        """Up to where an origin's entries were trimmed here."""
+        return self.trimmed if cluster == origin else self.trimmed_of.get(origin, BEFORE_ALL)
+
+    def reached(self, cluster: str, origin: str, incarnation: int) -> Position | None:
+        """Up to where an origin's entries must be here; None if all must."""
+        if cluster == origin or self.high_water is None:
+            return None
+        mark = self.high_water.get(origin)
+        if mark is None or incarnation > mark[0]:
+            return BEFORE_ALL
+        return mark[1] if incarnation == mark[0] else None
+
+    @property
+    def entries(self) -> int:
+        return sum(last - first + 1 for _, first, last in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicScope:
+    """One topic: between which clusters it is compared, and what they say of it. By cluster's number."""
+
+    name: str
+    ways: Ways
+    standings: Mapping[int, Standing]
+    subscriptions: Mapping[str, Mapping[int, Acked]]
+    """The replicated ones, as they are now."""
+    promises: Mapping[tuple[int, int], Promises]
+    told: Mapping[str, Mapping[int, Acked]] | None = None
+    """What subscriptions had acknowledged some time ago, which others must have by now; None for ``subscriptions``."""
+
+    @property
+    def must(self) -> Mapping[str, Mapping[int, Acked]]:
+        return self.subscriptions if self.told is None else self.told
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """All topics. A cluster's number is its index in ``clusters``; a topic's its index in ``topics``."""
+
+    clusters: tuple[str, ...]
+    urls: tuple[str, ...]
+    topics: tuple[TopicScope, ...]
+    rewritten: frozenset[tuple[str, str]] = frozenset()
+    """Origin and cluster between which a link may have changed messages: their contents are not compared."""
+
+    def names_only(self) -> Scope:
+        """The same without what topics say of themselves: all that reading logs needs."""
+        bare = tuple(TopicScope(topic.name, _NO_WAYS, {}, {}, {}) for topic in self.topics)
+        return Scope(self.clusters, self.urls, bare)
+
+
+_NO_WAYS: Final = Ways(frozenset(), frozenset())
+
+
+def within(ledger: int, position: Position) -> int:
+    """How many entries of ``ledger`` lie at or before ``position``, 2^33 for all."""
+    if position.ledger == ledger:
+        return position.entry + 1
+    return ENTRY_ABOVE_ALL if position.ledger > ledger else 0

@@ -1,0 +1,81 @@
+"""The differences that verify found, all of them, as Parquet files for Spark, pandas and others; docs/verify.md.
+
+Each look at the clusters writes its own files, and :meth:`DifferenceFiles.finish` makes the result of them: of a topic
+that was looked at again only what the last look found counts. Nothing is held in memory but a batch of rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from replicator.pipeline.errors import BadOption
+from replicator.pipeline.verify.comparison.rows import BEHIND, DIFFERENCE_COLUMNS, Found
+
+_LOOKS: Final = "_looks"
+"""Names that begin so are passed over by readers."""
+
+Pair = tuple[str, str | None, str | None]
+"""Topic, and the two clusters of a finding."""
+
+
+class DifferenceFiles:
+    """The files under one directory; raises :class:`BadOption` where that is not empty."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            occupied = any(directory.iterdir())
+        except OSError as error:
+            raise BadOption("parquet", f"{directory} cannot be used: {error.strerror}") from None
+        if occupied:
+            raise BadOption("parquet", f"{directory} is not empty: name a directory of its own")
+        self._replaced: list[frozenset[str]] = []
+
+    def next_look(self, topics: Collection[str] = ()) -> Path:
+        """Where the next look writes; of ``topics`` what was written before does not count any more."""
+        self._replaced.append(frozenset(topics))
+        return self._look(len(self._replaced) - 1)
+
+    def start_over(self) -> None:
+        """What was written so far does not count."""
+        shutil.rmtree(self._directory / _LOOKS, ignore_errors=True)
+        self._replaced.clear()
+
+    def finish(self, came_not: Collection[Pair], more: Iterable[Found]) -> None:
+        """Put the result together: with what is behind and ``came_not`` as missing, and ``more`` findings."""
+        with pq.ParquetWriter(self._directory / "differences.parquet", DIFFERENCE_COLUMNS) as writer:
+            for batch in self._rows():
+                writer.write_batch(_judged(batch, came_not))
+            rows = [asdict(found) for found in more]
+            writer.write_table(pa.Table.from_pylist(rows, schema=DIFFERENCE_COLUMNS))
+        shutil.rmtree(self._directory / _LOOKS, ignore_errors=True)
+
+    def _look(self, number: int) -> Path:
+        return self._directory / _LOOKS / str(number)
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        for number in range(len(self._replaced)):
+            later = frozenset[str]().union(*self._replaced[number + 1 :])
+            files = sorted(str(path) for path in self._look(number).glob("*.parquet"))
+            if files:
+                rows = ds.dataset(files, schema=DIFFERENCE_COLUMNS)
+                yield from rows.to_batches(filter=~ds.field("topic").isin(sorted(later)) if later else None)
+
+
+def _judged(batch: pa.RecordBatch, came_not: Collection[Pair]) -> pa.RecordBatch:
+    columns = (batch.column(name).to_pylist() for name in ("kind", "topic", "cluster", "other"))
+    kinds = [
+        "missing" if kind == BEHIND and pair in came_not else kind
+        for kind, *rest in zip(*columns, strict=True)
+        for pair in [tuple(rest)]
+    ]
+    return batch.set_column(0, DIFFERENCE_COLUMNS.field("kind"), pa.array(kinds, pa.string()))

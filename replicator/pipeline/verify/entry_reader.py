@@ -1,0 +1,470 @@
+"""Reading logs for a comparison: each block becomes a row or two, whatever the number of its messages.
+
+Runs in Spark's tasks. For each range of a topic's log at one cluster:
+
+1. Blocks are fetched raw, a page at a time, and their checksums are computed here. One whose body is wrong keeps its
+   identity, which its header has, and is marked; one whose header is wrong is passed over, and reported.
+2. A block's entries inside of the range become pieces, cut at the borders of cells, so that what is compared together
+   later is of bounded size.
+3. Read messages and markers are counted; and for each origin the order of its entries is followed, so that nobody has
+   to sort a log: where a range ends is noted, for the next one to go on from (:class:`_Order`).
+
+With ``since`` or ``sample`` the heads of blocks are read first, and only those blocks that are wanted are fetched.
+What a sample leaves out is compared by its head alone: its entries, their order, and the checksums that it states.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from replicator.engine.errors import BlockCorrupt, EngineError
+from replicator.engine.log.block import BlockKind, BlockView, read_header, verify_block
+from replicator.engine.log.block_heads import checksums_of
+from replicator.engine.log.entry import decode_entry
+from replicator.pipeline.data_plane import FetchedBlock
+from replicator.pipeline.verify.comparison.contents import Place
+from replicator.pipeline.verify.comparison.rows import (
+    CELL_ENTRIES,
+    DESCENT,
+    MARKERS,
+    MESSAGES,
+    NOTE,
+    READ,
+    RUN,
+    Found,
+    PieceRows,
+)
+from replicator.pipeline.verify.comparison.scope import Scope
+from replicator.pipeline.verify.plane import BlockUnreadable, Head, VerifyPlane, uneven_sizes
+from replicator.pipeline.verify.report import marker_name
+from snapshots.position import BEFORE_ALL, Position
+
+ROWS_MAX: Final = 8_192
+"""Of a record batch that is passed on."""
+PAGES_KEPT: Final = 8
+"""Parts of logs that are at hand while contents are compared, a page of blocks each."""
+PASSED_BYTES_MAX: Final = 256 * 1024
+"""Between two blocks that are wanted: less is fetched with them, which costs less than another request."""
+_SAMPLE_STEPS: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Entries of one topic in one cluster with ``after < position <= upto``; ``number`` orders the ranges of a log."""
+
+    cluster: int
+    topic: int
+    number: int
+    after: Position
+    upto: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which blocks are read: those of a time, or for a sample of their contents."""
+
+    since_ms: int | None = None
+    sample: float | None = None
+
+    @property
+    def by_heads(self) -> bool:
+        return self.since_ms is not None or self.sample is not None
+
+    def takes(self, head: Head) -> bool:
+        return self.since_ms is None or head.publish_time_ms >= self.since_ms
+
+    def reads(self, head: Head) -> bool:
+        """Whether a block's content is read; the same block is in every cluster, or in none."""
+        if self.sample is None or head.kind != BlockKind.MESSAGES:
+            return True
+        identity = f"{head.origin} {head.incarnation} {head.origin_first}".encode()
+        return int.from_bytes(blake2b(identity, digest_size=4).digest(), "big") < self.sample * _SAMPLE_STEPS
+
+
+def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
+    """Rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges."""
+    rows = PieceRows()
+    for each in ranges:
+        reading = RangeReader(each, scope, rows)
+        with VerifyPlane(scope.urls[each.cluster]) as worker:
+            blocks = _selected(worker, each, scope, selection) if selection.by_heads else _raw(worker, each, scope)
+            for block in blocks:
+                reading.take(block)
+                if len(rows) >= ROWS_MAX:
+                    yield rows.take()
+        reading.end()
+    if len(rows):
+        yield rows.take()
+
+
+def read_entries(scope: Scope) -> _EntryReader:
+    """What :mod:`~replicator.pipeline.verify.comparison.contents` reads with."""
+    return _EntryReader(scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """A stretch of a log that its worker cannot serve."""
+
+    after: Position
+    upto: Position
+    reason: str
+
+
+_Block = FetchedBlock | Head | _Unreadable
+
+
+def _raw(worker: VerifyPlane, part: LogRange, scope: Scope) -> Iterator[_Block]:
+    topic, after = scope.topics[part.topic].name, part.after
+    while after < part.upto:
+        try:
+            for fetched in worker.raw_blocks(topic, after, part.upto):
+                yield fetched
+                after = Position(fetched.first.ledger, fetched.first.entry + read_header(fetched.block).entries - 1)
+        except BlockUnreadable as error:
+            good = _last_readable(worker, topic, after, part.upto)
+            yield from worker.raw_blocks(topic, after, good)
+            after = max(good, after)
+            beyond = _next_readable(worker, topic, after, part.upto)
+            yield _Unreadable(after, beyond, str(error))
+            after = beyond
+        else:
+            return
+
+
+def _last_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
+    """The highest position that can be read up to; found by halving, in the ledger that the trouble is in."""
+    low, high = after, upto
+    if low.ledger != high.ledger:
+        low = Position(high.ledger, -1) if _readable(worker, topic, after, Position(high.ledger, -1)) else after
+        high = high if low.ledger == high.ledger else Position(low.ledger, low.entry + _SAMPLE_STEPS)
+    while high.entry - low.entry > 1:
+        middle = Position(low.ledger, (low.entry + high.entry) // 2)
+        if _readable(worker, topic, after, middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _next_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
+    """The lowest position after which reading works again, or ``upto``."""
+    step = 1
+    while after.ledger < upto.ledger or after.entry + step < upto.entry:
+        beyond = Position(after.ledger, after.entry + step)
+        if step > _SAMPLE_STEPS:
+            return upto
+        if _readable(worker, topic, beyond, Position(after.ledger, after.entry + step + 1)):
+            low, high = after.entry + step // 2, after.entry + step
+            while high - low > 1:
+                middle = (low + high) // 2
+                if _readable(worker, topic, Position(after.ledger, middle), Position(after.ledger, middle + 1)):
+                    high = middle
+                else:
+                    low = middle
+            return min(Position(after.ledger, high), upto)
+        step *= 2
+    return upto
+
+
+def _readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> bool:
+    try:
+        for _ in worker.heads(topic, after, upto):
+            pass
+    except BlockUnreadable:
+        return False
+    return True
+
+
+def _selected(worker: VerifyPlane, part: LogRange, scope: Scope, selection: Selection) -> Iterator[_Block]:
+    """Blocks that are to be read, and the heads of those that are only taken into account; in order."""
+    topic = scope.topics[part.topic].name
+    run: list[Head] = []
+    """Heads that wait: from one that is wanted on, with those in between that are not."""
+    passed_bytes = 0
+    reached = part.after
+    try:
+        for head in worker.heads(topic, part.after, part.upto):
+            reached = _end(head, -1)
+            if not selection.takes(head):
+                continue
+            if selection.reads(head):
+                passed_bytes = 0
+                run.append(head)
+            elif not run:
+                yield head
+            else:
+                run.append(head)
+                passed_bytes += head.size_bytes
+                if passed_bytes > PASSED_BYTES_MAX:
+                    yield from _fetch(worker, topic, run, selection)
+                    run, passed_bytes = [], 0
+    except BlockUnreadable as error:
+        yield from _fetch(worker, topic, run, selection)
+        yield _Unreadable(reached, part.upto, str(error))
+        return
+    yield from _fetch(worker, topic, run, selection)
+
+
+def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Selection) -> Iterator[FetchedBlock | Head]:
+    """The blocks of a run that are wanted, and the heads of the others; what lies together is fetched at once."""
+    stop = len(run)
+    while stop > 0 and not selection.reads(run[stop - 1]):
+        stop -= 1
+    start, rest = 0, run[stop:]
+    with VerifyPlane(worker.url) as reader:  # the other connection is in the midst of a page of heads
+        while start < stop:
+            end = start + 1
+            while end < stop and run[end].first == _end(run[end - 1], 0):
+                end += 1
+            passed = {head.first: head for head in run[start:end] if not selection.reads(head)}
+            first = run[start].first
+            for block in reader.raw_blocks(topic, Position(first.ledger, first.entry - 1), _end(run[end - 1], -1)):
+                yield passed.get(block.first, block)
+            start = end
+    yield from rest
+
+
+def _end(head: Head, offset: int) -> Position:
+    return Position(head.first.ledger, head.first.entry + head.entries + offset)
+
+
+@dataclass(slots=True)
+class _Order:
+    """One origin's entries in a range: the first, the last, and whether any stands after a higher one."""
+
+    first: Position
+    last: Position
+    descends: bool = False
+
+
+@dataclass(slots=True)
+class RangeReader:
+    """One range on its way into rows."""
+
+    part: LogRange
+    scope: Scope
+    rows: PieceRows
+    orders: dict[tuple[str, int], _Order] = field(default_factory=dict)
+    messages: int = 0
+    markers: dict[str, int] = field(default_factory=dict)
+    heads_only: int = 0
+    blocks: int = 0
+
+    def take(self, block: _Block) -> None:
+        if isinstance(block, _Unreadable):
+            self._unreadable(block)
+            return
+        self.blocks += 1
+        sound = True
+        parts: dict[int, list[int]] = {}
+        if isinstance(block, Head):
+            head = block
+            self.heads_only += 1
+            start, stop = self._wanted(head)
+        else:
+            try:
+                header = verify_block(block.block)
+            except BlockCorrupt:
+                header, sound = read_header(block.block), False
+            view = BlockView(block.block, header)
+            head = Head(
+                block.first,
+                int(header.kind),
+                header.origin,
+                header.incarnation,
+                header.origin_first,
+                header.entries,
+                header.messages,
+                header.publish_time_ms,
+                len(block.block),
+                header.parts_bytes,
+                checksums_of(block.block),
+                (uneven_sizes(view.batch_sizes) or b"") if sound else b"",
+            )
+            start, stop = self._wanted(head)
+            if header.kind is not BlockKind.MESSAGES:
+                self._count_markers(view, start, stop, sound)
+            if header.parts_bytes and sound:
+                parts = {entry: list(indexes) for entry, indexes in view.absent.items()}
+        if start >= stop:
+            return
+        sizes = np.frombuffer(head.sizes, "<u4") if head.sizes else None
+        of_entry = 0 if sizes is not None else head.messages // head.entries
+        if head.kind == BlockKind.LOCAL_MARKERS:
+            return
+        self._follow(head, start, stop)
+        self._cut(head, start, stop, sizes, of_entry, sound, parts)
+
+    def end(self) -> None:
+        """The notes on the range."""
+        topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
+        self._note(Found(READ, topic, self.messages, cluster=cluster))
+        for name, count in self.markers.items():
+            self._note(Found(READ, topic, count, cluster=cluster, other=name))
+        for (origin, incarnation), order in self.orders.items():
+            places = (order.first, order.last)
+            self._note(
+                Found(
+                    DESCENT if order.descends else RUN,
+                    topic,
+                    self.part.number,
+                    cluster=cluster,
+                    origin=origin,
+                    incarnation=incarnation,
+                    detail=" ".join(map(str, places)),
+                )
+            )
+
+    def _wanted(self, head: Head) -> tuple[int, int]:
+        (ledger, first), after, upto = head.first, self.part.after, self.part.upto
+        start = max(after.entry + 1 - first, 0) if ledger == after.ledger else 0
+        stop = min(upto.entry + 1 - first, head.entries) if ledger == upto.ledger else head.entries
+        return start, stop
+
+    def _follow(self, head: Head, start: int, stop: int) -> None:
+        ledger, first = head.origin_first
+        begin, end = Position(ledger, first + start), Position(ledger, first + stop - 1)
+        order = self.orders.get((head.origin, head.incarnation))
+        if order is None:
+            self.orders[head.origin, head.incarnation] = _Order(begin, end)
+            return
+        order.descends |= begin <= order.last
+        order.last = end
+
+    def _cut(
+        self,
+        head: Head,
+        start: int,
+        stop: int,
+        sizes: np.ndarray[Any, np.dtype[np.uint32]] | None,
+        of_entry: int,
+        sound: bool,
+        parts: dict[int, list[int]],
+    ) -> None:
+        at = head.origin_first.entry
+        while start < stop:
+            cell = (at + start) // CELL_ENTRIES
+            end = min(stop, (cell + 1) * CELL_ENTRIES - at)
+            of_piece = None if sizes is None else sizes[start:end]
+            messages = of_entry * (end - start) if of_piece is None else int(of_piece.sum(dtype=np.int64))
+            self.messages += messages
+            absent = {entry - start: indexes for entry, indexes in parts.items() if start <= entry < end}
+            self.rows.add(
+                {
+                    "topic": self.part.topic,
+                    "origin": head.origin,
+                    "incarnation": _signed(head.incarnation),
+                    "origin_ledger": head.origin_first.ledger,
+                    "cell": cell,
+                    "start": at + start,
+                    "kind": MESSAGES if head.kind == BlockKind.MESSAGES else MARKERS,
+                    "count": end - start,
+                    "cluster": self.part.cluster,
+                    "ledger": head.first.ledger,
+                    "entry": head.first.entry + start,
+                    "messages": messages,
+                    "checksums": _signed(head.checksums),
+                    "sound": sound,
+                    "sizes": None if of_piece is None else uneven_sizes(of_piece),
+                    # A block of which parts were left out is not the one that its origin has, whole or not.
+                    "parts": json.dumps(absent).encode() if parts else None,
+                }
+            )
+            start = end
+
+    def _count_markers(self, view: BlockView, start: int, stop: int, sound: bool) -> None:
+        for entry in view.entries(start, stop) if sound and start < stop else ():
+            try:
+                name = marker_name(decode_entry(entry, check=False)[0].marker_type)
+            except EngineError:
+                name = "unreadable"
+            self.markers[name] = self.markers.get(name, 0) + 1
+
+    def _unreadable(self, part: _Unreadable) -> None:
+        topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
+        count = part.upto.entry - part.after.entry if part.after.ledger == part.upto.ledger else 1
+        self._note(
+            Found(
+                "corrupted",
+                topic,
+                max(count, 1),
+                cluster=cluster,
+                ledger=part.after.ledger,
+                entry=part.after.entry + 1,
+                detail=f"{cluster} cannot read what lies after {part.after} up to {part.upto}: {part.reason}",
+                shown=True,
+            )
+        )
+
+    def _note(self, found: Found) -> None:
+        self.rows.add(
+            {
+                "topic": self.part.topic,
+                "origin": "",
+                "incarnation": 0,
+                "origin_ledger": 0,
+                "cell": 0,
+                "start": 0,
+                "kind": NOTE,
+                "cluster": self.part.cluster,
+                "ledger": self.part.after.ledger,
+                "entry": self.part.after.entry,
+                "note": json.dumps({name: value for name, value in asdict(found).items() if value is not None}),
+            }
+        )
+
+
+class _EntryReader:
+    """Reads entries by their places. Places go up mostly, so a page of each log is kept."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._pages: OrderedDict[tuple[int, int], list[FetchedBlock]] = OrderedDict()
+
+    def __call__(self, place: Place, count: int) -> Iterator[bytes]:
+        cluster, topic, ledger, first = place
+        while count > 0:
+            block = self._block(cluster, topic, Position(ledger, first))
+            if block is None:
+                return  # trimmed meanwhile
+            view = BlockView(block.block)
+            offset = first - block.first.entry
+            stop = min(len(view), offset + count)
+            yield from (bytes(entry) for entry in view.entries(offset, stop))
+            count -= stop - offset
+            first += stop - offset
+
+    def _block(self, cluster: int, topic: int, at: Position) -> FetchedBlock | None:
+        for fresh in (False, True):
+            if fresh:
+                self._load(cluster, topic, at)
+            for block in self._pages.get((cluster, topic), ()):
+                last = block.first.entry + read_header(block.block).entries - 1
+                if block.first.ledger == at.ledger and block.first.entry <= at.entry <= last:
+                    return block
+        return None
+
+    def _load(self, cluster: int, topic: int, at: Position) -> None:
+        with VerifyPlane(self._scope.urls[cluster]) as worker:
+            name = self._scope.topics[topic].name
+            self._pages[cluster, topic] = worker.page_of(name, Position(at.ledger, at.entry - 1))
+        self._pages.move_to_end((cluster, topic))
+        while len(self._pages) > PAGES_KEPT:
+            self._pages.popitem(last=False)
+
+
+def _signed(value: int) -> int:
+    """An unsigned 64-bit number bit for bit as a signed one."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+assert Position(0, -1) == BEFORE_ALL

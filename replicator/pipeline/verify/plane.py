@@ -1,0 +1,170 @@
+"""What verify asks of workers over plain blocking HTTP: reads of :class:`DataPlane`, and what only verify needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from replicator.engine.log.block_heads import HEADS_SCHEMA
+from replicator.pipeline.data_plane import DataPlane, FetchedBlock, _promised, _read_page
+from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.verify.comparison.scope import Standing
+from snapshots.position import Position
+
+CORRUPT: Final = "BlockCorrupt"
+
+
+class Head(NamedTuple):
+    """A block without its entries; see :mod:`replicator.engine.log.block_heads`."""
+
+    first: Position
+    kind: int
+    origin: str
+    incarnation: int
+    origin_first: Position
+    entries: int
+    messages: int
+    publish_time_ms: int
+    size_bytes: int
+    parts_bytes: int
+    checksums: int
+    sizes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """A link, as the worker at its source sees it."""
+
+    key: str
+    destination: str
+    state: str
+    detail: str
+    paused: bool
+    stopped: Mapping[str, str]
+    """Topics that it does not copy any more, each with why."""
+    gaps: Mapping[str, str]
+    """Those of them that have a gap, with its kind."""
+
+
+class BlockUnreadable(UnexpectedAnswer):
+    """The worker says that a block is corrupt so that it cannot even tell what it holds."""
+
+
+class VerifyPlane(DataPlane):
+    """One worker's data plane. Raises as :class:`DataPlane` does."""
+
+    def standings(self) -> dict[str, Standing]:
+        """How far every topic is here, by origin."""
+        answer = self._json("cuts")
+        with _promised(self.url, "cuts"):
+            return {
+                str(name): Standing(
+                    runs=tuple((int(ledger), int(first), int(last)) for ledger, first, last in row["runs"]),
+                    trimmed=Position.parse(row["trimmed"]),
+                    trimmed_of={str(origin): Position.parse(at) for origin, at in row["trimmed_of"].items()},
+                    high_water=None
+                    if row["high_water"] is None
+                    else {
+                        str(origin): (int(incarnation), Position.parse(at))
+                        for origin, (incarnation, at) in row["high_water"].items()
+                    },
+                    left_out={
+                        str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
+                        for origin, holes in row["left_out"].items()
+                    },
+                )
+                for name, row in answer["topics"].items()
+            }
+
+    def link_states(self) -> list[LinkState]:
+        """The links that leave this cluster."""
+        answer = self._json("links")
+        with _promised(self.url, "links"):
+            return [
+                LinkState(
+                    key=str(link["key"]),
+                    destination=str(link.get("to", "")),
+                    state=str(link.get("state", "")),
+                    detail=str(link.get("detail", "")),
+                    paused=bool(link.get("paused", False)),
+                    stopped={
+                        **{str(topic): str(reason) for topic, reason in link["halted"].items()},
+                        **{str(gap["topic"]): f"{gap['kind']}: {gap['detail']}" for gap in link["gaps"]},
+                    },
+                    gaps={str(gap["topic"]): str(gap["kind"]) for gap in link["gaps"]},
+                )
+                for link in answer["links"]
+            ]
+
+    def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
+        """As :meth:`blocks`, corrupt ones too; raises :class:`BlockUnreadable` for one whose header is wrong."""
+        for answer in self._pages("raw-blocks", topic, after, upto):
+            yield from _read_page(answer)
+
+    def page_of(self, topic: str, after: Position) -> list[FetchedBlock]:
+        """The first page of raw blocks after a position; empty if there are none, or they cannot be read."""
+        try:
+            answer, _ = self._get("raw-blocks", topic=topic, after=str(after))
+        except UnexpectedAnswer:
+            return []
+        with _promised(self.url, "raw-blocks"):
+            return list(_read_page(answer))
+
+    def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
+        """The same without the entries of the blocks."""
+        for answer in self._pages("block-heads", topic, after, upto):
+            yield from read_heads(answer)
+
+    def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
+        """Where an entry of an origin lies here, by the exact mapping."""
+        answer = self._json(
+            "place", topic=topic, origin=origin, incarnation=str(incarnation), origin_position=str(position)
+        )
+        with _promised(self.url, "place"):
+            return Position.parse(answer["position"])
+
+    def _pages(self, what: str, topic: str, after: Position, upto: Position) -> Iterator[bytes]:
+        while after < upto:
+            try:
+                answer, headers = self._get(what, topic=topic, after=str(after), upto=str(upto))
+            except UnexpectedAnswer as error:
+                if error.code == CORRUPT:
+                    raise BlockUnreadable(str(error)) from error
+                raise
+            with _promised(self.url, what):
+                yield answer
+                if headers["X-Replicator-End"] == "true":
+                    return
+                following = Position.parse(headers["X-Replicator-Next"])
+                if following <= after:
+                    raise ValueError(f"the page after {after} says that the next is after {following}")
+            after = following
+
+
+def read_heads(answer: bytes) -> Iterator[Head]:
+    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
+        if not stream.schema.equals(HEADS_SCHEMA):
+            raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")
+        origins = stream.schema.metadata[b"origins"].decode().split(",")
+        for batch in stream:
+            batch.validate(full=True)
+            columns: list[Any] = [column.to_pylist() for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                ledger, first, kind, origin, incarnation, origin_ledger, origin_first, *rest = row
+                yield Head(
+                    Position(ledger, first),
+                    kind,
+                    origins[origin],
+                    incarnation,
+                    Position(origin_ledger, origin_first),
+                    *rest,
+                )
+
+
+def uneven_sizes(sizes: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes | None:
+    """Batch sizes as they go into rows: None where all are the same."""
+    return sizes.tobytes() if len(sizes) and bool((sizes != sizes[0]).any()) else None

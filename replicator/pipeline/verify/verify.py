@@ -1,0 +1,409 @@
+"""Verify: are the clusters of a topology in step?
+
+1. All clusters are asked how they stand, in an order that makes a consistent cut
+   (:mod:`~replicator.pipeline.verify.cluster_state`); what does not answer is left out, and named.
+2. Their logs are read and compared block by block, in Spark or here
+   (:mod:`~replicator.pipeline.verify.comparison_runs`). Logs that are out of order are gone through once more, and so
+   are only those.
+3. What time may heal is looked at again: what lies above a copy's high-water mark is missing if the mark does not move
+   while waited for, and an acknowledgement counts as not copied if it still is not there after that time.
+4. The exact mapping is asked for the places of some copied entries, and compared with the logs.
+
+Topics may be written to, copied and consumed meanwhile: what is on its way is not reported, what is lost is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.verify.cluster_state import (
+    Picture,
+    Wanted,
+    allowed_clusters,
+    named_filter,
+    read_again,
+    read_picture,
+    scope_of,
+)
+from replicator.pipeline.verify.comparison.order import out_of_order
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, PROBE, READ, Found
+from replicator.pipeline.verify.comparison.scope import Scope
+from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, plan_tasks
+from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
+from replicator.pipeline.verify.entry_reader import Selection
+from replicator.pipeline.verify.plane import LinkState, VerifyPlane
+from replicator.pipeline.verify.report import (
+    EXAMPLES_MAX,
+    FAULTS,
+    ClusterCounts,
+    Finding,
+    VerifyReport,
+    format_report,
+)
+from replicator.pipeline.verify.ways import ways_of
+from replicator.topology import Link
+from snapshots.position import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["VerifyReport", "VerifySettings", "format_report", "verify"]
+
+SETTLE_SECONDS: Final = 10.0
+"""How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
+POLL_SECONDS: Final = 0.5
+WORKING: Final = frozenset({"", "copying", "idle", "paused"})
+"""States of links of which there is nothing to say, or something is said elsewhere."""
+TOPIC_GONE: Final = "TopicNotFound"
+"""The API's name for a topic that was deleted meanwhile."""
+LOOKS: Final = (0.1, 0.3, 1.0)
+"""When topics are compared again whose acknowledgements differ, as shares of the time that there is."""
+PROBES_MAX: Final = 200
+"""Places that the exact mapping is asked for, a millisecond each."""
+SMALL_MESSAGES: Final = 500_000
+SMALL_ENTRIES: Final = 200_000
+"""Of all clusters together: below both, comparing takes less than starting Spark does."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """How to compare; see docs/verify.md."""
+
+    selection: Selection = field(default_factory=Selection)
+    settle_seconds: float = SETTLE_SECONDS
+    parquet: Path | None = None
+
+
+def verify(
+    spark: SparkSession | Callable[[], SparkSession] | None,
+    clusters: Mapping[str, str],
+    links: Sequence[Link],
+    topics: Collection[str] | None = None,
+    *,
+    wanted: Wanted | None = None,
+    settings: VerifySettings | None = None,
+) -> VerifyReport:
+    """Compare ``clusters`` (name to worker URL) over ``links``, in ``topics``, in those that are ``wanted``, or in all.
+
+    Runs on a session; with a function that starts one, only if there is much to compare, else in this process; with
+    None always here. What no link carries, by its patterns or a namespace's clusters, is not compared; what links
+    forward is.
+
+    Blocks for the length of the job. Raises :class:`PeerUnavailable` if no worker answers, :class:`UnexpectedAnswer`
+    for one that is of another cluster or whose answers are wrong, :class:`BadOption` for a topic that no cluster has or
+    a link of a cluster that is not given.
+    """
+    settings = settings or VerifySettings()
+    for link in links:
+        for name in (link.source, link.destination):
+            if name not in clusters:
+                raise BadOption("links", f"{link}: cluster {name} has no url")
+    if topics is not None:
+        wanted = named_filter(topics)
+    files = None if settings.parquet is None else DifferenceFiles(settings.parquet)
+    return _Verification(spark, clusters, links, topics, wanted or (lambda _: True), settings, files).run()
+
+
+@dataclass(slots=True)
+class _Verification:
+    """One run."""
+
+    spark: SparkSession | Callable[[], SparkSession] | None
+    clusters: Mapping[str, str]
+    links: Sequence[Link]
+    topics: Collection[str] | None
+    wanted: Wanted
+    settings: VerifySettings
+    files: DifferenceFiles | None
+    remarks: list[str] = field(default_factory=list)
+
+    def run(self) -> VerifyReport:
+        for _ in range(len(self.clusters)):
+            try:
+                return self._run()
+            except (PeerUnavailable, UnexpectedAnswer) as error:
+                if isinstance(error, UnexpectedAnswer) and TOPIC_GONE not in str(error):
+                    raise
+                lost = error  # what went away on the way is left out when all are asked again
+                if self.files is not None:
+                    self.files.start_over()
+        raise lost
+
+    def _run(self) -> VerifyReport:
+        started = time.monotonic()
+        picture = read_picture(self.clusters, self._is_wanted)
+        self._check_topics(picture)
+        scope = scope_of(picture, self.links)
+        tallies = self._look_again(picture, self._compare(picture, scope))
+        came_not = self._came_not(picture, tallies)
+        tallies = [
+            replace(tally, kind="missing") if tally.kind == BEHIND and _pair(tally) in came_not else tally
+            for tally in tallies
+        ]
+        more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE))]
+        if self.files is not None:
+            self.files.finish(
+                came_not, more + [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
+            )
+        findings = _joined([*_findings(tallies), *map(_finding, more)])
+        self._remark(picture, tallies)
+        subscriptions = sum(len(topic.subscriptions) for topic in scope.topics)
+        counts: dict[str, Any] = {
+            fault: sum(finding.count for finding in findings if finding.fault == fault) for fault in FAULTS
+        }
+        return VerifyReport(
+            **counts,
+            messages=sum(tally.count for tally in tallies if tally.kind == COMPARED),
+            clusters={state.name: _cluster_counts(tallies, state.name) for state in picture.clusters},
+            topics=tuple(sorted({*picture.topics, *(finding.topic for finding in findings)})),
+            findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
+            mappings=sum(len(promises.mappings) for topic in scope.topics for promises in topic.promises.values()),
+            subscriptions=subscriptions,
+            seconds=time.monotonic() - started,
+            behind=sum(tally.count for tally in tallies if tally.kind == BEHIND),
+            unreachable=dict(picture.unreachable),
+            remarks=tuple(dict.fromkeys(self.remarks)),
+        )
+
+    def _is_wanted(self, topic: str) -> bool:
+        return topic != EPOCHS_TOPIC and self.wanted(topic)
+
+    def _check_topics(self, picture: Picture) -> None:
+        found = set(picture.topics)
+        unknown = sorted(name for name in self.topics or () if not any(map(named_filter([name]), found)))
+        if unknown and not picture.unreachable:
+            raise BadOption("topic", f"no cluster has {', '.join(map(_full_name, unknown))}")
+        self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
+
+    def _runs(self, picture: Picture, scope: Scope) -> Runs:
+        if self.spark is None:
+            return InProcess()
+        if not callable(self.spark):
+            return InSpark(self.spark)
+        entries = sum(standing.entries for topic in scope.topics for standing in topic.standings.values())
+        messages = sum(topic.messages for state in picture.clusters for topic in state.topics.values())
+        if entries <= SMALL_ENTRIES and messages <= SMALL_MESSAGES:
+            return InProcess()
+        self.spark = self.spark()
+        return InSpark(self.spark)
+
+    def _compare(self, picture: Picture, scope: Scope, topics: Collection[str] = ()) -> list[Tally]:
+        """``topics`` are those that were compared before and are in the scope; empty for the first time."""
+        runs = self._runs(picture, scope)
+        tasks = plan_tasks(scope, lambda topic, cluster: _messages_each(picture, scope, topic, cluster))
+        if not tasks:
+            return []
+        write_to = None if self.files is None else self.files.next_look(topics)
+        tallies = runs.compare(tasks, scope, self.settings.selection, write_to)
+        suspect = out_of_order(note for tally in tallies for note in tally.notes)
+        if not suspect:
+            return tallies
+        numbers = {topic.name: number for number, topic in enumerate(scope.topics)}
+        logs = {(numbers[topic], scope.clusters.index(cluster)) for topic, cluster in suspect}
+        chosen = [kept for task in tasks if (kept := [each for each in task if (each.topic, each.cluster) in logs])]
+        found = runs.reordered(chosen, scope, self.settings.selection, logs)
+        return [
+            *tallies,
+            *(Tally(each.kind, each.topic, each.cluster, None, 1, [str(each.detail)], [each]) for each in found),
+        ]
+
+    # What time may heal.
+
+    def _look_again(self, picture: Picture, tallies: list[Tally]) -> list[Tally]:
+        """Compare once more what may have been on its way, or trimmed, when it was compared."""
+        began = time.monotonic()
+        for share in LOOKS:
+            differing = {tally.topic for tally in tallies if tally.kind == "ack_mismatch"}
+            lacking = {tally.topic for tally in tallies if tally.kind in ("missing", "mismapped")}
+            if not differing and not lacking:
+                break
+            while differing and (left := began + share * self.settings.settle_seconds - time.monotonic()) > 0:
+                time.sleep(min(left, POLL_SECONDS))
+            now = read_again(picture, differing | lacking)
+            changed = {topic for topic in lacking if _is_trimmed(picture, now, topic)}
+            changed |= {topic for topic in differing if _is_acknowledged(picture, now, topic)}
+            if changed:
+                fresh = self._compare(now, self._scope_of(now, changed), changed)
+                tallies = [tally for tally in tallies if tally.topic not in changed] + fresh
+        return tallies
+
+    def _scope_of(self, picture: Picture, topics: Collection[str]) -> Scope:
+        """What is to be compared of some topics."""
+        scope = scope_of(picture, self.links)
+        return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
+
+    def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
+        """Of what clusters are behind with, what does not come: the mark there stands still while waited for."""
+        waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_held(picture, tally)]
+        deadline = time.monotonic() + self.settings.settle_seconds
+        states = {state.name: state for state in picture.clusters}
+        while waiting:
+            for name in {str(tally.cluster) for tally in waiting}:
+                try:
+                    with VerifyPlane(states[name].url) as worker:
+                        now = worker.standings()
+                except PeerUnavailable as error:
+                    self.remarks.append(f"{name} went away while it was waited for: {error}")
+                    now = {}
+                before = states[name].standings
+                waiting = [
+                    tally for tally in waiting if tally.cluster != name or _mark(now, tally) == _mark(before, tally)
+                ]
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        return {_pair(tally) for tally in waiting}
+
+    def _is_held(self, picture: Picture, tally: Tally) -> bool:
+        """Whether it comes only over links that are paused or that a backfill has, straight or on the way."""
+        held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
+        if not held:
+            return False
+        going = [link for link in self.links if link.key not in held]
+        if (tally.other, tally.cluster) in ways_of(tally.topic, going, allowed_clusters(picture, tally.topic)).messages:
+            return False
+        self.remarks += [
+            f"link {link.key} is paused: what it does not bring is not missing"
+            for state in picture.clusters
+            for link in state.links
+            if link.paused
+        ]
+        return True
+
+    def _gaps(self, picture: Picture) -> Iterable[Found]:
+        for state in picture.clusters:
+            for link in state.links:
+                for topic, reason in link.stopped.items():
+                    if self._is_wanted(topic):
+                        text = f"link {link.key}: {reason}"
+                        yield Found("gaps", topic, 1, cluster=link.destination, other=state.name, detail=text)
+
+    def _remark(self, picture: Picture, tallies: Iterable[Tally]) -> None:
+        for state in picture.clusters:
+            if state.no_mappings is not None:
+                self.remarks.append(f"snapshot mappings of {state.name} were not compared: {state.no_mappings}")
+            self.remarks += [
+                f"link {link.key} is {link.state}{f': {link.detail}' if link.detail else ''}"
+                for link in state.links
+                if link.state not in WORKING
+            ]
+        selection = self.settings.selection
+        if selection.sample is not None:
+            self.remarks.append(
+                f"a sample: the contents of {selection.sample:.3g} of all blocks of messages were read; entries, their "
+                "order, mappings and acknowledgements were compared in full, and so were the checksums that blocks "
+                "state, but bytes that rotted on a disk are found only in the blocks that were read"
+            )
+        if selection.since_ms is not None:
+            self.remarks.append("only blocks that were published since then were compared")
+
+
+def _full_name(topic: str) -> str:
+    from replicator.engine.topic_name import parse_topic
+
+    return str(parse_topic(topic))
+
+
+def _messages_each(picture: Picture, scope: Scope, topic: int, cluster: int) -> float:
+    state = picture.clusters[cluster].topics.get(scope.topics[topic].name)
+    return state.messages / max(state.entries, 1) if state is not None else 1.0
+
+
+def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
+    """Whether more of a topic was trimmed in the meantime, or it was deleted."""
+    earlier = {state.name: state.standings.get(topic) for state in before.clusters}
+    return any(
+        first is not None and (later is None or later.trimmed != first.trimmed)
+        for state in now.clusters
+        for first, later in [(earlier[state.name], state.standings.get(topic))]
+    )
+
+
+def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
+    """Whether the subscriptions of a topic are others by now."""
+    earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
+    return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
+
+
+def _is_held(link: LinkState) -> bool:
+    """Whether what a link does not bring now is to come later. A backfill brings topics one after the other."""
+    return link.paused or link.state == "backfilling"
+
+
+def _mark(standings: Mapping[str, object], tally: Tally) -> object:
+    standing = standings.get(tally.topic)
+    marks = getattr(standing, "high_water", None)
+    return None if marks is None else marks.get(tally.other)
+
+
+def _pair(tally: Tally) -> Pair:
+    return tally.topic, tally.cluster, tally.other
+
+
+def _finding(found: Found) -> Finding:
+    return Finding(found.kind, found.topic, found.count, (str(found.detail),))
+
+
+def _notes(tallies: Iterable[Tally], kind: str) -> list[Found]:
+    return [note for tally in tallies if tally.kind == kind for note in tally.notes]
+
+
+def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:
+    for tally in tallies:
+        if tally.kind == "mismapped":
+            details = sorted({str(note.detail) for note in tally.notes})
+            yield Finding("mismapped", tally.topic, len(details), tuple(details))
+        elif tally.kind in FAULTS:
+            yield Finding(tally.kind, tally.topic, tally.count, tuple(tally.examples))
+
+
+def _joined(findings: Iterable[Finding]) -> list[Finding]:
+    """One for each kind and topic, with as many examples as are shown."""
+    of_each: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        of_each.setdefault((finding.fault, finding.topic), []).append(finding)
+    return [
+        Finding(
+            fault,
+            topic,
+            sum(finding.count for finding in each),
+            tuple(example for finding in each for example in finding.examples)[:EXAMPLES_MAX],
+        )
+        for (fault, topic), each in of_each.items()
+    ]
+
+
+def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:
+    """Copied entries whose place the exact mapping has wrong; what it cannot tell is no fault."""
+    urls = {state.name: state.url for state in picture.clusters}
+    for probe in probes[:PROBES_MAX]:
+        origin_position = Position(int(probe.origin_ledger or 0), int(probe.origin_first or 0))
+        here = Position(int(probe.ledger or 0), int(probe.entry or 0))
+        incarnation = int(probe.incarnation or 0) % 2**64
+        try:
+            with VerifyPlane(urls[str(probe.cluster)]) as worker:
+                place = worker.place(probe.topic, str(probe.origin), incarnation, origin_position)
+        except (UnexpectedAnswer, PeerUnavailable):
+            continue  # trimmed, of another life, or copied twice: what is wrong with those is found in the logs
+        if place != here:
+            example = (
+                f"exact mapping of {probe.cluster}: {probe.origin} {origin_position} at {place}, and it lies at {here}"
+            )
+            yield replace(probe, kind="mismapped", count=1, detail=example)
+
+
+def _cluster_counts(tallies: Iterable[Tally], cluster: str) -> ClusterCounts:
+    messages, markers = 0, dict[str, int]()
+    for tally in tallies:
+        if tally.kind == READ and tally.cluster == cluster:
+            if tally.other is None:
+                messages += tally.count
+            else:
+                markers[tally.other] = markers.get(tally.other, 0) + tally.count
+    return ClusterCounts(messages, markers)

@@ -1,0 +1,43 @@
+"""The topology: which clusters there are, where their workers serve, and which way the links go.
+
+The names that the rest of the service uses; each is written in one of the ``topology_*`` modules.
+"""
+
+from __future__ import annotations
+
+from replicator.topology.fields import (
+    EMBEDDED,
+    SPARK,
+    Cluster,
+    PipelineSettings,
+    PolicySettings,
+    StoreSettings,
+    SyncSettings,
+    format_size,
+    mask_password,
+    parse_size,
+)
+from replicator.topology.links import Link
+from replicator.topology.reader import TOPOLOGY_FILE_BYTES_MAX, load_topology
+from replicator.topology.values import PROBLEMS_SHOWN_MAX, Topology, TopologyError, default_topology, dump
+
+__all__ = [
+    "EMBEDDED",
+    "PROBLEMS_SHOWN_MAX",
+    "SPARK",
+    "TOPOLOGY_FILE_BYTES_MAX",
+    "Cluster",
+    "Link",
+    "PipelineSettings",
+    "PolicySettings",
+    "StoreSettings",
+    "SyncSettings",
+    "Topology",
+    "TopologyError",
+    "default_topology",
+    "dump",
+    "format_size",
+    "load_topology",
+    "mask_password",
+    "parse_size",
+]

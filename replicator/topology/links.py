@@ -1,0 +1,279 @@
+"""A link of a topology: which way it goes, which topics it carries, and how.
+
+Owns the fields of an item of ``links``, what makes a single value of them valid, and their form in the file. Which
+origins a link carries follows from all links together: :mod:`replicator.topology.paths`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import re2
+from pydantic import AfterValidator, BeforeValidator
+
+from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, parse_topic
+from replicator.engine.topics.partitions import base_name
+from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
+from replicator.topology.fields import (
+    DURATION_KIND,
+    ENGINES,
+    SIZE_KIND,
+    Flag,
+    Section,
+    choice,
+    format_duration,
+    format_size,
+    limit,
+    parse_duration,
+    parse_size,
+)
+
+LINK_NAME_CHARS_MAX: Final = 64
+SQL_CHARS_MAX: Final = 10_000
+"""Of one expression; what needs more is a job of its own."""
+PATTERNS_MAX: Final = 100
+"""Of one link, each way: more are a list of topics, which belongs into a namespace."""
+RATE_BYTES_MIN: Final = 1024
+"""Per second. Below that a full frame of 4 MiB would take over an hour."""
+COMPRESSIONS: Final = ("none", "lz4", "zstd")
+GAP_POLICIES: Final = ("stop", "skip-and-record", "copy-anew")
+HOLD_POLICIES: Final = ("hold", "release", "refuse-producers")
+
+_SQL_TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LINK_NAME_CHARS_MAX}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed copy relation."""
+
+    source: str
+    destination: str
+    name: str = ""
+    """Tells apart several links of one pair."""
+    forward: bool = False
+    """Whether it also carries what reached the source from elsewhere."""
+    topics: tuple[str, ...] = ()
+    """Patterns of the topics that it carries; empty for all. See :meth:`carries`."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of the topics that it does not carry, whatever ``topics`` says."""
+    rate_bytes: int | None = None
+    """Per second at most; None for no limit."""
+    compression: str = "none"
+    """One of :data:`COMPRESSIONS`."""
+    on_gap: str = "stop"
+    """What happens where the source has trimmed what was to be copied: one of :data:`GAP_POLICIES`."""
+    hold_bytes: int | None = None
+    """How much of a topic's log the link may keep from retention; None for no limit."""
+    hold_seconds: int | None = None
+    """How old the oldest message may be that the link keeps from retention; None for no limit."""
+    on_hold_exceeded: str = "hold"
+    """What happens past these limits: one of :data:`HOLD_POLICIES`."""
+    engine: str = ""
+    """What copies: one of :data:`ENGINES`; empty for what ``pipeline.engine`` says."""
+    where: str = ""
+    """The SQL condition that a message meets if it is copied; empty for all. See docs/links.md."""
+    masks: tuple[tuple[str, str], ...] = ()
+    """Of payload, key and properties those that are copied as an SQL expression makes them, each with it."""
+
+    @property
+    def select(self) -> dict[str, str]:
+        """``masks`` by field, as in the file."""
+        return dict(self.masks)
+
+    @property
+    def reverse(self) -> Link:
+        """The same the other way round."""
+        return replace(self, source=self.destination, destination=self.source)
+
+    @property
+    def key(self) -> str:
+        """``A>B`` or ``A>B#name``: the same as long as the link stands in the file, whatever its settings."""
+        return f"{self.source}>{self.destination}{'#' if self.name else ''}{self.name}"
+
+    def carries(self, topic: str) -> bool:
+        """Whether the link's patterns let a topic of that full name through.
+
+        A pattern stands for the whole of ``persistent://tenant/namespace/local``, ``tenant/namespace/local`` or
+        ``tenant/namespace``. A partition is looked at by the name of its partitioned topic, so that all partitions go
+        the same way. The topic in which the service tells of failovers is carried by every link.
+        """
+        if topic == EPOCHS_TOPIC:
+            return True
+        if not self.topics and not self.exclude:
+            return True
+        whole = base_name(topic) if parse_topic(topic).partition >= 0 else topic
+        texts = (whole, whole.removeprefix(SCHEME), whole.removeprefix(SCHEME).rpartition("/")[0])
+        if self.topics and not _any_matches(self.topics, texts):
+            return False
+        return not _any_matches(self.exclude, texts)
+
+    def as_written(self) -> dict[str, Any]:
+        """What is not as it is by default, in the form of the file, without the two ends."""
+        hold = {
+            "size": None if self.hold_bytes is None else format_size(self.hold_bytes),
+            "age": None if self.hold_seconds is None else format_duration(self.hold_seconds),
+            "policy": None if self.on_hold_exceeded == "hold" else self.on_hold_exceeded,
+        }
+        written = {
+            "name": self.name,
+            "forward": self.forward,
+            "topics": list(self.topics),
+            "exclude": list(self.exclude),
+            "rate": None if self.rate_bytes is None else format_size(self.rate_bytes),
+            "compression": None if self.compression == "none" else self.compression,
+            "on_gap": None if self.on_gap == "stop" else self.on_gap,
+            "hold": {key: value for key, value in hold.items() if value is not None},
+            "engine": self.engine,
+            "where": self.where,
+            "select": self.select,
+        }
+        return {key: value for key, value in written.items() if value}
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.destination}{f' ({self.name})' if self.name else ''}"
+
+
+def _any_matches(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
+    return any(_compiled(pattern).fullmatch(text) is not None for pattern in patterns for text in texts)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.max_mem = PATTERN_MEMORY_BYTES_MAX
+    options.never_capture = True
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+def _check_name(text: str) -> str:
+    if text and not _NAME.fullmatch(text):
+        raise ValueError(f"a link's name has 1 to {LINK_NAME_CHARS_MAX} ASCII letters, digits, - or _")
+    return text
+
+
+def _check_pattern(text: str) -> str:
+    if not text or len(text) > PATTERN_CHARACTERS_MAX:
+        raise ValueError(f"a pattern has 1 to {PATTERN_CHARACTERS_MAX} characters, this one has {len(text)}")
+    try:
+        _compiled(text)
+    except re2.error as error:
+        said = error.args[0] if error.args else b""
+        reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        raise ValueError(
+            f"{text[:80]!r} is not a regex that RE2 knows ({reason}); it stands for a whole tenant/namespace or "
+            "tenant/namespace/topic, as public/default/orders-.*"
+        ) from None
+    return text
+
+
+def _check_patterns(value: object) -> object:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of patterns, as [public/default/orders-.*]")  # noqa: TRY004 - for pydantic
+    if len(value) > PATTERNS_MAX:
+        raise ValueError(f"has {len(value)} patterns, the limit is {PATTERNS_MAX}; patterns can be joined with |")
+    return tuple(value)
+
+
+def parse_patterns(value: object) -> tuple[str, ...]:
+    """Patterns of topics in the form of a link's ``topics``, from somewhere else; raises ValueError, which says what
+    is wrong with which."""
+    texts = _check_patterns(value)
+    assert isinstance(texts, tuple)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be a list of patterns, which are texts")
+    return tuple(map(_check_pattern, texts))
+
+
+def _check_rate(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value < RATE_BYTES_MIN:
+        raise ValueError(f"{value} bytes a second is too little; the least is {RATE_BYTES_MIN}")
+    return value
+
+
+_Patterns = Annotated[tuple[Annotated[str, AfterValidator(_check_pattern)], ...], BeforeValidator(_check_patterns)]
+_Size = Annotated[int | None, limit(SIZE_KIND, parse_size)]
+
+
+class HoldSettings(Section):
+    """How much of a log a link may keep from retention while its destination does not have it."""
+
+    size: _Size = None
+    age: Annotated[int | None, limit(DURATION_KIND, parse_duration)] = None
+    policy: Annotated[str, choice(HOLD_POLICIES)] = "hold"
+
+
+def _check_sql(text: str) -> str:
+    """What can be said of it without Spark, which checks the rest when the link starts."""
+    if not text.strip() or len(text) > SQL_CHARS_MAX:
+        raise ValueError(f"must be an SQL expression of 1 to {SQL_CHARS_MAX} characters")
+    if ";" in _SQL_TEXTS.sub("", text):
+        raise ValueError("must be one SQL expression; take the semicolon out")
+    return text.strip()
+
+
+_Sql = Annotated[str, AfterValidator(_check_sql)]
+
+
+class SelectSettings(Section):
+    """What of a message is copied as an SQL expression makes it."""
+
+    payload: _Sql | None = None
+    key: _Sql | None = None
+    properties: _Sql | None = None
+
+
+class LinkSettings(Section):
+    """What an item of ``links`` may hold besides its two ends."""
+
+    name: Annotated[str, AfterValidator(_check_name)] = ""
+    forward: Flag = False
+    topics: _Patterns = ()
+    exclude: _Patterns = ()
+    rate: Annotated[int | None, AfterValidator(_check_rate), limit(SIZE_KIND, parse_size)] = None
+    compression: Annotated[str, choice(COMPRESSIONS)] = "none"
+    on_gap: Annotated[str, choice(GAP_POLICIES)] = "stop"
+    hold: HoldSettings = HoldSettings()
+    engine: Annotated[str, choice(ENGINES)] = ""
+    where: _Sql | None = None
+    select: SelectSettings = SelectSettings()
+
+    def link(self, source: str, destination: str) -> Link:
+        """With these settings, from one cluster to another."""
+        return Link(
+            source,
+            destination,
+            name=self.name,
+            forward=self.forward,
+            topics=self.topics,
+            exclude=self.exclude,
+            rate_bytes=self.rate,
+            compression=self.compression,
+            on_gap=self.on_gap,
+            hold_bytes=self.hold.size,
+            hold_seconds=self.hold.age,
+            on_hold_exceeded=self.hold.policy,
+            engine=self.engine,
+            where=self.where or "",
+            masks=tuple((field, text) for field, text in self.select.model_dump().items() if text is not None),
+        )
+
+
+def written_links(links: tuple[Link, ...]) -> list[dict[str, Any]]:
+    """The links in the form of the file; a link and its reverse that follow each other are one item."""
+    items: list[dict[str, Any]] = []
+    index = 0
+    while index < len(links):
+        link = links[index]
+        both = index + 1 < len(links) and links[index + 1] == link.reverse
+        ends: Mapping[str, Any] = (
+            {"between": [link.source, link.destination]} if both else {"from": link.source, "to": link.destination}
+        )
+        items.append({**ends, **link.as_written()})
+        index += 2 if both else 1
+    return items

@@ -1,0 +1,343 @@
+"""Reading a topology file: from YAML to checked values.
+
+Every problem of a file is found in one reading and reported as ``FILE:LINE: field.path: what is wrong; what to do``.
+Passwords never stand in a message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from replicator.topology.fields import (
+    SPARK,
+    Cluster,
+    PipelineSettings,
+    PolicySettings,
+    Section,
+    StoreSettings,
+    SyncSettings,
+    merged,
+)
+from replicator.topology.links import Link, LinkSettings
+from replicator.topology.located_yaml import FieldPath, LocatedYaml, YamlError, read_yaml
+from replicator.topology.values import Topology, TopologyError
+
+TOPOLOGY_FILE_BYTES_MAX: Final = 1024 * 1024
+"""A file for a thousand clusters has a tenth of it; anything larger was named by mistake."""
+CLUSTER_NAME_CHARS_MAX: Final = 64
+"""The name stands in every block header and in the key of every high-water mark."""
+
+_CLUSTER_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{CLUSTER_NAME_CHARS_MAX}}}")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def load_topology(path: Path) -> Topology:
+    """Read and check a topology file; raises :class:`TopologyError` with every problem that it has."""
+    return parse_topology(_read_text(path), path)
+
+
+def parse_topology(text: str, path: Path) -> Topology:
+    """The topology that a text describes, as if it stood in the file ``path``. Raises as :func:`load_topology`."""
+    try:
+        document = read_yaml(text)
+    except YamlError as error:
+        raise TopologyError([f"{path}:{error.line}: {error.text}"]) from None
+    return _Reader(path, document).topology()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(TOPOLOGY_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise TopologyError([f"{path}: no such file"]) from None
+    except (OSError, ValueError) as error:
+        raise TopologyError([f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
+    if len(content) > TOPOLOGY_FILE_BYTES_MAX:
+        raise TopologyError([f"{path}: larger than {TOPOLOGY_FILE_BYTES_MAX} bytes; is it a topology file?"])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise TopologyError([f"{path}:{line}: not UTF-8 text"]) from None
+
+
+_SectionT = TypeVar("_SectionT", bound=Section)
+
+_MISSING: Final = {
+    "address": "add `address: HOST:PORT`, where this cluster's worker serves HTTP",
+    "data": "add `data: DIRECTORY`, where this cluster's worker keeps its log",
+}
+
+
+class _Reader:
+    """Turns a document into a topology and collects the problems on the way."""
+
+    def __init__(self, path: Path, document: LocatedYaml) -> None:
+        self._path = path
+        self._document = document
+        self._problems: list[tuple[int, str]] = []
+
+    def topology(self) -> Topology:
+        for where, line, first_line in self._document.duplicates:
+            self._problem(where, f"given twice; the first is in line {first_line}", line)
+        root = self._document.value
+        if root is None:
+            self._problem((), "the file is empty; it needs at least `clusters`")
+            root = {}
+        elif not isinstance(root, Mapping):
+            self._problem((), f"must be a mapping with `clusters` and `links`, not {_kind(root)}")
+            root = {}
+        elif not root.get("clusters"):
+            self._problem(("clusters",), "no clusters; name at least one")
+        known = ("clusters", "links", "pipeline", "sync", "store", "policies")
+        self._refuse_unknown((), root, known)
+        clusters = tuple(self._with_policies(self._clusters(root.get("clusters")), root))
+        links = tuple(self._links(root.get("links"), root.get("clusters")))
+        self._refuse_shared_places(clusters)
+        topology = Topology(
+            clusters,
+            links,
+            self._section(PipelineSettings, ("pipeline",), root.get("pipeline")) or PipelineSettings(),
+            self._section(SyncSettings, ("sync",), root.get("sync")) or SyncSettings(),
+            self._section(StoreSettings, ("store",), root.get("store")) or StoreSettings(),
+            self._path,
+        )
+        self._refuse_sql_without_spark(topology, root.get("links"))
+        if self._problems:
+            self._problems.sort(key=lambda problem: problem[0])
+            raise TopologyError([text for _line, text in self._problems])
+        return topology
+
+    def _clusters(self, raw: object) -> Iterator[Cluster]:
+        if not self._is_mapping(("clusters",), raw):
+            return
+        for name, fields in raw.items():  # type: ignore[attr-defined]
+            where = ("clusters", name)
+            if not _CLUSTER_NAME.fullmatch(name):
+                self._problem(
+                    where,
+                    f"a cluster's name has 1 to {CLUSTER_NAME_CHARS_MAX} ASCII letters, digits, - or _",
+                )
+            cluster = self._section(Cluster, where, {} if fields is None else fields, name=name)
+            if cluster is not None:
+                yield cluster
+
+    def _with_policies(self, clusters: Iterator[Cluster], root: Mapping[str, Any]) -> Iterator[Cluster]:
+        """The clusters with the policies of the file's top level below their own."""
+        usable = self._section(PolicySettings, ("policies",), root.get("policies")) is not None
+        for cluster in clusters:  # their own were checked where they stand
+            if usable and not self._problems:
+                both = merged(root["policies"], root["clusters"][cluster.name].get("policies") or {})
+                yield cluster.model_copy(update={"policies": PolicySettings.model_validate(_without_empty(both))})
+            else:
+                yield cluster
+
+    def _links(self, raw: object, clusters: object) -> Iterator[Link]:
+        if raw is None:
+            return
+        if not isinstance(raw, list):
+            self._problem(("links",), f"must be a list, not {_kind(raw)}; start each link with `- `")
+            return
+        names = list(clusters) if isinstance(clusters, Mapping) else []
+        first_lines: dict[str, int] = {}
+        for index, fields in enumerate(raw):
+            where: FieldPath = ("links", index)
+            for link in self._link(where, fields, names):
+                if link.key in first_lines:
+                    remedy = "; give one of them another `name`" if set(fields) - {"between", "from", "to"} else ""
+                    self._problem(where, f"the link {link} is given already in line {first_lines[link.key]}{remedy}")
+                    continue
+                first_lines[link.key] = self._document.line(where)
+                yield link
+
+    def _link(self, where: FieldPath, raw: object, names: list[str]) -> list[Link]:
+        """One item of ``links`` as one directed link or two; none where it has a problem."""
+        forms = "write {between: [A, B]} for both ways or {from: A, to: B} for one"
+        if not isinstance(raw, Mapping):
+            self._problem(where, f"must be a mapping, not {_kind(raw)}; {forms}")
+            return []
+        ends = ("between", "from", "to")
+        if self._refuse_unknown(where, raw, (*ends, *LinkSettings.model_fields)):
+            return []
+        given = [end for end in ends if end in raw]
+        if given not in (["between"], ["from", "to"]):
+            self._problem(where, f"has {' and '.join(given or raw) or 'no fields'}; {forms}")
+            return []
+        two = self._link_ends(where, raw, names, forms)
+        settings = self._section(LinkSettings, where, {key: raw[key] for key in raw if key not in ends})
+        if two is None or settings is None:
+            return []
+        link = settings.link(*two)
+        return [link, link.reverse] if "between" in raw else [link]
+
+    def _link_ends(
+        self, where: FieldPath, raw: Mapping[str, Any], names: list[str], forms: str
+    ) -> tuple[str, str] | None:
+        if "between" in raw:
+            ends = raw["between"]
+            if not isinstance(ends, list) or len(ends) != 2:
+                self._problem((*where, "between"), f"must be a list of two clusters; {forms}")
+                return None
+            paths: list[FieldPath] = [(*where, "between", 0), (*where, "between", 1)]
+        else:
+            ends = [raw["from"], raw["to"]]
+            paths = [(*where, "from"), (*where, "to")]
+        known = [self._is_cluster(path, end, names) for path, end in zip(paths, ends, strict=True)]
+        if not all(known):  # a list first: both ends are reported
+            return None
+        if ends[0] == ends[1]:
+            self._problem(where, f"links {ends[0]} to itself; name two clusters")
+            return None
+        return ends[0], ends[1]
+
+    def _is_cluster(self, where: FieldPath, end: object, names: list[str]) -> bool:
+        if not isinstance(end, str):
+            self._problem(where, f"must be a cluster's name, not {_kind(end)}")
+        elif end not in names:
+            listed = ", ".join(names[:20]) or "none"
+            self._problem(where, f"there is no cluster {end[:80]!r}{_suggestion(end, names)}; there are: {listed}")
+        else:
+            return True
+        return False
+
+    def _refuse_sql_without_spark(self, topology: Topology, raw: object) -> None:
+        """Only Spark knows SQL."""
+        for index, fields in enumerate(raw if isinstance(raw, list) else ()):
+            if not isinstance(fields, Mapping) or (fields.get("engine") or topology.pipeline.engine) == SPARK:
+                continue
+            for key in ("where", "select"):
+                if fields.get(key):
+                    self._problem(
+                        ("links", index, key),
+                        "needs Spark; write `engine: spark` at this link, or in `pipeline` for all",
+                    )
+
+    def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
+        """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""
+        real = {cluster.name: Path(os.path.realpath(cluster.data)) for cluster in clusters}
+        for first, second in combinations(clusters, 2):
+            if _same_address(first, second):
+                self._problem(
+                    ("clusters", second.name, "address"),
+                    f"{second.address} is also the address of {first.name}; give each worker its own port",
+                )
+            ours, theirs = real[second.name], real[first.name]
+            if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+                relation = "is also the data directory" if ours == theirs else "overlaps the data directory"
+                self._problem(
+                    ("clusters", second.name, "data"),
+                    f"{second.data} {relation} of {first.name}; give each cluster its own",
+                )
+
+    def _section(self, model: type[_SectionT], where: FieldPath, raw: object, **given: object) -> _SectionT | None:
+        if raw is None:
+            return None
+        if not self._is_mapping(where, raw):
+            return None
+        fields = self._known_fields(model, where, raw, given)  # type: ignore[arg-type]
+        try:
+            return model.model_validate({**fields, **given}, context=self._path.absolute().parent)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                self._problem((*where, *detail["loc"]), _explain(detail))
+            return None
+
+    def _known_fields(
+        self, model: type[Section], where: FieldPath, raw: Mapping[str, Any], given: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """What of ``raw`` the model knows, also in the sections inside it; an empty section is left out."""
+        known = [name for name in model.model_fields if name not in given]
+        self._refuse_unknown(where, raw, known)
+        fields = {key: value for key, value in raw.items() if key in known}
+        for key in list(fields):
+            inner = model.model_fields[key].annotation
+            if not (isinstance(inner, type) and issubclass(inner, Section)):
+                continue
+            if self._is_mapping((*where, key), fields[key]):
+                fields[key] = self._known_fields(inner, (*where, key), fields[key], {})
+            else:
+                del fields[key]
+        return fields
+
+    def _is_mapping(self, where: FieldPath, raw: object) -> bool:
+        if raw is None or isinstance(raw, Mapping):
+            return raw is not None
+        self._problem(where, f"must be a mapping, not {_kind(raw)}")
+        return False
+
+    def _refuse_unknown(self, where: FieldPath, raw: Mapping[str, object], known: Sequence[str]) -> bool:
+        unknown = [key for key in raw if key not in known]
+        for key in unknown:
+            remedy = _suggestion(key, known) or f"; the keys here are: {', '.join(known)}"
+            self._problem((*where, key), f"unknown key{remedy}")
+        return bool(unknown)
+
+    def _problem(self, where: FieldPath, text: str, line: int | None = None) -> None:
+        line = line or self._document.line(where)
+        dotted = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in where).lstrip(".")
+        self._problems.append((line, f"{self._path}:{line}: {dotted}{': ' if dotted else ''}{text}"))
+
+
+def _same_address(first: Cluster, second: Cluster) -> bool:
+    if first.port != second.port:
+        return False
+    hosts = {first.address.rpartition(":")[0].lower(), second.address.rpartition(":")[0].lower()}
+    return len(hosts) == 1 or hosts <= _LOOPBACK
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without sections that were named and left empty."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word[:80], known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _kind(value: object) -> str:
+    """What YAML made of a value. The value itself is not shown, because it may hold a password."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"{str(value).lower()} (put it in quotes if it is text)"
+        case int() | float():
+            return "a number (put it in quotes if it is text)"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def _explain(detail: ErrorDetails) -> str:
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return f"missing; {_MISSING[str(detail['loc'][-1])]}"
+        case "value_error":
+            return str(limits["error"])
+        case "string_type" | "path_type" | "is_instance_of" | "literal_error":
+            return f"must be text, not {_kind(detail['input'])}"
+        case "int_type" | "int_from_float":
+            value = detail["input"]
+            shown = value if isinstance(value, float) else _kind(value).partition(" (")[0]
+            return f"must be a whole number, not {shown}"
+        case "greater_than_equal":
+            return f"{detail['input']} is too small; the least is {limits['ge']}"
+        case "less_than_equal":
+            return f"{detail['input']} is too large; the most is {limits['le']}"
+        case _:
+            return detail["msg"]

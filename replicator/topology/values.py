@@ -1,0 +1,137 @@
+"""A topology in memory: the clusters, the directed links between them, and what follows from them.
+
+Owns the values, and their form as YAML. Reading and checking a file is in :mod:`replicator.topology.reader`; which
+messages reach which cluster, in :mod:`replicator.topology.paths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from replicator.topology import paths as topology_paths
+from replicator.topology.fields import Cluster, PipelineSettings, StoreSettings, SyncSettings, format_size
+from replicator.topology.links import Link, written_links
+
+PROBLEMS_SHOWN_MAX: Final = 20
+
+
+class TopologyError(Exception):
+    """A topology that cannot be used; one line a problem, each also in ``problems``."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = list(self.problems[:PROBLEMS_SHOWN_MAX])
+        if len(self.problems) > len(shown):
+            shown.append(f"… and {len(self.problems) - len(shown)} more problems")
+        super().__init__("\n".join(shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Checked clusters and directed links, in the order of the file."""
+
+    clusters: tuple[Cluster, ...]
+    links: tuple[Link, ...]
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    sync: SyncSettings = field(default_factory=SyncSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    path: Path | None = field(default=None, compare=False)
+    """The file that it was read from."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(cluster.name for cluster in self.clusters)
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster of that name; raises :class:`TopologyError`, which lists the names."""
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        where = f"{self.path}: " if self.path else ""
+        raise TopologyError([f"{where}there is no cluster {name[:80]!r}; there are: {', '.join(self.names)}"])
+
+    def directed_links(self) -> tuple[Link, ...]:
+        """Every link, a two-way one as two."""
+        return self.links
+
+    def links_from(self, name: str) -> tuple[Link, ...]:
+        return tuple(link for link in self.links if link.source == name)
+
+    def links_to(self, name: str) -> tuple[Link, ...]:
+        return tuple(link for link in self.links if link.destination == name)
+
+    def peers_both_ways(self, name: str) -> tuple[str, ...]:
+        """The clusters that this one has links with in both directions."""
+        peers = dict.fromkeys(link.destination for link in self.links_from(name))
+        return tuple(peer for peer in peers if self.links_between(peer, name))
+
+    def links_between(self, source: str, destination: str) -> tuple[Link, ...]:
+        """The links from one cluster to the other; a topic is carried by the first whose patterns let it through."""
+        return tuple(link for link in self.links if (link.source, link.destination) == (source, destination))
+
+    def link_carrying(self, source: str, destination: str, topic: str) -> Link | None:
+        """The one of their links that carries a topic of that full name; None if none does."""
+        between = self.links_between(source, destination)
+        return next((link for link in between if link.carries(topic)), None)
+
+    def carries(self, link: Link, topic: str) -> bool:
+        """Whether this link carries a topic of that full name, and no earlier one of the same two clusters does."""
+        return link.carries(topic) and self.link_carrying(link.source, link.destination, topic) == link
+
+    def engine_of(self, link: Link) -> str:
+        """What copies over the link: ``spark`` or ``embedded``."""
+        return link.engine or self.pipeline.engine
+
+    def origins_over(self, link: Link, topic: str | None = None) -> frozenset[str]:
+        """The clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages reach its
+        source on a way that does not lead through its destination. With ``topic``, over links that carry it."""
+        return topology_paths.origins_over(link, self._links_with(topic))
+
+    def reached_from(self, origin: str, topic: str | None = None) -> frozenset[str]:
+        """The clusters that get what ``origin`` publishes, straight or forwarded, without itself."""
+        return topology_paths.reached_from(origin, self._links_with(topic))
+
+    def reaching(self, cluster: str, topic: str | None = None) -> frozenset[str]:
+        """The clusters whose messages come to ``cluster``, straight or forwarded, without itself."""
+        return topology_paths.reaching(cluster, self._links_with(topic))
+
+    def _links_with(self, topic: str | None) -> tuple[Link, ...]:
+        return self.links if topic is None else tuple(link for link in self.links if self.carries(link, topic))
+
+
+def default_topology(data_root: Path, ports: Sequence[int]) -> Topology:
+    """Two clusters on this machine, ``us-east`` and ``eu-west``, linked both ways; ``ports`` has one for each."""
+    names = ("us-east", "eu-west")
+    clusters = tuple(
+        Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data_root / name)})
+        for name, port in zip(names, ports, strict=True)
+    )
+    return Topology(clusters, (Link("us-east", "eu-west"), Link("eu-west", "us-east")))
+
+
+def dump(topology: Topology) -> str:
+    """The topology as YAML that :func:`load_topology` reads back as an equal value.
+
+    Paths are absolute, and the text holds the databases' passwords: it is for a file that only its owner reads.
+    """
+    document = {
+        "clusters": {
+            cluster.name: {
+                "address": cluster.address,
+                "data": str(cluster.data),
+                "database": cluster.database,
+                **({"policies": changed} if (changed := cluster.policies.changed()) else {}),
+            }
+            for cluster in topology.clusters
+        },
+        "links": written_links(topology.links),
+        "pipeline": topology.pipeline.model_dump(),
+        "sync": topology.sync.model_dump(),
+        "store": {"size_max": format_size(topology.store.size_max)},
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)

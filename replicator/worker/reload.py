@@ -1,0 +1,126 @@
+"""Taking a running worker from one topology to another: one reload at a time, all of it or nothing.
+
+1. The file that the worker was started with is its truth: it is read again. A file with problems changes nothing.
+2. Whoever asks may say which topology is meant, by its digest. Where the file says another, nothing is changed: it has
+   to be distributed first. That is how all workers end with the same one.
+3. What needs a restart is refused, field by field, before anything is changed.
+4. Only then is it carried out, by steps that cannot be refused. They go by what runs, so that doing them again after a
+   failure nobody foresaw ends in the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from replicator.engine.errors import EngineError
+from replicator.topology import Topology, TopologyError, load_topology
+from replicator.topology.diff import diff, digest, portable_text, refusals, words
+
+log = structlog.get_logger(__name__)
+
+
+class TopologyDiffers(EngineError):
+    """The worker's file is not the one that was meant."""
+
+    status = 409
+
+
+class NotRunning(EngineError):
+    """The worker is starting or stopping; ask again."""
+
+    status = 503
+
+
+class TopologyReloader:
+    """Holds the topology that the worker of ``cluster`` runs. ``carry_out`` makes it run another."""
+
+    def __init__(self, cluster: str, topology: Topology, carry_out: Callable[[Topology], Awaitable[None]]) -> None:
+        self.topology = topology
+        self._cluster = cluster
+        self._carry_out = carry_out
+        self._one_at_a_time = asyncio.Lock()
+        self._reloading: set[asyncio.Task[list[str]]] = set()
+        self._refused: str | None = "is starting"
+        self._loaded_at_ms = _now_ms()
+        self._reloads = 0
+
+    def ready(self) -> None:
+        """The worker has started: from now on it can be changed."""
+        self._refused = None
+
+    async def close(self) -> None:
+        """Refuse to change anything more; returns when a reload under way is over."""
+        self._refused = "is stopping"
+        await asyncio.gather(*self._reloading, return_exceptions=True)
+
+    async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
+        """Read the file again and change to what it says; returns what changed for this worker, in words.
+
+        With ``expected``, the digest that it must have. With ``dry_run`` it is only checked. Raises
+        :class:`TopologyError` for what the file, or this worker, cannot do; :class:`TopologyDiffers`;
+        :class:`NotRunning`.
+        """
+        self._check_running()
+        topology = await asyncio.to_thread(load_topology, self._file())
+        if expected is not None and (found := digest(topology)) != expected:
+            raise TopologyDiffers(
+                f"the worker of {self._cluster} reads another text in {self._file()} (its digest is {found}): "
+                "distribute the file first"
+            )
+        return await self.reload(topology, dry_run=dry_run)
+
+    async def reload(self, topology: Topology, *, dry_run: bool = False) -> list[str]:
+        """As :meth:`reload_file`, with what was read already. It goes on when its caller gives up."""
+        reloading = asyncio.get_running_loop().create_task(
+            self._reload(topology, dry_run), name="reload of the topology"
+        )
+        self._reloading.add(reloading)
+        reloading.add_done_callback(self._reloading.discard)
+        return await asyncio.shield(reloading)
+
+    async def _reload(self, topology: Topology, dry_run: bool) -> list[str]:
+        async with self._one_at_a_time:
+            self._check_running()
+            changes = diff(self.topology, topology)
+            if problems := refusals(changes, self._cluster):
+                raise TopologyError(problems)
+            ours = words(tuple(change for change in changes if change.concerns(self._cluster)), topology.names)
+            if not dry_run:
+                await self._carry_out(topology)
+                self.topology, self._loaded_at_ms = topology, _now_ms()
+                self._reloads += 1
+                log.info("topology reloaded", cluster=self._cluster, digest=digest(topology), changed=ours)
+            return ours
+
+    def status(self) -> dict[str, Any]:
+        """Which topology runs."""
+        topology = self.topology
+        return {
+            "digest": digest(topology),
+            "file": None if topology.path is None else str(topology.path.absolute()),
+            "loaded_at_ms": self._loaded_at_ms,
+            "reloads": self._reloads,
+        }
+
+    def text(self) -> str:
+        """The topology as YAML, without passwords."""
+        return portable_text(self.topology)
+
+    def _file(self) -> Path:
+        if self.topology.path is None:
+            raise TopologyError([f"the worker of {self._cluster} was not started with a file: restart it"])
+        return self.topology.path
+
+    def _check_running(self) -> None:
+        if self._refused is not None:
+            raise NotRunning(f"the worker of {self._cluster} {self._refused}: its topology cannot change now")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

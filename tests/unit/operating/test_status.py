@@ -1,0 +1,62 @@
+"""The tables of ``replicator status`` can be read, however narrow the terminal is."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from replicator.operating.status import fetch_all, render
+from replicator.topology import Cluster, Topology
+
+LEDGER = "1838349420526492"
+
+
+def text_of(answers: dict[str, Any], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(answers))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def answer_with(*topics: str) -> dict[str, Any]:
+    subscription = {
+        "name": "billing", "type": "Shared", "replicated": True, "mark_delete": f"{LEDGER}:16", "backlog_messages": 2
+    }  # fmt: skip
+    return {
+        "store": {"failed": None, "bytes": 5_000_000},
+        "database": {"state": "up"},
+        "topics": [
+            {"name": name, "messages": 19, "lac": f"{LEDGER}:18", "subscriptions": [subscription]} for name in topics
+        ],
+        "links": [],
+    }
+
+
+def test_topics_have_the_shortest_name_that_commands_take() -> None:
+    shown = text_of({"us-east": answer_with("persistent://public/default/orders", "persistent://acme/eu/orders")}, 120)
+    names = {line.split("│")[1].strip() for line in shown.partition("Topics")[2].splitlines() if line.startswith("│")}
+    assert names - {""} == {"orders", "acme/eu/orders"}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_name_and_no_position_is_cut_off(width: int) -> None:
+    name = "a-topic-whose-name-is-quite-long-as-they-are"
+    shown = text_of({"us-east": answer_with(f"persistent://public/default/{name}")}, width)
+    assert "…" not in shown
+    rows = [line.split("│")[1:-1] for line in shown.partition("Topics")[2].splitlines() if line.startswith("│")]
+    topic, _, _, lac, *_ = ("".join(cell.strip() for cell in column) for column in zip(*rows, strict=True))
+    assert (topic, lac) == (name, f"{LEDGER}:18")
+
+
+def test_a_worker_that_is_not_there_refuses_the_connection() -> None:
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        away = Cluster.model_validate({"name": "us-east", "address": address, "data": "/srv/us-east"})
+        answers = asyncio.run(fetch_all(Topology((away,), ())))
+    assert answers == {"us-east": {"error": f"{address}: connection refused"}}

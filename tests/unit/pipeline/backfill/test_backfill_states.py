@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replicator.pipeline.backfill.states import goals_of, lacking_states, missing_of, reset_since, topics_by_name
+
+TOPIC = "persistent://shop/orders/new"
+
+
+def topic(has: dict[str, str], *, clusters: list[str] | None = None, **replicated: bool) -> dict[str, Any]:
+    return {
+        "name": TOPIC,
+        "clusters": clusters,
+        "messages": 7,
+        "has": {origin: {"incarnation": 5, "position": position} for origin, position in has.items()},
+        "subscriptions": {name: {"replicated": each, "generation": 0} for name, each in replicated.items()},
+    }
+
+
+def state(*left: tuple[str, str], generation: int = 1, incarnation: int = 5, **parts: list[int]) -> dict[str, Any]:
+    """A subscription of one origin, which has left these runs to consume."""
+    acknowledged = {f"1:{entry[1:]}": indexes for entry, indexes in parts.items()}
+    of_east = {"incarnation": incarnation, "beyond": [list(run) for run in left], "batches": acknowledged}
+    return {"generation": generation, "unconsumed": {"east": of_east}}
+
+
+def answer(high: str = "1:9", **subscriptions: dict[str, Any]) -> dict[str, Any]:
+    return {"high_water": {"east": high}, "subscriptions": subscriptions}
+
+
+def test_goals_are_what_the_link_brings_of_the_topics_that_it_carries() -> None:
+    here = topics_by_name(
+        {"topics": [topic({"east": "1:9", "south": "3:1", "west": "2:2"}, billing=True, audit=False)]}
+    )
+    goals = goals_of(here, {"east", "south"}, "west", lambda _: True)
+    assert {origin: str(mark.position) for origin, mark in goals[TOPIC].marks.items()} == {
+        "east": "1:9",
+        "south": "3:1",
+    }
+    assert goals[TOPIC].replicated == ("billing",)
+    assert not goals_of(here, {"east"}, "west", lambda _: False)
+    assert not goals_of({TOPIC: topic({}, clusters=["north"])}, {"east"}, "west", lambda _: True)
+    assert goals_of({TOPIC: topic({}, clusters=["west"])}, {"east"}, "west", lambda _: True)
+
+
+def test_a_goal_is_reached_when_every_origin_is_there_as_far() -> None:
+    goal = goals_of({TOPIC: topic({"east": "1:9", "south": "3:1"})}, {"east", "south"}, "west", lambda _: True)[TOPIC]
+    assert missing_of(goal, topic({"east": "1:9", "south": "3:4"})) is None
+    assert missing_of(goal, None) == "it has nothing of east, 1:9 is the last"
+    assert missing_of(goal, topic({"east": "1:9"})) == "it has nothing of south, 3:1 is the last"
+    assert missing_of(goal, topic({"east": "1:8", "south": "3:1"})) == "it has east up to 1:8 of 1:9"
+    other = topic({"east": "1:9", "south": "3:1"})
+    other["has"]["east"]["incarnation"] = 6
+    assert missing_of(goal, other) == "it has another incarnation of what east published"
+
+
+def test_a_state_is_there_when_nothing_is_left_there_that_was_acknowledged_here() -> None:
+    here = answer(sub=state(("1:2", "1:3"), ("1:7", "1:9")))
+    assert lacking_states(here, here) == {}
+    assert lacking_states(here, answer(sub=state(("1:3", "1:3")))) == {}, "its own consumers work"
+    assert lacking_states(here, answer(sub=state(("1:2", "1:4"), ("1:6", "1:9")))) == {
+        "sub": "2 entries of east that are acknowledged at the source are not there"
+    }
+
+
+def test_messages_that_came_since_do_not_count() -> None:
+    here = answer("1:9", sub=state(("1:7", "1:9")))
+    assert lacking_states(here, answer("1:30", sub=state(("1:7", "1:30")))) == {}
+    assert lacking_states(answer("1:9", sub=state()), answer("1:30", sub=state(("1:9", "1:30")))) == {
+        "sub": "1 entries of east that are acknowledged at the source are not there"
+    }
+
+
+def test_parts_of_batches_count() -> None:
+    here = answer(sub=state(("1:4", "1:4"), e4=[0, 2]))
+    assert lacking_states(here, answer(sub=state(("1:4", "1:4"), e4=[0, 2]))) == {}
+    assert lacking_states(here, answer(sub=state(("1:4", "1:4"), e4=[0, 1, 2]))) == {}
+    assert lacking_states(here, answer(sub=state())) == {}, "all of it was acknowledged there"
+    for less in ([0], []):
+        assert "1 entries of east" in lacking_states(here, answer(sub=state(("1:4", "1:4"), e4=less)))["sub"]
+
+
+def test_a_subscription_that_is_not_there_or_older_is_lacking_and_a_newer_one_is_not() -> None:
+    here = answer(sub=state(generation=3))
+    assert lacking_states(here, None) == {"sub": "it is not there yet"}
+    assert lacking_states(here, answer()) == {"sub": "it is not there yet"}
+    assert lacking_states(here, answer(sub=state(generation=2))) == {"sub": "it has generation 2 of 3"}
+    assert lacking_states(here, answer(sub=state(("1:0", "1:9"), generation=4))) == {}
+    assert "another incarnation" in lacking_states(here, answer(sub=state(generation=3, incarnation=6)))["sub"]
+
+
+def test_messages_that_the_source_does_not_have_are_not_its_business() -> None:
+    there = answer(sub=state())
+    there["subscriptions"]["sub"]["unconsumed"]["west"] = {"incarnation": 1, "beyond": [["4:0", "4:9"]], "batches": {}}
+    assert lacking_states(answer(sub=state()), there) == {}
+
+
+def test_a_seek_at_the_source_is_noticed() -> None:
+    assert not reset_since(answer(sub=state()), answer(sub=state(("1:0", "1:1")), more=state()))
+    assert reset_since(answer(sub=state()), answer(sub=state(generation=2)))
+    assert reset_since(answer(sub=state()), answer())
+
+
+def test_a_run_over_two_ledgers_is_refused() -> None:
+    with pytest.raises(ValueError, match="1:4 to 2:1 is not a range"):
+        lacking_states(answer(sub=state()), answer(sub=state(("1:4", "2:1"))))
