@@ -127,7 +127,7 @@ def test_it_ends_with_its_worker_however_that_ends(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path\n"
         "sys.path[:0] = [sys.argv[2], sys.argv[3]]\n"
-        "from replicator import pipeline_driver; pipeline_driver.MODULE = 'driver_child'\n"
+        "from replicator.worker import pipeline_driver; pipeline_driver.MODULE = 'driver_child'\n"
         "from test_pipeline_driver import Watched\n"
         "async def main():\n"
         "    watched = Watched(Path(sys.argv[1]))\n"
