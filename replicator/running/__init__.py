@@ -1,1 +1,1 @@
-"""What every room may use to keep its tasks alive: the supervisor, and the logging set-up."""
+"""What every room may use to keep its tasks alive: the supervisor, and the helpers for short tasks."""

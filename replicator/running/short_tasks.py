@@ -1,0 +1,54 @@
+"""Tasks that end by themselves, or that whoever started them awaits. What is to run for ever has a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+_going: set[asyncio.Task[Any]] = set()
+"""Held until they end: the event loop alone does not keep a task."""
+
+
+def awaited(work: Coroutine[Any, Any, _T], name: str | None = None) -> asyncio.Task[_T]:
+    """Start a task whose result its caller awaits, or asks for in a callback of its own: a failure is the caller's."""
+    return asyncio.get_running_loop().create_task(work, name=name)
+
+
+def in_background(
+    work: Coroutine[Any, Any, _T], name: str, *, tell: Callable[[str, BaseException], object] | None = None
+) -> asyncio.Task[_T]:
+    """Start a task that ends by itself and that nobody awaits: a failure is logged, or ``tell`` is told of it."""
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    _going.add(task)
+
+    def ended(task: asyncio.Task[_T]) -> None:
+        _going.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            (tell or _tell)(name, error)
+
+    task.add_done_callback(ended)
+    return task
+
+
+async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await ``work`` to its end, also when whoever waits is cancelled meanwhile, however often; then raise that."""
+    task = awaited(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                continue
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _tell(task.get_name(), error)
+        raise
+
+
+def _tell(name: str, error: BaseException) -> None:
+    _log.error("%s failed: %s", name, error, exc_info=error)
