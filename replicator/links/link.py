@@ -26,12 +26,13 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.links.carriage import SETTLE_SECONDS, Carriage, Carrying
 from replicator.links.errors import CarriageChanged, LinkError, LinkPaused, NotResolved, PeerUnavailable
-from replicator.links.figures import LinkFigures, link_status
+from replicator.links.figures import LinkFigures
 from replicator.links.link_topics import LinkIndex, LinkTopics
 from replicator.links.partition_teller import PartitionTeller
 from replicator.links.planning import Planner
 from replicator.links.route import Route
 from replicator.links.sending import FrameSender
+from replicator.links.status import link_status
 from replicator.links.transport import HttpTransport
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
@@ -401,4 +402,4 @@ class Link:
 
     def status(self) -> dict[str, Any]:
         """The figures of this link, as the status page shows them."""
-        return link_status(self, self._topics, self._partitions.refused)
+        return link_status(self.route, self.address, self._carriage, self.planner.carriers, self.backfill_progress)

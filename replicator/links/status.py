@@ -1,0 +1,94 @@
+"""A link's part of the worker's status: how it stands, how far it lags, and which of its topics stopped."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from replicator.engine.engine import Engine
+from replicator.links.carriage import Carriage
+from replicator.links.link_topics import LinkTopics
+from replicator.links.plans import Carriers
+from replicator.links.route import Route
+
+SHOWN_MAX: Final = 1_000
+"""Of each list in a status; the number of all is given beside it."""
+LAGS_MAX: Final = 1_000
+"""Topics that are looked at for the lag: some milliseconds. More than that are behind only where the lag is plain."""
+
+
+def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
+    """The age of the oldest block that the destination has not confirmed, by the source's clock; 0 if it has all."""
+    behind = (name for name, copy in topics.copier.topics.items() if copy.acknowledged < copy.last)
+    oldest_ms = now_ms
+    for name in islice(behind, LAGS_MAX):
+        topic = engine.find(name)
+        if topic is not None:
+            spans = engine.store.block_spans(topic.topic_id, topics.copier.topics[name].acknowledged, blocks_max=1)
+            oldest_ms = min([oldest_ms, *(span.publish_time_ms for span in spans)])
+    return now_ms - oldest_ms
+
+
+def link_status(
+    route: Route, address: str, carriage: Carriage, carriers: Carriers, backfill_progress: tuple[int, int] | None
+) -> dict[str, Any]:
+    """As ``GET /replication/v1/status`` gives it (docs/http.md). ``backfill_progress`` is bytes in all and bytes left,
+    as the backfill that has the link last said."""
+    topics = carriage.topics
+    copies = topics.copier.topics
+    halted = {**carriage.partitions.refused, **topics.stopped()}
+    held = topics.held_too_far()
+    gaps = [(name, copy.gap) for name, copy in copies.items() if copy.gap is not None]
+    spec, figures = route.link, carriage.figures
+    return {
+        "key": spec.key,
+        "to": spec.destination,
+        "name": spec.name,
+        "address": address,
+        "forward": spec.forward,
+        "engine": route.engine,
+        "carrier": carriers.holder,
+        "origins": sorted(route.origins),
+        "state": carriage.state,
+        "backfill": _backfill(carriers, backfill_progress),
+        "detail": carriage.detail,
+        "paused": topics.memory.paused,
+        "topics": len(copies),
+        "halted": dict(islice(halted.items(), SHOWN_MAX)),
+        "halted_count": len(halted),
+        "gaps": [
+            {"topic": name, "kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
+            for name, gap in gaps[:SHOWN_MAX]
+        ],
+        "gap_count": len(gaps),
+        "skipped": topics.memory.skips,
+        "skipped_count": len(topics.memory.skips),
+        "hold_exceeded": held[:SHOWN_MAX],
+        "hold_exceeded_count": len(held),
+        "on_hold_exceeded": spec.on_hold_exceeded,
+        "deleted_here": list(topics.deleted_here),
+        "backlog_entries": topics.backlog_entries(),
+        "lag_ms": lag_ms(carriage.engine, topics, carriage.engine.writer.wall_clock_ms()),
+        "in_flight_frames": topics.copier.in_flight,
+        "rate_bytes": spec.rate_bytes,
+        "compression": spec.compression,
+        "blocks": figures.blocks,
+        "entries": figures.entries,
+        "messages": figures.messages,
+        "bytes": figures.bytes,
+        "wire_bytes": figures.wire_bytes,
+        "reconnects": figures.reconnects,
+    }
+
+
+def _backfill(carriers: Carriers, progress: tuple[int, int] | None) -> dict[str, int] | None:
+    """How far the backfill is that has the link, as it last said; None without one."""
+    if not carriers.backfilling or progress is None:
+        return None
+    total, left = progress
+    done = max(0, total - left)
+    return {
+        "bytes_total": total,
+        "bytes_left": left,
+        "percent": 100 if left <= 0 else min(99, 100 * done // max(total, 1)),
+    }
