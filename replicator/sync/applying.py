@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import structlog
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.sync.exact_state import ExactState
+from replicator.sync.shared import Shared, monotonic_ms
+from replicator.sync.topic_state import TopicState
 from snapshots.actions import ApplyUpdate
 from snapshots.controller import SnapshotController
 from snapshots.position import BEFORE_ALL
 
-if TYPE_CHECKING:
-    from replicator.sync.service import SubscriptionSync
-
 log = structlog.get_logger(__name__)
 
 
-class Applying:
+class UpdateApplier:
     """Does it for one topic; ``settle`` is to be called when the controller has something new to wait for."""
 
-    __slots__ = ("_controller", "_exact", "_settle", "_sync", "_topic", "from_peers")
+    __slots__ = ("_controller", "_settle", "_shared", "_state", "_topic", "from_peers")
 
     def __init__(
         self,
-        sync: SubscriptionSync,
+        shared: Shared,
         topic: Topic,
         controller: SnapshotController,
-        exact: Callable[[], ExactState],
+        state: TopicState,
         settle: Callable[[], None],
     ) -> None:
-        self._sync = sync
+        self._shared = shared
         self._topic = topic
         self._controller = controller
-        self._exact = exact
+        self._state = state
         self._settle = settle
         self.from_peers: dict[str, bool] = {}
         """Subscriptions that are being made or deleted because another cluster says so, and whether to tell that on."""
@@ -47,7 +43,7 @@ class Applying:
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
         """Returns what is done when it is durable, None if there is nothing to be saved. ``repeating``: it was merged
         before, and may not have been saved. Raises :class:`StoreFull`, :class:`StoreFailed`, :class:`TopicNotFound`."""
-        relay = self._sync.routes.relays(self._topic.name, update.source)
+        relay = self._shared.routes.relays(self._topic.name, update.source)
         try:
             if update.deleted:
                 await self._bury(update, relay=relay)
@@ -56,20 +52,20 @@ class Applying:
             if subscription is None:
                 subscription = await self._create(update, relay=relay)
             if not subscription.replicated:
-                self._sync.counted.updates_ignored += 1
+                self._shared.counted.updates_ignored += 1
                 return None
             newer = update.generation > subscription.cursor.generation
-            if self._exact().merge_update(subscription, update, relay=relay) or repeating:
+            if self._state.exact.merge_update(subscription, update, relay=relay) or repeating:
                 if newer and relay:
-                    self._controller.updates.owe_whole(subscription.name, _now_ms())
+                    self._controller.updates.owe_whole(subscription.name, monotonic_ms())
                 return subscription.saved()
         except (StoreFull, StoreFailed, TopicNotFound):
             raise
         except SubscriptionNotFound:  # it is being deleted; other subscriptions' updates go on
-            self._sync.counted.updates_ignored += 1
+            self._shared.counted.updates_ignored += 1
         except EngineError as error:
             log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
-            self._sync.counted.updates_ignored += 1
+            self._shared.counted.updates_ignored += 1
         return None
 
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
@@ -82,7 +78,7 @@ class Applying:
                 properties=dict(update.properties),
                 read_compacted=update.read_compacted,
                 generation=update.generation,
-                unclaimed=self._exact().unclaimed(update.read_compacted),
+                unclaimed=self._state.exact.unclaimed(update.read_compacted),
             )
         finally:
             self.from_peers.pop(update.subscription, None)
@@ -91,7 +87,7 @@ class Applying:
         name = update.subscription
         living = self._topic.subscriptions.get(name)
         if living is not None and not living.replicated:
-            self._sync.counted.updates_ignored += 1
+            self._shared.counted.updates_ignored += 1
             return
         self.from_peers[name] = relay
         try:
@@ -99,9 +95,5 @@ class Applying:
         finally:
             self.from_peers.pop(name, None)
         if living is None:
-            self._controller.on_subscription_deleted(name, update.generation, _now_ms(), announced=not relay)
+            self._controller.on_subscription_deleted(name, update.generation, monotonic_ms(), announced=not relay)
             self._settle()
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

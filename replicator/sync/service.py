@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -20,6 +20,7 @@ from replicator.engine.topic import Topic
 from replicator.sync.index import Index
 from replicator.sync.marker_log import Counters
 from replicator.sync.routes import DirectRoutes, Routes, TopologyRoutes
+from replicator.sync.shared import Shared
 from replicator.sync.topic_sync import TopicSync
 from replicator.topology import Topology
 from snapshots.ack_vector import AckVector
@@ -45,21 +46,37 @@ class SubscriptionSync:
         index: Index,
         exact: bool = True,
     ) -> None:
-        self.engine = engine
-        self.index = index
-        self.settings = settings
-        self.exact = exact
-        self.routes: Routes = routes or DirectRoutes(peers, reachable_origins)
-        self.counted = Counters()
-        self._topics: dict[str, TopicSync] = {}
         incarnation = uuid.uuid4().hex[:12]
         serial = count(1)
-        self.next_id: Callable[[], str] = lambda: f"{engine.cluster}-{incarnation}-{next(serial)}"
+        self._shared = Shared(
+            engine,
+            index,
+            routes or DirectRoutes(peers, reachable_origins),
+            settings,
+            exact,
+            next_id=lambda: f"{engine.cluster}-{incarnation}-{next(serial)}",
+        )
+        self._topics: dict[str, TopicSync] = {}
+
+    @property
+    def settings(self) -> ControllerSettings:
+        """As the topology that holds now has them."""
+        return self._shared.settings
+
+    @property
+    def counted(self) -> Counters:
+        """What went wrong, of all topics."""
+        return self._shared.counted
+
+    @property
+    def is_idle(self) -> bool:
+        """No topic has anything to do, now or at some time."""
+        return all(sync.is_idle for sync in self._topics.values())
 
     def start(self) -> None:
         """Take up every topic: read back what was known, and handle what was left unhandled."""
-        self.engine.add_listener(self)
-        for topic in self.engine.topics():
+        self._shared.engine.add_listener(self)
+        for topic in self._shared.engine.topics():
             self._of(topic).resume()
 
     async def stop(self) -> None:
@@ -67,15 +84,15 @@ class SubscriptionSync:
 
     def on_topology(self, topology: Topology) -> None:
         """Links have come or gone, or the paces have changed, in the topology that holds from now on."""
-        self.routes = TopologyRoutes(topology, self.engine.cluster)
-        self.settings = replace(
+        self._shared.routes = TopologyRoutes(topology, self._shared.engine.cluster)
+        settings = self._shared.settings = replace(
             self.settings,
             snapshot_interval_ms=topology.sync.snapshot_interval_ms,
             snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
             update_interval_ms=topology.sync.update_interval_ms,
         )
         for sync in self._topics.values():
-            sync.controller.on_settings(self.settings)
+            sync.controller.on_settings(settings)
         for name in list(self._topics):
             self._reroute(name)
 
@@ -131,7 +148,7 @@ class SubscriptionSync:
 
     def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None = None) -> None:
         self._of(topic).on_subscription_deleted(name, generation)
-        self.index.subscription_deleted(topic.name, name, generation)
+        self._shared.index.subscription_deleted(topic.name, name, generation)
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         self._of(topic).on_mark_delete(subscription, local=local)
@@ -146,13 +163,13 @@ class SubscriptionSync:
         sync = self._topics.pop(topic.name, None)
         if sync is not None:
             sync.discard()
-        self.index.topic_deleted(topic.name)
+        self._shared.index.topic_deleted(topic.name)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         """Partitions are topics like others."""
 
     def on_namespace_policies(self, namespace: str) -> None:
-        for name in self.engine.catalog.topics(namespace):
+        for name in self._shared.engine.catalog.topics(namespace):
             self._reroute(name)
 
     def on_topic_created(self, topic_name: str) -> None:
@@ -162,18 +179,18 @@ class SubscriptionSync:
         """See :meth:`on_log_deleted`."""
 
     def _reroute(self, name: str) -> None:
-        topic, sync = self.engine.find(name), self._topics.get(name)
+        topic, sync = self._shared.engine.find(name), self._topics.get(name)
         if topic is not None and sync is not None:
             sync.on_topology()
 
     def _index_state(self, topic: Topic, subscription: Subscription) -> None:
         cursor = subscription.cursor
-        self.index.subscription_moved(
+        self._shared.index.subscription_moved(
             topic.name, subscription.name, cursor.generation, cursor.mark_delete, replicated=subscription.replicated
         )
 
     def _of(self, topic: Topic) -> TopicSync:
         sync = self._topics.get(topic.name)
         if sync is None:
-            sync = self._topics[topic.name] = TopicSync(self, topic)
+            sync = self._topics[topic.name] = TopicSync(self._shared, topic)
         return sync

@@ -151,9 +151,7 @@ class Cluster:
 
     def busy(self) -> bool:
         """Whether the sync has something to do by itself, now or at a time: on a busy machine it may take long."""
-        return any(
-            each._actions or each._worker is not None or each._timer is not None for each in self.sync._topics.values()
-        )
+        return not self.sync.is_idle
 
     def consumed(self, name: str) -> set[Identity]:
         """The messages here that count as consumed."""

@@ -1,0 +1,225 @@
+"""Carries out what the cores of one topic's sync decide: one action after another, by one task at a time.
+
+1. Actions are carried out in the order in which they were decided. Updates that stand together are merged one after
+   another and saved together.
+2. When nothing is left, what waits for its messages is saved, and then how far markers were handled: a crash before
+   that only handles them again.
+3. What was decided is not decided again. So while the store refuses writes the queue stands still with all that is in
+   it, and tries the first action again; nothing new is decided until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from itertools import count, islice, takewhile
+from typing import Any, Final
+
+import structlog
+
+from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.topic import Topic
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.sync.applying import UpdateApplier
+from replicator.sync.checkpoint import Checkpoint
+from replicator.sync.shared import Shared
+from replicator.sync.topic_state import TopicState
+from snapshots.actions import Action, ApplyUpdate, RecordMapping, WriteLocalSnapshot, WriteUpdate
+from snapshots.markers import encode_marker
+
+UPDATES_AT_ONCE: Final = 100
+"""Merged before others have their turn: some milliseconds."""
+REFUSED_PAUSE_SECONDS: Final = 1.0
+"""A store that refuses writes is asked again this often."""
+PRODUCER_NAME: Final = "replicator"
+
+log = structlog.get_logger(__name__)
+
+
+class ActionQueue:
+    """Of one topic. ``on_saved`` is called after a checkpoint, ``on_resumed`` when the store takes writes again."""
+
+    __slots__ = (
+        "_actions",
+        "_applier",
+        "_checkpoint",
+        "_loop",
+        "_markers_to_come",
+        "_on_resumed",
+        "_on_saved",
+        "_paused",
+        "_repeating",
+        "_sequence",
+        "_shared",
+        "_state",
+        "_stopped",
+        "_task",
+        "_topic",
+    )
+
+    def __init__(
+        self,
+        shared: Shared,
+        topic: Topic,
+        applier: UpdateApplier,
+        state: TopicState,
+        checkpoint: Checkpoint,
+        *,
+        on_saved: Callable[[], None],
+        on_resumed: Callable[[], None],
+    ) -> None:
+        self._shared = shared
+        self._topic = topic
+        self._applier = applier
+        self._state = state
+        self._checkpoint = checkpoint
+        self._on_saved = on_saved
+        self._on_resumed = on_resumed
+        self._loop = asyncio.get_running_loop()
+        self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
+        self._markers_to_come: dict[str, int] = {}
+        """By subscription, how many of the actions write a marker that tells of it."""
+        self._paused: asyncio.TimerHandle | None = None
+        """Set while the store refuses writes."""
+        self._repeating = False
+        """Whether the first of the actions was tried before."""
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+        self._sequence = count()
+
+    @property
+    def is_paused(self) -> bool:
+        """The store refuses writes: nothing new is to be decided until what waits was carried out."""
+        return self._paused is not None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._actions
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is carried out, and nothing waits for it."""
+        return not self._actions and self._task is None
+
+    def add(self, actions: Sequence[Action]) -> None:
+        self._actions.extend(actions)
+        for action in actions:
+            if isinstance(action, WriteUpdate):
+                for update in action.marker.updates:
+                    self._markers_to_come[update.subscription] = self._markers_to_come.get(update.subscription, 0) + 1
+        if actions:
+            self.wake()
+
+    def wake(self) -> None:
+        """There is something to carry out or to save."""
+        if self._task is None and self._paused is None and not self._stopped:
+            self._task = self._loop.create_task(self._work(), name=f"sync {self._topic.name}")
+
+    async def stop(self) -> None:
+        """Carry out nothing more; returns when the task has ended."""
+        self._end()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def discard(self) -> None:
+        """The topic is gone."""
+        self._actions.clear()
+        self._markers_to_come.clear()
+        self._end()
+
+    def _end(self) -> None:
+        self._stopped = True
+        if self._paused is not None:
+            self._paused.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _work(self) -> None:
+        """Carry out what is waiting, in order; then note how far markers were handled."""
+        try:
+            more = True
+            while more:
+                handled = self._checkpoint.handled
+                while self._actions:
+                    del self._actions[: await self._carry_out_some()]
+                    self._repeating = False
+                await self._state.save_pending()
+                if await self._checkpoint.save(handled):
+                    self._on_saved()
+                more = bool(self._actions)
+        except TopicNotFound:  # it is being deleted
+            log.info("subscription sync ends", topic=self._topic.name)
+        except (StoreFull, StoreFailed) as error:
+            # What was decided is not decided again, so it waits. A crash loses nothing either: the checkpoint stays.
+            if not self._repeating:
+                log.error("subscription sync stands still", topic=self._topic.name, reason=str(error))  # noqa: TRY400
+            self._repeating = True
+            self._paused = self._loop.call_later(REFUSED_PAUSE_SECONDS, self._go_on)
+        finally:
+            self._task = None
+
+    def _go_on(self) -> None:
+        self._paused = None
+        self.wake()
+        self._on_resumed()
+
+    async def _carry_out_some(self) -> int:
+        """Carry out the first action, or all updates that come first: they are merged one after another, and saved
+        together, so that the last subscription of a marker does not wait for the others' commits. Returns how many."""
+        first = islice(self._actions, UPDATES_AT_ONCE)
+        updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
+        if not updates:
+            await self._carry_out(self._actions[0])
+            return 1
+        saving = [
+            await self._applier.apply(update, repeating=self._repeating)
+            for update in updates
+            if isinstance(update, ApplyUpdate)
+        ]
+        for outcome in await asyncio.gather(*(each for each in saving if each is not None), return_exceptions=True):
+            if isinstance(outcome, SubscriptionNotFound):  # it is being deleted; other subscriptions' updates go on
+                self._shared.counted.updates_ignored += 1
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return len(updates)
+
+    async def _carry_out(self, action: Action) -> None:
+        if isinstance(action, RecordMapping):
+            self._shared.index.mapping_recorded(self._topic.name, action.mapping)
+        elif not isinstance(action, ApplyUpdate):
+            written = await self._write(action.marker, local=isinstance(action, WriteLocalSnapshot))
+            if isinstance(action, WriteUpdate):
+                self._note_told(action, written=written)
+
+    async def _write(self, marker: Any, *, local: bool) -> bool:
+        try:
+            await self._topic.write_marker(self._entry(marker), local=local)
+        except (StoreFull, StoreFailed, TopicNotFound):
+            raise
+        except EngineError as error:  # it is refused however often it is tried; what comes after it goes on
+            log.error("marker refused", topic=self._topic.name, reason=str(error))  # noqa: TRY400
+            return False
+        return True
+
+    def _note_told(self, action: WriteUpdate, *, written: bool) -> None:
+        """A subscription is told for good when the last of the markers that tell of it stands in the log."""
+        for update in action.marker.updates:
+            name = update.subscription
+            to_come = self._markers_to_come.pop(name) - 1
+            if to_come:
+                self._markers_to_come[name] = to_come
+            elif written and (subscription := self._topic.subscriptions.get(name)) is not None:
+                subscription.told()
+                self._checkpoint.told(name)
+
+    def _entry(self, marker: Any) -> bytes:
+        marker_type, payload = encode_marker(marker)
+        metadata = MessageMetadata(
+            producer_name=PRODUCER_NAME,
+            sequence_id=next(self._sequence),
+            publish_time=time.time_ns() // 1_000_000,
+            marker_type=int(marker_type),
+        )
+        return encode_entry(metadata, payload)

@@ -1,0 +1,87 @@
+"""How far the markers of one topic were handled, as it is noted in the store.
+
+It is written now and then; what stands after it is only handled again after a restart, which does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from replicator.engine.engine import Engine
+from replicator.engine.topic import Topic
+from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
+from snapshots.position import BEFORE_ALL, Position
+
+CHECKPOINT_SECONDS: Final = 1.0
+
+
+class Checkpoint:
+    """Of one topic. ``on_due`` is called when one may be saved that could not be saved before its time."""
+
+    __slots__ = ("_closed", "_due", "_engine", "_loop", "_on_due", "_saved", "_timer", "_told", "_topic", "handled")
+
+    def __init__(self, engine: Engine, topic: Topic, on_due: Callable[[], None]) -> None:
+        self._engine = engine
+        self._topic = topic
+        self._on_due = on_due
+        self._loop = asyncio.get_running_loop()
+        self.handled = BEFORE_ALL
+        """Markers up to here were handled, as far as what they brought was carried out."""
+        self._saved = BEFORE_ALL
+        self._told: dict[str, None] = {}
+        """Subscriptions of which a cleared note that they are to be told is not stored yet."""
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def load(self) -> None:
+        """After a restart."""
+        stored = self._engine.store.meta(self._name())
+        self.handled = self._saved = Position(*stored) if stored else BEFORE_ALL
+
+    def told(self, name: str) -> None:
+        """The subscription was told for good: that is to be stored."""
+        self._told[name] = None
+
+    def subscription_deleted(self, name: str) -> None:
+        self._told.pop(name, None)
+
+    async def save(self, handled: Position) -> bool:
+        """Save that markers up to ``handled`` were handled, if it is time; returns whether it was.
+
+        Raises the store's errors."""
+        if handled <= self._saved and not self._told:
+            return False
+        now = self._loop.time()
+        if now < self._due:
+            if self._timer is None and not self._closed:
+                self._timer = self._loop.call_at(self._due, self._on_timer)
+            return False
+        self._due = now + CHECKPOINT_SECONDS
+        told, self._told = self._told, {}
+        saves = [self._topic.subscriptions[name].saved() for name in told if name in self._topic.subscriptions]
+        await asyncio.gather(*saves, return_exceptions=True)  # what is not saved is told again after a restart
+        if handled > self._saved:
+            await self._engine.remember(self._name(), list(handled))
+            self._saved = handled
+        return True
+
+    async def save_now(self) -> bool:
+        """Save all that was handled, at the end. Raises the store's errors."""
+        self._due = 0.0
+        return await self.save(self.handled)
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._on_due()
+
+    def _name(self) -> str:
+        return f"{MARKERS_HANDLED} {self._topic.topic_id}"

@@ -1,0 +1,33 @@
+"""What the syncs of all topics of one worker share: the engine, the routes, the paces, the index and the counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from replicator.engine.engine import Engine
+from replicator.sync.index import Index
+from replicator.sync.marker_log import Counters
+from replicator.sync.routes import Routes
+from snapshots.actions import ControllerSettings
+
+
+@dataclass(slots=True)
+class Shared:
+    """``routes`` and ``settings`` are replaced when the topology changes. With ``exact`` acknowledgements travel by
+    identity, else mark-delete positions only."""
+
+    engine: Engine
+    index: Index
+    routes: Routes
+    settings: ControllerSettings
+    exact: bool
+    next_id: Callable[[], str]
+    """Ids of snapshots, unique among all that this cluster ever asks for."""
+    counted: Counters = field(default_factory=Counters)
+
+
+def monotonic_ms() -> int:
+    """The clock that the cores are given."""
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,131 @@
+"""The exact state of one topic's subscriptions as the cores need it: loaded from the store when it is first asked for,
+saved before the markers that brought it count as handled, and forgotten where the log was trimmed.
+
+What it means is :mod:`replicator.sync.exact_state`'s; this is where it comes from and where it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.sync.exact_state import ExactState
+from replicator.sync.pending_acks import PendingAcks
+from replicator.sync.shared import Shared
+from replicator.sync.topic_acks import TopicAcks
+from snapshots.ack_vector import AckVector
+from snapshots.errors import MarkerCorrupt
+from snapshots.position import Position
+from snapshots.telling import Description
+
+UNTOLD_INTERVALS: Final = 3
+"""After so many intervals of updates, what was acknowledged before is told."""
+
+log = structlog.get_logger(__name__)
+
+
+class TopicState:
+    """Of one topic (:class:`~snapshots.telling.AckSource`). ``on_more`` is called where a subscription has more to
+    tell than one update takes."""
+
+    __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_shared", "_topic", "_trimmed")
+
+    def __init__(self, shared: Shared, topic: Topic, on_more: Callable[[Subscription], None]) -> None:
+        self._shared = shared
+        self._topic = topic
+        self._on_more = on_more
+        self._loop = asyncio.get_running_loop()
+        self._loaded: ExactState | None = None
+        self._trimmed = topic.log.trimmed
+        """Extents up to here are of no more use, from a time on."""
+        self._forget_at = 0.0
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
+    @property
+    def exact(self) -> ExactState:
+        """Loaded when it is needed first: a topic without replicated subscriptions never needs it."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> ExactState:
+        topic, engine = self._topic, self._shared.engine
+        acks = TopicAcks(
+            engine.cluster, topic.incarnation, topic.log, topic.high_water, topic.left_out, topic.trimmed_ends
+        )
+        for extent in engine.store.extents(topic.topic_id):
+            acks.copied(*extent)
+        try:
+            pending = PendingAcks(topic.topic_id, engine.store.pending_acks(topic.topic_id))
+        except MarkerCorrupt as error:
+            log.error("acknowledgements that waited are lost", topic=topic.name, reason=str(error))  # noqa: TRY400
+            pending = PendingAcks(topic.topic_id, {})
+        return ExactState(acks, pending, topic.high_waters, exact=self._shared.exact)
+
+    # What updates are made of.
+
+    def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
+        """See :class:`~snapshots.telling.AckSource`."""
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is None:
+            return AckVector(), False
+        taken = self.exact.take(subscription, whole=whole)
+        if subscription.cursor.state.untold:  # there was too much for one update
+            self._loop.call_soon(self._on_more, subscription)
+        return taken
+
+    def describe(self, name: str) -> Description:
+        """See :class:`~snapshots.telling.AckSource`."""
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is None:
+            return Description()
+        state = subscription.cursor.state
+        return Description(dict(state.properties), state.read_compacted)
+
+    # What happens in the log.
+
+    def copied(self, block: AppendedBlock) -> None:
+        """A block of another cluster was appended."""
+        header = block.header
+        extent = header.origin, header.incarnation, header.origin_first, block.position, header.entries
+        if self._loaded is not None:
+            self._loaded.acks.copied(*extent)
+        self._shared.index.extents_recorded(self._topic.name, *extent)
+
+    def holds(self, origin: str, position: Position) -> bool:
+        """Whether everything of that origin up to that position of it is here, or was."""
+        return self.exact.acks.holds(origin, position)
+
+    def forget_trimmed(self) -> bool:
+        """Forget what was trimmed some time ago: it is told by now, and nobody will ask for it again. Returns whether
+        it was time to look."""
+        if self._loop.time() < self._forget_at:
+            return False
+        if self._loaded is not None:
+            self._loaded.acks.trim(self._trimmed)
+        if self._topic.trimmed_in_store > self._trimmed:
+            self._trimmed = self._topic.trimmed_in_store
+            self._forget_at = self._loop.time() + UNTOLD_INTERVALS * self._shared.settings.update_interval_ms / 1000
+            self._shared.index.extents_trimmed(self._topic.name, self._trimmed)
+        return True
+
+    async def save_pending(self) -> None:
+        """Make durable what waits for its messages. Raises the store's errors."""
+        if self._loaded is None:
+            return
+        pending = self._loaded.pending
+        while rows := pending.take_changes():
+            try:
+                await self._shared.engine.writer.put_many(rows)
+            except BaseException:
+                pending.not_written(rows)
+                raise
