@@ -34,6 +34,12 @@ def mark(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
     return None if has is None else Goal(has["incarnation"], Position.parse(has["position"]))
 
 
+def marks(topics: Topics, origin: str) -> dict[str, Goal]:
+    """The same of many topics, of those that have anything of it."""
+    found = {name: mark(topic, origin) for name, topic in topics.items()}
+    return {name: goal for name, goal in found.items() if goal is not None}
+
+
 def position(text: str) -> Position:
     """As workers write it."""
     return Position.parse(text)

@@ -1,0 +1,138 @@
+"""The evidence of a switch: asks the source and the target for what :mod:`replicator.failover.comparing` compares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from replicator.failover import comparing
+from replicator.failover.errors import ClusterUnreachable, SwitchRefused
+from replicator.failover.peers import PATH, WORK_SECONDS_MAX, Peers
+from replicator.failover.planned import Goal
+from replicator.failover.report import Stranded, SwitchReport, TopicReport
+from replicator.topology import Topology
+from snapshots.markers import FailoverEpoch
+
+COMPARED_AT_ONCE: Final = 16
+
+
+class Evidence:
+    """Of the clusters of ``topology``. What it asks raises :class:`ClusterUnreachable` and :class:`SwitchRefused`."""
+
+    def __init__(self, topology: Topology, peers: Peers) -> None:
+        self._topology = topology
+        self._peers = peers
+
+    def carried(self, source: str, target: str) -> Callable[[str, Mapping[str, Any]], bool]:
+        """Whether a topic's messages get from the source to the target."""
+
+        def carried(name: str, topic: Mapping[str, Any]) -> bool:
+            allowed = topic["clusters"] is None or target in topic["clusters"]
+            return allowed and target in self._topology.reached_from(source, name)
+
+        return carried
+
+    async def topics(self, cluster: str, names: Sequence[str] | None = None) -> dict[str, Mapping[str, Any]]:
+        """What a cluster has of these topics, or of all."""
+        body = {} if names is None else {"names": list(names)}
+        answer = await self._peers.call(cluster, "POST", f"{PATH}/topics", body, seconds_max=WORK_SECONDS_MAX)
+        return comparing.by_name(answer)
+
+    async def copies(self, source: str, target: str, names: Sequence[str]) -> dict[str, Goal]:
+        """Up to where the target has the source's messages, of those topics of which it has any."""
+        return comparing.marks(await self.topics(target, names), source)
+
+    async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:
+        """These topics, of which the target has all messages."""
+        here, there = await asyncio.gather(self.topics(source, names), self.topics(target, names))
+        digests = await asyncio.gather(self._digests(source, names), self._digests(target, names))
+        return [
+            comparing.compare_topic(
+                name, source, here.get(name), there.get(name), carried=True, missing=None, digests=digests
+            )
+            for name in names
+        ]
+
+    async def compare_all(
+        self, report: SwitchReport, marks: Mapping[str, Any] | None = None, record_id: str | None = None
+    ) -> list[TopicReport]:
+        """Every topic of the source against the target; ``marks`` are those of a switch that was made."""
+        there = await self.topics(report.target)
+        if marks is None:
+            positions = {name: str(goal.last) for name, goal in comparing.marks(there, report.source).items()}
+        else:
+            positions = {name: each["position"] for name, each in marks.items()}
+        here: Mapping[str, Mapping[str, Any]] | None = None
+        missing: Mapping[str, Any] = {}
+        digests: tuple[comparing.Digests, comparing.Digests] = ({}, {})
+        if report.source_answers:
+            try:
+                here = await self.topics(report.source)
+                missing = await self._missing(report.source, positions, record_id)
+                subscribed = [name for name, topic in here.items() if comparing.replicated(topic)]
+                digests = (
+                    await self._digests(report.source, subscribed),
+                    await self._digests(report.target, subscribed),
+                )
+            except ClusterUnreachable as error:
+                report.source_answers, here = False, None
+                report.notes.append(str(error))
+        carried = self.carried(report.source, report.target)
+        names = sorted(there if here is None else here)
+        return [
+            comparing.compare_topic(
+                name,
+                report.source,
+                None if here is None else here[name],
+                there.get(name),
+                carried=carried(name, there[name] if here is None else here[name]),
+                missing=missing.get(name),
+                digests=digests,
+            )
+            for name in names
+            if here is not None or comparing.mark(there[name], report.source) is not None
+        ]
+
+    async def stranded(self, record: FailoverEpoch) -> list[Stranded]:
+        """What the source of a switch had and its target had not."""
+        answer = await self._peers.call(record.target, "GET", f"{PATH}/switches", seconds_max=WORK_SECONDS_MAX)
+        for switch in answer["switches"]:
+            if switch["record"]["record_id"] == record.record_id:
+                break
+        else:
+            raise ClusterUnreachable(f"{record.target} does not have its positions of that switch any more")
+        marks = {name: each["position"] for name, each in switch["marks"].items()}
+        missing = await self._missing(record.source, marks, record.record_id)
+        there = await self.topics(record.target, list(missing))
+        found: list[Stranded] = []
+        for name, each in missing.items():
+            has = comparing.mark(there.get(name), record.source)
+            flowed = has is not None and has.last >= comparing.position(each["last"])
+            found.append(Stranded(name, each["messages"], each["exact"], flowed))
+        return found
+
+    async def _digests(self, cluster: str, names: Sequence[str]) -> comparing.Digests:
+        """The exact states of topics; those are left out of which the worker gives none."""
+        room = asyncio.Semaphore(COMPARED_AT_ONCE)
+        found: dict[str, Mapping[str, Any]] = {}
+
+        async def ask(name: str) -> None:
+            async with room:
+                try:
+                    answer = await self._peers.call(
+                        cluster, "GET", "/replication/v1/ack-vectors", query={"topic": name}
+                    )
+                except (SwitchRefused, ClusterUnreachable):
+                    return
+                found[name] = answer
+
+        await asyncio.gather(*map(ask, names))
+        return found
+
+    async def _missing(self, cluster: str, marks: Mapping[str, str], record_id: str | None) -> Mapping[str, Any]:
+        """What a cluster has of its own messages above ``marks``, by topic."""
+        body = {"marks": marks, "record_id": record_id}
+        answer = await self._peers.call(cluster, "POST", f"{PATH}/missing", body, seconds_max=WORK_SECONDS_MAX)
+        missing: Mapping[str, Any] = answer["topics"]
+        return missing

@@ -1,0 +1,243 @@
+"""Running a planned switch over HTTP: does what :class:`~replicator.failover.planned.PlannedSwitch` says, and reports
+to it what came of it.
+
+It runs where the operator is. If it dies in the middle, the source is free again after its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from replicator.failover import comparing
+from replicator.failover.epochs import precedence
+from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchInDoubt
+from replicator.failover.evidence import Evidence
+from replicator.failover.peers import PATH, Peers, record_of
+from replicator.failover.planned import (
+    Action,
+    AskTarget,
+    Compare,
+    FenceSource,
+    PlannedSwitch,
+    Release,
+    Step,
+    TellOthers,
+    WriteEpoch,
+)
+from replicator.failover.report import SwitchReport
+from replicator.failover.takeover import Takeover
+
+LEASE_MS: Final = 15_000
+RENEW_SECONDS: Final = 3.0
+ASK_AGAIN_SECONDS: Final = 0.1
+DOUBT_TRIES: Final = 3
+
+Progress = Callable[[str], None]
+
+
+class PlannedRun:
+    """One planned switch: does what :class:`PlannedSwitch` says."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        evidence: Evidence,
+        takeover: Takeover,
+        report: SwitchReport,
+        *,
+        timeout_seconds: float,
+        progress: Progress,
+    ) -> None:
+        self._peers = peers
+        self._evidence = evidence
+        self._takeover = takeover
+        self._report = report
+        self._progress = progress
+        self._operation = uuid.uuid4().hex
+        self._core = PlannedSwitch(
+            report.source,
+            report.target,
+            deadline_ms=self._now_ms() + int(timeout_seconds * 1000),
+            flush=not takeover.keep_consumers,
+        )
+        self._began = time.monotonic()
+
+    async def run(self) -> None:
+        """Make the switch, and hold the source meanwhile. Whatever ends it before it is written is taken back."""
+        renewing: asyncio.Task[None] | None = None
+        try:
+            renewing = asyncio.create_task(self._renew_often())
+            await self._run()
+        except BaseException:  # the operator gave up: what was begun is taken back, whatever else happens
+            await asyncio.shield(asyncio.ensure_future(self._give_up()))
+            raise
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+                await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _run(self) -> None:
+        actions = self._core.start()
+        while actions:
+            action, *actions = actions
+            step = self._core.step
+            try:
+                actions += await self._do(action)
+            except FailoverError as error:
+                in_doubt = isinstance(error, SwitchInDoubt)
+                actions = self._core.on_failed(str(error), in_doubt=in_doubt)
+                if in_doubt:
+                    raise
+                if isinstance(error, ClusterUnreachable):
+                    await self._finish(actions)
+                    raise
+            if self._core.step is not step:
+                now = time.monotonic()
+                self._report.steps.append((step.value, now - self._began))
+                self._began = now
+
+    async def _renew_often(self) -> None:
+        """Keep the source held while the switch goes on; a lease that could not be renewed is noticed before WRITE."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            if self._core.step in (Step.DRAIN, Step.FLUSH):
+                try:
+                    await self._renew()
+                except FailoverError:
+                    continue
+
+    async def _give_up(self) -> None:
+        await self._finish(self._core.on_failed("it was given up"))
+
+    async def _finish(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            await self._do(action)
+
+    async def _do(self, action: Action) -> list[Action]:
+        match action:
+            case FenceSource():
+                return await self._fence()
+            case AskTarget(topics):
+                return await self._ask_target(topics)
+            case Compare(topics):
+                return await self._compare(topics)
+            case WriteEpoch():
+                return await self._write()
+            case TellOthers():
+                return await self._tell()
+            case Release(reason):
+                return await self._release(reason)
+
+    async def _fence(self) -> list[Action]:
+        report = self._report
+        self._progress(f"fencing {report.source}")
+        body = {
+            "operation": self._operation,
+            "target": report.target,
+            "expected": list(precedence(self._takeover.base)),
+            "lease_ms": LEASE_MS,
+            "keep_consumers": self._takeover.keep_consumers,
+        }
+        answer = await self._peers.call(report.source, "POST", f"{PATH}/hold", body, seconds_max=LEASE_MS / 1000)
+        topics = comparing.by_name(answer)
+        carried = self._evidence.carried(report.source, report.target)
+        subscribed = [name for name, topic in topics.items() if carried(name, topic) and comparing.replicated(topic)]
+        return self._core.on_fenced(comparing.goals(report.source, topics, carried), subscribed)
+
+    async def _ask_target(self, topics: tuple[str, ...]) -> list[Action]:
+        copies = await self._evidence.copies(self._report.source, self._report.target, topics)
+        actions = self._core.on_copies(copies, self._now_ms())
+        await self._pause(actions, "messages")
+        return actions
+
+    async def _compare(self, topics: tuple[str, ...]) -> list[Action]:
+        different: dict[str, str] = {}
+        for each in await self._evidence.compare_drained(self._report.source, self._report.target, topics):
+            unequal = [sub for sub in each.subscriptions if not sub.equal]
+            if unequal:
+                different[each.topic] = f"subscription {unequal[0].name}: {unequal[0].evidence}"
+        actions = self._core.on_compared(different, self._now_ms())
+        await self._pause(actions, "acknowledgements")
+        return actions
+
+    async def _pause(self, actions: Sequence[Action], what: str) -> None:
+        if self._core.step in (Step.DRAIN, Step.FLUSH) and actions:
+            waiting = len(self._core.missing)
+            self._progress(f"{self._report.target} waits for {what} of {waiting} topics")
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def _write(self) -> list[Action]:
+        report = self._report
+        await self._renew()
+        self._progress(f"writing epoch {report.epoch_before + 1} at {report.target}")
+        try:
+            answer = await self._takeover.propose()
+        except ClusterUnreachable as error:
+            answer = await self._find_out(str(error))
+        record = record_of(report.target, answer)
+        report.epoch = record.epoch
+        self._record = record
+        self._marks = answer.get("marks")
+        return self._core.on_written()
+
+    async def _find_out(self, reason: str) -> Any:
+        """The target fell silent when it was to write: did it?"""
+        report = self._report
+        for _ in range(DOUBT_TRIES):
+            try:
+                state = await self._peers.state(report.target)
+            except ClusterUnreachable:
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+                continue
+            record = record_of(report.target, state)
+            if record.target == report.target and record.epoch == report.epoch_before + 1:
+                return state
+            break  # it may be writing still
+        raise SwitchInDoubt(
+            f"{reason}: it may have taken over or not. {report.source} takes no clients until it has asked it: see "
+            "`replicator failover-status` when it answers again"
+        )
+
+    async def _tell(self) -> list[Action]:
+        report = self._report
+        await self._takeover.tell_all(self._record)
+        await self._release_quietly()  # a source that still serves others takes their clients again
+        report.outcome = "done"
+        try:
+            report.topics = await self._evidence.compare_all(report, self._marks)
+        except FailoverError as error:
+            report.notes.append(f"the switch is done; what was to be compared after it was not: {error}")
+        return self._core.on_told()
+
+    async def _release(self, reason: str) -> list[Action]:
+        report = self._report
+        report.reason = reason
+        if not await self._release_quietly():
+            report.notes.append(
+                f"{report.source} was not reached to take clients again: it does so by itself within "
+                f"{LEASE_MS // 1000} s"
+            )
+        try:
+            report.topics = await self._evidence.compare_all(report)
+        except FailoverError as error:
+            report.notes.append(str(error))
+        return []
+
+    async def _renew(self) -> None:
+        body = {"operation": self._operation, "lease_ms": LEASE_MS}
+        await self._peers.call(self._report.source, "POST", f"{PATH}/renew", body)
+
+    async def _release_quietly(self) -> bool:
+        try:
+            await self._peers.call(self._report.source, "POST", f"{PATH}/release", {"operation": self._operation})
+        except FailoverError:
+            return False
+        return True
+
+    @staticmethod
+    def _now_ms() -> int:
+        return time.monotonic_ns() // 1_000_000

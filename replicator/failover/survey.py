@@ -1,0 +1,53 @@
+"""What every cluster answers before a switch: how it stands, and the record that a switch builds upon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from replicator.failover.epochs import FIRST, precedence, serving
+from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchImpossible
+from replicator.failover.peers import Peers, record_of
+from snapshots.markers import FailoverEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """By cluster, its state or why it does not answer; ``base`` is the highest record of those that do."""
+
+    states: Mapping[str, dict[str, Any]]
+    silent: Mapping[str, str]
+    base: FailoverEpoch
+
+    @classmethod
+    async def of(cls, peers: Peers, clusters: Collection[str]) -> Survey:
+        """Ask all of them at once."""
+        states: dict[str, dict[str, Any]] = {}
+        silent: dict[str, str] = {}
+
+        async def ask(cluster: str) -> None:
+            try:
+                states[cluster] = await peers.state(cluster)
+            except FailoverError as error:
+                silent[cluster] = str(error)
+
+        await asyncio.gather(*map(ask, clusters))
+        records = [record_of(name, state) for name, state in states.items()]
+        return cls(states, silent, max(records, key=precedence, default=FIRST))
+
+    def need(self, cluster: str, remedy: str = "") -> None:
+        """Raises :class:`ClusterUnreachable` if the cluster does not answer."""
+        if cluster in self.silent:
+            raise ClusterUnreachable(f"{self.silent[cluster]}{remedy}")
+
+    def home_to_promote(self, target: str, clusters: Collection[str]) -> str:
+        """The only home that ``target`` does not serve, or the only one of those whose server does not answer."""
+        candidates = [name for name in clusters if serving(self.base, name) != target]
+        silent = [name for name in candidates if serving(self.base, name) in self.silent]
+        for found in (candidates, silent):
+            if len(found) == 1:
+                return found[0]
+        listed = ", ".join(candidates) or "none"
+        raise SwitchImpossible(f"whose clients is {target} to serve? give --for NAME; there are: {listed}")
