@@ -170,7 +170,7 @@ async def _make_one(engine: Engine, number: int) -> None:
     topic = await engine.topic(_name(number))
     metadata = MessageMetadata(producer_name="bench", sequence_id=number, publish_time=1)
     await topic.publish([encode_entry(metadata, bytes(100))])
-    await topic.create_subscription("bench", BEFORE_ALL, replicated=True)
+    await topic.subscriptions.create("bench", BEFORE_ALL, replicated=True)
 
 
 def _name(number: int) -> str:

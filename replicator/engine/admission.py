@@ -5,7 +5,7 @@ and workers write in markers goes on. The fence is one object for all topics of 
 that it closes at once for all of them.
 
 1. :meth:`Admission.fence` closes it: from its return on no publish reaches the writer's queue.
-2. :func:`disconnect_producers` and :func:`disconnect_consumers` let go of those that are connected.
+2. :mod:`replicator.engine.fencing` lets go of those that are connected.
 3. The writer takes requests in order: what was queued before the fence is durable when a row that is put after it is.
 
 Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays confirmed, and is copied.
@@ -13,13 +13,7 @@ Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from replicator.engine.errors import EngineError
-
-if TYPE_CHECKING:
-    from replicator.engine.topic import Topic
 
 
 class Admission:
@@ -46,35 +40,3 @@ class Admission:
         """Raises why no consumer is taken."""
         if self.consumers is not None:
             raise self.consumers.with_traceback(None)
-
-
-def disconnect_producers(topics: Iterable[Topic], error: EngineError) -> int:
-    """Let go of every producer, with ``error``; returns how many there were."""
-    disconnected = 0
-    for topic in topics:
-        disconnected += topic.producers.connected
-        topic.fence_producers(error)
-    return disconnected
-
-
-def disconnect_consumers(topics: Iterable[Topic], error: EngineError) -> int:
-    """Let go of every consumer, with ``error``; returns how many there were. What they hold is unacknowledged again."""
-    disconnected = 0
-    for topic in topics:
-        for subscription in list(topic.subscriptions.values()):
-            for consumer in list(subscription.consumers.values()):
-                consumer.fence(error)
-                disconnected += 1
-    return disconnected
-
-
-def resume_dispatch(topics: Iterable[Topic]) -> None:
-    """Dispatch is not paused any more: go on at once."""
-    for topic in topics:
-        for subscription in topic.subscriptions.values():
-            subscription.wake()
-
-
-def held_entries(topic: Topic) -> dict[str, int]:
-    """By subscription, how many entries its consumers hold unacknowledged; only those with any."""
-    return {each.name: held for each in topic.subscriptions.values() if (held := each.held_entries)}

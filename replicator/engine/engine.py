@@ -77,7 +77,7 @@ class Engine:
         self.store = store
         self.started_at_ms = settings.wall_clock_ms()
         self.admission = Admission()
-        self._listeners: list[TopicListener] = []
+        self._listeners: list[TopicListener[Topic]] = []
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._being_made: dict[str, asyncio.Task[Topic]] = {}
@@ -145,7 +145,7 @@ class Engine:
         await self.writer.close()
         self.store.close()
 
-    def add_listener(self, listener: TopicListener) -> None:
+    def add_listener(self, listener: TopicListener[Topic]) -> None:
         """Tell ``listener`` of everything from now on, and of the subscriptions that are here already."""
         self._listeners.append(listener)
         for topic in self._topics.values():
@@ -154,7 +154,7 @@ class Engine:
                 if subscription.cursor.state.untold:
                     listener.on_acknowledged(topic, subscription)
 
-    def remove_listener(self, listener: TopicListener) -> None:
+    def remove_listener(self, listener: TopicListener[Topic]) -> None:
         """Tell ``listener`` nothing more."""
         self._listeners.remove(listener)
 

@@ -21,7 +21,6 @@ from replicator.engine.errors import (
     InvalidAck,
     InvalidSeek,
     StoreFailed,
-    SubscriptionNotFound,
     TopicNotFound,
 )
 from replicator.engine.log.block import BlockKind, BlockView
@@ -39,15 +38,13 @@ from replicator.engine.producing.producers import EngineProducer, TopicProducers
 from replicator.engine.producing.publishing import PublishGate, check_entries
 from replicator.engine.producing.sequence_index import Pair, load_twins
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
-from replicator.engine.subscriptions.cursor_rows import load_cursors
 from replicator.engine.subscriptions.failover import FailoverRegistry
-from replicator.engine.subscriptions.subscribing import END_LEDGER, Subscribing
 from replicator.engine.subscriptions.subscription import Subscription
-from replicator.engine.subscriptions.tombstones import Tombstones
-from replicator.engine.topic_listener import TopicListener
+from replicator.engine.subscriptions.topic_subscriptions import TopicSubscriptions
+from replicator.engine.topic_listener import TopicListener, TopicNews
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import Namespace
-from replicator.engine.types import LoggedEntry, ProducerOptions, SubscribeOptions
+from replicator.engine.types import END_LEDGER, LoggedEntry, ProducerOptions, SubscribeOptions
 from replicator.engine.upkeep.hold_quota import REFUSE_PRODUCERS, RELEASE, HoldQuota
 from replicator.engine.upkeep.retention import done_through
 from snapshots.position import BEFORE_ALL, Position
@@ -69,7 +66,7 @@ class Topic:
         store: Store,
         writer: Writer,
         cache: BlockCache,
-        listeners: Sequence[TopicListener],
+        listeners: Sequence[TopicListener[Topic]],
         failover: FailoverRegistry,
         default_policies: TopicPolicies,
         namespace: Namespace,
@@ -100,11 +97,7 @@ class Topic:
         """The names whose quota is exceeded, each with the policy that says what follows; kept by maintenance."""
         self._store = store
         self._cache = cache
-        self._listeners = listeners
-        self.subscriptions: dict[str, Subscription] = {}
-        self.tombstones = Tombstones(record.topic_id, store.tombstones(record.topic_id).items(), writer.wall_clock_ms)
-        """The generations of replicated subscriptions that were deleted."""
-        self._subscribing = Subscribing(self)
+        self._news = TopicNews(self, listeners)
         self._gate = PublishGate(self.name)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
         """By origin, what was asked for since the last hole of it."""
@@ -131,8 +124,7 @@ class Topic:
         if self._tail.indexed and (pairs := load_twins(self._store, self.topic_id)):
             self.log.twins = TwinLinks(pairs)
         self.compaction = Compaction(self, self._store)
-        for name, (state, rows) in load_cursors(self._store, self.topic_id).items():
-            self.subscriptions[name] = Subscription(self, name, state, rows=rows)
+        self.subscriptions = TopicSubscriptions(self, self._store, self._news)
 
     def _load_parts(self) -> None:
         self.log.parts = None
@@ -274,7 +266,7 @@ class Topic:
     @property
     def busy(self) -> str | None:
         """Who is connected, in words; None if nobody is."""
-        consumers = sum(len(each.consumers) for each in self.subscriptions.values())
+        consumers = self.subscriptions.consumers
         if not consumers and not self.producers.connected:
             return None
         return f"{self.name} has {self.producers.connected} producers and {consumers} consumers"
@@ -284,21 +276,17 @@ class Topic:
         self.deleted = error = TopicNotFound(f"topic {self.name!r} was deleted")
         self.producers.close("the topic was deleted", TopicNotFound.code)
         self._gate.refuse(error)
-        for subscription in list(self.subscriptions.values()):
-            subscription.topic_deleted(error)
+        self.subscriptions.topic_deleted(error)
 
     def stay(self) -> None:
         """The store did not delete it."""
         self.deleted = None
-        for subscription in self.subscriptions.values():
-            subscription.topic_deleted(None)
+        self.subscriptions.topic_deleted(None)
 
     def gone(self) -> None:
-        """The store has deleted it. Listeners hear no more of it: to them its name is that of the topic made anew."""
+        """The store has deleted it."""
         self._cache.discard_through(self.topic_id, Position(END_LEDGER, 0))
-        listeners, self._listeners = self._listeners, ()
-        for listener in listeners:
-            listener.on_log_deleted(self)
+        self._news.on_log_deleted()
 
     def check_there(self) -> None:
         if self.deleted is not None:
@@ -338,10 +326,8 @@ class Topic:
             twins += appended.twins
         if twins:
             self._link_twins(twins)
-        for subscription in list(self.subscriptions.values()):
-            subscription.on_appended(markers=markers)
-        for listener in self._listeners:
-            listener.on_appended(self, blocks)
+        self.subscriptions.on_appended(markers=markers)
+        self._news.on_appended(blocks)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
         """Links left out all that they had not sent yet up to there, and it is noted in the store."""
@@ -359,8 +345,7 @@ class Topic:
             self.log.twins = TwinLinks()
         for earlier, later in pairs:
             self.log.twins.link(earlier, later)
-        for subscription in list(self.subscriptions.values()):
-            subscription.on_twins(pairs)
+        self.subscriptions.on_twins(pairs)
 
     # Messages that came by two ways.
 
@@ -450,8 +435,7 @@ class Topic:
 
     def compacted(self) -> None:
         """The topic has another compacted view: what is compacted away is in nobody's way any more."""
-        for subscription in list(self.subscriptions.values()):
-            subscription.follow_log()
+        self.subscriptions.follow_log()
 
     def batch_size(self, position: Position) -> int:
         """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
@@ -519,8 +503,7 @@ class Topic:
         """The topic's own policies have changed, or its namespace's."""
         self.policies = self._policies_that_count()
         self.compaction.hold_back()
-        for subscription in self.subscriptions.values():
-            subscription.apply_policies(self.policies)
+        self.subscriptions.apply_policies(self.policies)
 
     def holding(self) -> list[Position]:
         """Where the log is held back, but for those whose quota is exceeded and who are to be released then."""
@@ -571,33 +554,7 @@ class Topic:
 
         Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
         """
-        return await self._subscribing.subscribe(subscription, options, deliver)
-
-    async def create_subscription(
-        self,
-        name: str,
-        start: Position,
-        *,
-        replicated: bool | None = None,
-        properties: dict[str, str] | None = None,
-        read_compacted: bool = False,
-        generation: int | None = None,
-        unclaimed: Mapping[str, Position] | None = None,
-    ) -> Subscription:
-        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none. With None its
-        topic's policies say whether it is replicated. One that another cluster made has its ``generation`` there.
-
-        Raises :class:`SubscriptionNotFound` if it was deleted with that generation or a higher one.
-        """
-        return await self._subscribing.create(
-            name,
-            start,
-            replicated=replicated,
-            properties=properties,
-            read_compacted=read_compacted,
-            generation=generation,
-            unclaimed=unclaimed,
-        )
+        return await self.subscriptions.subscribe(subscription, options, deliver)
 
     def position_before(self, target: Position) -> Position:
         """The last position before ``target``.
@@ -628,38 +585,6 @@ class Topic:
         position = self.position_before(target)
         before = Position(target.ledger, target.entry - 1)
         return self.log.view.clamp(before) if before < self.log.trimmed else position
-
-    async def delete_subscription(self, name: str) -> None:
-        subscription = self.subscriptions.get(name)
-        if subscription is None:
-            raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
-        await subscription.delete()
-
-    async def bury_subscription(self, name: str, generation: int) -> None:
-        """Another cluster deleted the subscription: delete it here, with its consumers disconnected, unless it lives in
-        a higher generation; and keep the tombstone."""
-        await self._subscribing.bury(name, generation)
-
-    def forget(self, subscription: Subscription, generation: int | None = None) -> None:
-        """The subscription was deleted from the store; ``generation`` is that of its tombstone, if it left one."""
-        if self.subscriptions.get(subscription.name) is not subscription:
-            return  # another one has its name by now
-        del self.subscriptions[subscription.name]
-        if subscription.durable:
-            for listener in self._listeners:
-                listener.on_subscription_deleted(self, subscription.name, generation)
-
-    def notify_subscription(self, subscription: Subscription) -> None:
-        for listener in self._listeners:
-            listener.on_subscription(self, subscription)
-
-    def notify_acknowledged(self, subscription: Subscription) -> None:
-        for listener in self._listeners:
-            listener.on_acknowledged(self, subscription)
-
-    def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
-        for listener in self._listeners:
-            listener.on_mark_delete(self, subscription, local=local)
 
     # Figures.
 

@@ -1,37 +1,40 @@
-"""Who wants to know what happens in topics."""
+"""Who wants to know what happens in topics, and the telling of it for one topic."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 
-if TYPE_CHECKING:
-    from replicator.engine.topic import Topic
+_Topic = TypeVar("_Topic")
+_TopicTold = TypeVar("_TopicTold", contravariant=True)
 
 
-class TopicListener(Protocol):
-    """Who wants to know what happens in topics: links and the subscription sync. Called on the event loop."""
+class TopicListener(Protocol[_TopicTold]):
+    """Who wants to know what happens in topics: links and the subscription sync. Called on the event loop.
 
-    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+    Generic in the class of the topics: it is above this module, and its listeners are told of it as a whole.
+    """
+
+    def on_appended(self, topic: _TopicTold, blocks: Sequence[AppendedBlock]) -> None:
         """Blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
 
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+    def on_subscription(self, topic: _TopicTold, subscription: Subscription) -> None:
         """A subscription was made, loaded, became replicated, or is not any more."""
 
-    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
+    def on_subscription_deleted(self, topic: _TopicTold, name: str, generation: int | None) -> None:
         """A subscription is gone; ``generation`` is that of its tombstone, None if it was not replicated."""
 
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
+    def on_acknowledged(self, topic: _TopicTold, subscription: Subscription) -> None:
         """A replicated subscription has something to be told to other clusters, where it had nothing before: called
         once until that is taken with ``take_untold``, however much is acknowledged meanwhile."""
 
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+    def on_mark_delete(self, topic: _TopicTold, subscription: Subscription, *, local: bool) -> None:
         """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
 
-    def on_log_deleted(self, topic: Topic) -> None:
+    def on_log_deleted(self, topic: _TopicTold) -> None:
         """A topic that has a log, such as a partition, is gone, with its subscriptions."""
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
@@ -45,3 +48,39 @@ class TopicListener(Protocol):
 
     def on_topic_deleted(self, topic_name: str) -> None:
         """They cannot any more."""
+
+
+class TopicNews(Generic[_Topic]):
+    """Tells the listeners what happens in one topic, until it is gone. ``listeners`` may change meanwhile."""
+
+    __slots__ = ("_listeners", "_topic")
+
+    def __init__(self, topic: _Topic, listeners: Sequence[TopicListener[_Topic]]) -> None:
+        self._topic = topic
+        self._listeners = listeners
+
+    def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
+        for listener in self._listeners:
+            listener.on_appended(self._topic, blocks)
+
+    def on_subscription(self, subscription: Subscription) -> None:
+        for listener in self._listeners:
+            listener.on_subscription(self._topic, subscription)
+
+    def on_subscription_deleted(self, name: str, generation: int | None) -> None:
+        for listener in self._listeners:
+            listener.on_subscription_deleted(self._topic, name, generation)
+
+    def on_acknowledged(self, subscription: Subscription) -> None:
+        for listener in self._listeners:
+            listener.on_acknowledged(self._topic, subscription)
+
+    def on_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
+        for listener in self._listeners:
+            listener.on_mark_delete(self._topic, subscription, local=local)
+
+    def on_log_deleted(self) -> None:
+        """The last of it: to listeners its name is from now on that of the topic made anew."""
+        listeners, self._listeners = self._listeners, ()
+        for listener in listeners:
+            listener.on_log_deleted(self._topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -11,6 +11,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 DUPLICATE: Final = BEFORE_ALL
 """The position in the receipt of an entry that deduplication dropped: it is stored already, under another position."""
+END_LEDGER: Final = 2**63 - 1
+"""The ledger of the position after every message, as upstream's clients name it."""
 
 
 class SubscriptionType(Enum):
@@ -134,3 +136,7 @@ class LoggedEntry(NamedTuple):
     origin: str
     origin_position: Position
     compacted_out: bytes | None = None
+
+
+ReadEntries = Callable[[Position, Position | None, int, int], list[LoggedEntry]]
+"""Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""

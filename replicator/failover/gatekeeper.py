@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import structlog
 
-from replicator.engine.admission import disconnect_consumers, disconnect_producers, held_entries, resume_dispatch
 from replicator.engine.engine import Engine
 from replicator.engine.errors import ClusterFenced, EngineError, TooBusy
+from replicator.engine.fencing import disconnect_consumers, disconnect_producers, held_entries, resume_dispatch
 from replicator.engine.log.block import BlockKind
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC

@@ -71,7 +71,7 @@ class UpdateApplier:
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
         self.from_peers[update.subscription] = relay
         try:
-            return await self._topic.create_subscription(
+            return await self._topic.subscriptions.create(
                 update.subscription,
                 BEFORE_ALL,
                 replicated=True,
@@ -91,7 +91,7 @@ class UpdateApplier:
             return
         self.from_peers[name] = relay
         try:
-            await self._topic.bury_subscription(name, update.generation)
+            await self._topic.subscriptions.bury(name, update.generation)
         finally:
             self.from_peers.pop(name, None)
         if living is None:

@@ -128,7 +128,7 @@ class MarkerLog:
     def untold_deletions(self, relays: Callable[[str], bool]) -> set[str]:
         """The subscriptions with a tombstone of which no marker says that they were deleted; one of another cluster
         does not count where this cluster ``relays`` what it tells."""
-        missing = dict(self._topic.tombstones)
+        missing = dict(self._topic.subscriptions.tombstones)
         if not missing:
             return set()
         for stored in self.newest_first():

@@ -96,7 +96,7 @@ class TopicSync:
             self.controller.on_append(topic.last_add_confirmed, origin=None, messages=False, now_ms=monotonic_ms())
             self._recall_own_markers(last_message)
         untold = self._markers.untold_deletions(lambda origin: self._shared.routes.relays(topic.name, origin))
-        for name, generation in topic.tombstones.items():
+        for name, generation in topic.subscriptions.tombstones.items():
             self.controller.on_subscription_deleted(name, generation, monotonic_ms(), announced=name not in untold)
         for first, last in list(topic.log.markers.runs()):
             after = max(self._checkpoint.handled, Position(first.ledger, first.entry - 1))

@@ -275,7 +275,7 @@ class Worker:
         for topic, mapping in self._sync.mappings():
             self._index.mapping_recorded(topic, mapping)
         for topic_ in self._engine.topics():
-            for name, generation in topic_.tombstones.items():
+            for name, generation in topic_.subscriptions.tombstones.items():
                 self._index.subscription_deleted(topic_.name, name, generation)
             for subscription in topic_.subscriptions.values():
                 cursor = subscription.cursor

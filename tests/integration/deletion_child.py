@@ -43,7 +43,7 @@ async def fill(topic: Topic, chance: random.Random) -> None:
     positions = []
     for number in range(chance.randrange(5, 30)):
         positions += await topic.publish([entry_of(number)])
-    subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+    subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
     await subscription.acknowledge([Ack(position) for position in positions[2::2]])
     await topic.compact()
 
@@ -70,7 +70,7 @@ async def make_and_delete_partitioned(engine: Engine, chance: random.Random) -> 
 
 async def keep(engine: Engine) -> None:
     topic = await engine.topic("kept")
-    subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+    subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
     await subscription.clear_backlog()  # an earlier life may have been killed before it acknowledged its last
     number = topic.messages
     while True:

@@ -184,7 +184,7 @@ def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None
     async def main() -> None:
         async with opened(tmp_path) as engine, whole_app(engine) as (_, base), aiohttp.ClientSession() as session:
             topics = await asyncio.gather(*(engine.topic(f"t{index}") for index in range(2_000)))
-            await asyncio.gather(*(each.create_subscription("s", BEFORE_ALL, replicated=False) for each in topics))
+            await asyncio.gather(*(each.subscriptions.create("s", BEFORE_ALL, replicated=False) for each in topics))
             longest = 0.0
 
             async def take_turns() -> None:

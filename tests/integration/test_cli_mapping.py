@@ -187,7 +187,7 @@ def test_a_rebuild_over_the_command_line_makes_an_emptied_index_whole(data_dir: 
         async with pair(data_dir) as both:
             last = await both.published()
             topic = both.topic("us-east")
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             _, before = await both.translate("us-east", "eu-west", last["us-east"])
             await asyncio.to_thread(empty, both.database("eu-west"))
             done = await both.cli("mapping", "rebuild", "--output", "json")

@@ -131,7 +131,7 @@ def test_a_consumer_a_subscription_or_a_namespace_says_what_is_replicated(tmp_pa
             consumer, inbox = await subscribed(topic, replicated=True if who == "consumer" else None)
             if who == "subscription":
                 await topic.subscriptions["sub"].set_replicated(True)
-            await topic.create_subscription("another", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("another", BEFORE_ALL, replicated=True)
             await inbox.holds(10)
             await acknowledged(consumer, inbox, slice(3, 7))
             if who != "nobody":
@@ -152,9 +152,9 @@ def test_a_subscription_that_is_made_after_messages_exist_has_its_place_everywhe
             positions = await topic.publish(messages(0, 20))
             await eu.engine.topic(TOPIC)
             await having(eu, 20, "")
-            await topic.create_subscription("first", BEFORE_ALL, replicated=True)
-            await topic.create_subscription("middle", positions[9], replicated=True)
-            await topic.create_subscription("last", positions[19], replicated=True)
+            await topic.subscriptions.create("first", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("middle", positions[9], replicated=True)
+            await topic.subscriptions.create("last", positions[19], replicated=True)
             for name, left in (("first", 20), ("middle", 10), ("last", 0)):
                 await in_step(us, eu, left, name)
                 _, inbox = await taking(eu, left, name=name)
@@ -177,7 +177,7 @@ def test_what_is_switched_off_for_a_while_is_brought_up_to_date_by_a_consumer_th
             for node in (us, eu):
                 await node.topic().subscriptions["sub"].set_replicated(False)
             await acknowledged(consumer, inbox, slice(5, 10))
-            await topic.create_subscription("another", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("another", BEFORE_ALL, replicated=True)
             await having(eu, 10, "another")
             assert (backlog(us), backlog(eu)) == (4, 9)
             for node in (us, eu):
@@ -325,7 +325,7 @@ def test_when_all_is_acknowledged_nothing_is_left_in_any_backlog_though_there_ar
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west", "ap-south") as nodes:
             us = nodes[0]
-            await (await us.engine.topic(TOPIC)).create_subscription("sub", BEFORE_ALL, replicated=True)
+            await (await us.engine.topic(TOPIC)).subscriptions.create("sub", BEFORE_ALL, replicated=True)
             for node in nodes:
                 await having(node, 0)
             for start in range(0, 50, 10):
@@ -357,7 +357,7 @@ def test_a_subscription_without_consumers_has_the_messages_as_its_backlog_and_no
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("idle", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("idle", BEFORE_ALL, replicated=True)
             for start in range(0, 50, 10):
                 known = len(topic.log.markers)
                 await topic.publish(messages(start, start + 10))
@@ -397,7 +397,7 @@ def test_an_update_is_sent_once_and_not_again_while_nothing_changes(tmp_path: Pa
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await topic.publish(messages(0, 5))
             await eventually(lambda: us.index.mappings, "a mapping below its place, which is told too")
             await topic.publish(messages(5, 10))
@@ -429,7 +429,7 @@ def test_a_lag_is_never_negative_and_no_position_is_past_what_was_copied(tmp_pat
         ):
             us.link_to(eu, proxy.address)
             topic = await us.engine.topic(TOPIC)
-            made = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             looked = 0
 
             def look() -> None:
@@ -466,7 +466,7 @@ def test_a_link_that_is_cut_and_started_again_loses_no_part_of_a_batchs_acknowle
         ):
             link = us.link_to(eu, proxy.address)
             topic = await us.engine.topic(TOPIC)
-            made = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             positions: list[Position] = []
             for number in range(40):
                 positions += await topic.publish([batch([b"x" * 50] * 10)])
@@ -541,7 +541,7 @@ def test_a_subscription_that_lags_far_is_kept_in_step_also_after_everybody_was_r
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             positions = [position for _ in range(50) for position in await topic.publish(messages(0, 100))]
             await having(eu, 5_000)
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
@@ -558,7 +558,7 @@ def test_of_a_topic_without_messages_no_position_is_told_and_its_first_message_i
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await having(eu, 0)
             await quiet(us, eu)
             there = eu.subscription()
@@ -593,7 +593,7 @@ def test_clocks_that_are_hours_apart_and_messages_with_wrong_times_change_nothin
             us.link_to(eu)
             eu.link_to(us)
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await having(eu, 0)
             for start in range(0, 60, 20):
                 await topic.publish([dated(number) for number in range(start, start + 10)])
@@ -620,7 +620,7 @@ def test_a_slow_subscription_that_acknowledges_one_by_one_is_up_to_date_after_hu
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            made = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             positions: list[Position] = []
             for number in range(100):
                 known = us.sync.counters()["mappings"]

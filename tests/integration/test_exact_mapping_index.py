@@ -301,7 +301,7 @@ def test_a_rebuild_finds_everything_again_in_the_logs_and_again_changes_nothing(
         async with world(postgres_url, data_dir) as w:
             await w.copy(*[1, 2, 3] * 5)
             topic = await w.topic()
-            await topic.create_subscription("sub", w.lies_at[3], replicated=True)
+            await topic.subscriptions.create("sub", w.lies_at[3], replicated=True)
             await w.written()
             rebuild = IndexRebuild(w.engine, w.writer)
             for _ in range(2):

@@ -76,7 +76,7 @@ def test_both_sides_consume_the_same_shared_subscription_at_once_and_agree_at_th
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:
             us, eu = nodes["us-east"], nodes["eu-west"]
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await synced(eu, 0, "sub")
             for node in nodes.values():
                 await node.topic().publish([message(node.engine.cluster.encode()) for _ in range(50)])
@@ -126,8 +126,8 @@ def test_a_subscription_made_at_the_latest_message_begins_there_in_the_other_clu
             await eventually(lambda: eu.engine.find(TOPIC) and eu.topic().messages == 10, "the messages in eu-west")
             await eu.topic().publish([message() for _ in range(3)])
             await eventually(lambda: topic.messages == 13, "those of eu-west in us-east")
-            await topic.create_subscription("late", topic.last_add_confirmed, replicated=True)
-            await topic.create_subscription("early", BEFORE_ALL, replicated=True, properties={"team": "billing"})
+            await topic.subscriptions.create("late", topic.last_add_confirmed, replicated=True)
+            await topic.subscriptions.create("early", BEFORE_ALL, replicated=True, properties={"team": "billing"})
             await eventually(lambda: agree(us, eu, "late") and agree(us, eu, "early"), "both in eu-west")
             assert (backlog(eu, "late"), backlog(eu, "early")) == (0, 13)
             early = eu.subscription("early")
@@ -147,9 +147,9 @@ def test_a_deleted_subscription_is_deleted_in_the_other_cluster_and_can_be_made_
             await consumer.acknowledge([Ack(position) for position in inbox.positions[:4]])
             await eventually(lambda: agree(us, eu) and backlog(eu) == 6, "the state in eu-west")
             consumer.close()
-            await eu.topic().delete_subscription("sub")
+            await eu.topic().subscriptions.delete("sub")
             await eventually(lambda: us.subscription() is None, "deleted in us-east as well")
-            made = await us.topic().create_subscription("sub", BEFORE_ALL, replicated=True)
+            made = await us.topic().subscriptions.create("sub", BEFORE_ALL, replicated=True)
             assert made.cursor.generation > 1
             await eventually(lambda: agree(us, eu) and backlog(eu) == 10, "made again in eu-west, from the start")
 
@@ -250,7 +250,7 @@ def test_a_consumer_that_acknowledges_cumulatively_in_the_middle_of_a_batch_goes
         async with one_way(tmp_path) as (us, eu):
             topic = await us.engine.topic(TOPIC)
             positions: list[Position] = await topic.publish([batch([b"1", b"2", b"3", b"4"]) for _ in range(3)])
-            made = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await made.acknowledge_cumulative(positions[1], 1)
             await eventually(lambda: agree(us, eu), "the same state in eu-west")
             there = eu.subscription()

@@ -218,7 +218,7 @@ def test_what_a_subscription_needs_too_does_not_count_against_a_hold(tmp_path: P
     async def main() -> None:
         async with web(tmp_path, [LinkSpec("a", "b", hold_bytes=500)], settings=NOTHING_KEPT) as made:
             topic = await made.engines["a"].topic(TOPIC)
-            await topic.create_subscription("slow", BEFORE_ALL)
+            await topic.subscriptions.create("slow", BEFORE_ALL)
             await paused_with_backlog(made, 20)
             assert made.links["a>b"].status()["hold_exceeded"] == []
 

@@ -243,7 +243,7 @@ def test_a_worker_tells_a_cluster_that_lost_a_topic_what_its_own_consumers_had_a
             us, eu = regions["us-east"], regions["eu-west"]
             topic = await us.engine.topic(TOPIC)
             await topic.publish([message(b"%d" % n) for n in range(30)])
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
 
             def backlog(region: Region) -> int | None:
                 here = region.engine.find(TOPIC)

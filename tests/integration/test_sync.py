@@ -244,7 +244,7 @@ def test_an_update_that_was_not_applied_before_a_crash_is_applied_after_it(tmp_p
             await nodes["eu-west"].sync.stop()
             nodes["eu-west"].sync.on_appended = lambda topic, blocks: None  # type: ignore[method-assign]
             await topic.publish([message()])
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await eventually(
                 lambda: (t := nodes["eu-west"].engine.find(TOPIC)) is not None and len(t.log.markers) >= 2,
                 "request and announcement in eu-west",
@@ -261,7 +261,7 @@ def test_a_subscription_that_is_not_replicated_stays_as_it_is(tmp_path: Path) ->
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:
             us, eu = nodes["us-east"], nodes["eu-west"]
             there = await eu.engine.topic(TOPIC)
-            mine = await there.create_subscription("sub", BEFORE_ALL, replicated=False)
+            mine = await there.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             topic = await us.engine.topic(TOPIC)
             await topic.publish([message() for _ in range(5)])
             await consume_all(topic, 5)

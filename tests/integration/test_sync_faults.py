@@ -56,7 +56,7 @@ def test_what_both_sides_acknowledged_together_is_consumed_in_both(tmp_path: Pat
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:
             us, eu = nodes["us-east"], nodes["eu-west"]
             topic = await us.engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await synced(eu, 0, "sub")
             for _ in range(4):
                 # A mapping between each five, in both: coarse state moves from one to the next.
@@ -96,7 +96,7 @@ def test_an_update_of_a_subscription_that_is_being_deleted_holds_up_no_other(
                 await put_many(writes, **cleared)
 
             monkeypatch.setattr(eu.engine.writer, "put_many", slow_delete)
-            deleting = asyncio.ensure_future(eu.topic().delete_subscription("doomed"))
+            deleting = asyncio.ensure_future(eu.topic().subscriptions.delete("doomed"))
             await asyncio.gather(*(c.acknowledge([Ack(p) for p in inbox.positions]) for c, inbox in consumers))
             await eventually(lambda: backlog(eu, "kept") == 0, "an empty backlog of the other subscription")
             await eventually(lambda: eu.sync.counted.updates_ignored > 0, "an update that was not taken")
@@ -181,7 +181,7 @@ def test_invariant_5_a_cluster_restored_from_an_old_copy_calls_nothing_consumed_
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:
             topic = await nodes["us-east"].engine.topic(TOPIC)
             await topic.publish([message(b"old") for _ in range(10)])
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await synced(nodes["eu-west"], 10, "sub")
         shutil.copytree(tmp_path / "us-east", tmp_path / "copy")
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:
@@ -210,7 +210,7 @@ def test_an_answer_of_a_peer_that_has_what_this_log_lost_makes_no_mapping(tmp_pa
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:
             topic = await nodes["us-east"].engine.topic(TOPIC)
             await topic.publish([message(b"old")])
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await synced(nodes["eu-west"], 1, "sub")
         shutil.copytree(tmp_path / "us-east", tmp_path / "copy")
         async with mesh(tmp_path, "us-east", "eu-west") as nodes:

@@ -17,7 +17,7 @@ def test_what_a_seek_elsewhere_did_not_know_of_stays_consumed_and_is_told(tmp_pa
         for each in (a, b):
             await each.start()
         await a.topic.publish([message()] * 3)
-        await a.topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+        await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
         await carry_until(lambda: "sub" in b.topic.subscriptions, (a, b))
         await b.topic.publish([message()] * 3)
         await consume_all(b)

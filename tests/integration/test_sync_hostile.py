@@ -110,7 +110,7 @@ def test_a_marker_that_no_worker_writes_stops_neither_the_topic_nor_the_worker(t
         engine, sync = await start()
         topic = await engine.topic(TOPIC)
         first, *others = await topic.publish([message()] * 3)
-        await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+        await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
 
         marker_type, payload = hostile if isinstance(hostile, tuple) else encode_marker(with_own(hostile, topic))
         await topic.append_blocks([copied(0, marker_type, payload)])
@@ -126,7 +126,7 @@ def test_a_marker_that_no_worker_writes_stops_neither_the_topic_nor_the_worker(t
 
         assert not topic.subscriptions["sub"].cursor.is_consumed(first)
         await topic.subscriptions["sub"].seek(first)
-        await topic.delete_subscription("sub")
+        await topic.subscriptions.delete("sub")
         await stop(engine, sync)
         assert not failures
 

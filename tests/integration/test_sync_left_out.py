@@ -54,7 +54,7 @@ def test_invariant_5_who_consumed_all_that_it_has_leaves_the_rest_to_the_others(
         for each in (a, b):
             await each.start()
         published = await a.topic.publish([message(), message(), batch([b"of", b"a", b"batch"]), message()])
-        await a.topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+        await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
         some: Leaves = lambda entry, index: entry == 1 or (entry, index) == (2, 1)  # noqa: E731
 
         async def until(condition: Callable[[], bool]) -> None:
@@ -102,7 +102,7 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_were_left_out_on_their_wa
             await carry(o, each)
         await carry_some(o, h, lambda entry, index: entry == 0 or (entry in (2, 3) and index == 1))
         links = [(a, h), (h, a), (b, h), (h, b)]
-        await a.topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+        await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
         await carry_until(lambda: all("sub" in each.topic.subscriptions for each in (b, h)), *links)
         heard = h.sync.counters()["updates_applied"]
         await a.subscription.acknowledge([Ack(place(a, published[0])), Ack(place(a, published[2]))])

@@ -107,7 +107,7 @@ async def lost_by_a(a: Cluster, b: Cluster, c: Cluster) -> list[Position]:
         topic = await each.start()
         if each is a:
             await topic.publish([message()] * 5)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
     links = list(permutations((a, b, c), 2))
     await carry_until(lambda: "sub" in b.topic.subscriptions and "sub" in c.topic.subscriptions, *links)
     await a.stop()

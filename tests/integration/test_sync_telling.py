@@ -63,7 +63,7 @@ def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_writt
     async def main() -> None:
         async with syncing(tmp_path) as topic:
             first, second, _ = await topic.publish([message()] * 3)
-            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             await eventually(lambda: not subscription.cursor.state.to_tell)
 
             writes: list[asyncio.Event] = []
@@ -96,9 +96,9 @@ def test_subscriptions_whose_properties_fill_more_than_a_marker_are_told_in_seve
             properties = {"key": "v" * 500_000}
             await topic.publish([message()])
             for name in names:
-                await topic.create_subscription(name, BEFORE_ALL, replicated=True, properties=properties)
+                await topic.subscriptions.create(name, BEFORE_ALL, replicated=True, properties=properties)
             huge = {str(key): "v" * 1_000_000 for key in range(6)}
-            await topic.create_subscription("huge", BEFORE_ALL, replicated=True, properties=huge)
+            await topic.subscriptions.create("huge", BEFORE_ALL, replicated=True, properties=huge)
 
             await eventually(lambda: len(told(topic)) == len(names) + 1)
 

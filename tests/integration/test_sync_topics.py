@@ -83,7 +83,7 @@ def test_a_topic_of_a_namespace_that_is_not_copied_gets_no_markers_and_keeps_its
             sync.start()
             home, away = await engine.topic("acme/home/orders"), await engine.topic("acme/away/orders")
             for topic in (home, away):
-                await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+                await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
                 await topic.publish([message()])
             await eventually(lambda: away.log.markers, "a snapshot request in the topic that is copied")
             assert not home.log.markers

@@ -22,7 +22,7 @@ async def trimmed_in_b(a: Cluster, b: Cluster) -> None:
     for each in (a, b):
         await each.start()
     await a.topic.publish([message()] * 5)
-    await a.topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+    await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
     await carry_until(lambda: "sub" in b.topic.subscriptions, (a, b), (b, a))
     await b.topic.publish([message()])
     await carry_until(lambda: b.sync.counters()["mappings"] > 0, (a, b), (b, a))
@@ -63,7 +63,7 @@ def test_invariant_5_a_new_subscription_keeps_what_the_other_cluster_has_trimmed
     async def main() -> None:
         a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
         await trimmed_in_b(a, b)
-        new = await a.topic.create_subscription("new", BEFORE_ALL, replicated=True)
+        new = await a.topic.subscriptions.create("new", BEFORE_ALL, replicated=True)
         await carry_until(lambda: "new" in b.topic.subscriptions, (a, b), (b, a))
         (last,) = await b.topic.publish([message()])
         await carry(b, a)
@@ -87,7 +87,7 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_it_has_trimmed(tmp_path: 
         for each in (a, b, h):
             await each.start()
         published = await h.topic.publish([message()] * 4 + [batch([b"of", b"a", b"batch"])])
-        await h.topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+        await h.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
         await carry_until(lambda: all("sub" in each.topic.subscriptions for each in (a, b)), *links)
         kept = await h.topic.publish([message()])
         await carry_until(lambda: len(a.messages()) == len(b.messages()) == 6, *links)

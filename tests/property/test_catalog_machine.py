@@ -289,7 +289,7 @@ class CatalogMachine(RuleBasedStateMachine):
             assert topic is not None
             entry = message(b"%d" % len(model.entries))
             self.run(topic.publish([entry]))
-            self.run(topic.create_subscription("sub", BEFORE_ALL, replicated=False))
+            self.run(topic.subscriptions.create("sub", BEFORE_ALL, replicated=False))
             model.entries.append(entry)
 
     @rule(data=st.data(), policies=topic_policies)

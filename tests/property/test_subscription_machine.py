@@ -157,7 +157,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @initialize(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=8), consumers=st.integers(0, 3))
     def start(self, sizes: list[int], consumers: int) -> None:
-        self.run(self.topic.create_subscription(SUBSCRIPTION, BEFORE_ALL, replicated=True))
+        self.run(self.topic.subscriptions.create(SUBSCRIPTION, BEFORE_ALL, replicated=True))
         self._publish([(KEYS[at % len(KEYS)], size) for at, size in enumerate(sizes)])
         for _ in range(consumers):
             self.subscribe()

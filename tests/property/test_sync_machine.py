@@ -326,11 +326,11 @@ class SyncMachine(RuleBasedStateMachine):
                 return
             start = topic.last_add_confirmed if latest else BEFORE_ALL
             before = [identity for identity, _ in cluster.messages()] if latest else []
-            generation = topic.tombstones.get(name, 0) + 1
+            generation = topic.subscriptions.tombstones.get(name, 0) + 1
             self.made.add(name)
             self.said[name, generation][cluster.name].update(before, cluster.trimmed)
             self.sets[name, generation].append((cluster.name, frozenset(topic.high_waters())))
-            await topic.create_subscription(name, start, replicated=True)
+            await topic.subscriptions.create(name, start, replicated=True)
 
         self.do(subscribe())
 
@@ -423,7 +423,7 @@ class SyncMachine(RuleBasedStateMachine):
         async def unsubscribe() -> None:
             assert cluster.topic is not None
             try:
-                await cluster.topic.delete_subscription(name)
+                await cluster.topic.subscriptions.delete(name)
             except SubscriptionNotFound:
                 return
 
@@ -593,7 +593,7 @@ class SyncMachine(RuleBasedStateMachine):
                 states = [(other, self.clusters[other].subscription(name)) for other in sources]
                 generations = [each.cursor.generation for _, each in states if each is not None]
                 buried = [
-                    topic.tombstones.get(name, 0)
+                    topic.subscriptions.tombstones.get(name, 0)
                     for other in sources
                     if (topic := self.clusters[other].topic) is not None
                 ]

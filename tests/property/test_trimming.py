@@ -115,7 +115,7 @@ def test_invariant_5_what_is_wanted_never_goes_and_reading_gives_exactly_the_res
             async with opened(path, settings=EngineSettings()) as engine:
                 topic = await engine.topic(TOPIC)
                 for name in SUBSCRIPTIONS:
-                    await topic.create_subscription(name, BEFORE_ALL, replicated=False)
+                    await topic.subscriptions.create(name, BEFORE_ALL, replicated=False)
                 if model.held is not None:
                     topic.held_back["test"] = model.held
                 check(topic, model)

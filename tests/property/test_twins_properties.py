@@ -73,7 +73,7 @@ class World:
         engine = await Engine.open(self._directory / cluster, cluster=cluster, settings=ON)
         self._engines[cluster] = engine
         self.topics[cluster] = await engine.topic(TOPIC)
-        await self.topics[cluster].create_subscription("sub", BEFORE_ALL, replicated=True)
+        await self.topics[cluster].subscriptions.create("sub", BEFORE_ALL, replicated=True)
 
     async def close(self) -> None:
         for engine in self._engines.values():

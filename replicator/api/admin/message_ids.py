@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from replicator.api.admin.errors import Unprocessable
 from replicator.api.admin.requests import flag_field, number_field, object_field
-from replicator.engine.subscriptions.subscribing import END_LEDGER
+from replicator.engine.types import END_LEDGER
 from snapshots.position import BEFORE_ALL, Position
 
 LATEST: Final = Position(END_LEDGER, END_LEDGER)

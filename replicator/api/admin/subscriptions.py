@@ -75,7 +75,7 @@ async def create(request: web.Request) -> web.Response:
         raise SubscriptionExists(f"{topic_name(request)} has a subscription {name!r} already")
     starts = [_start(topic, target if topic in target_topics else Target(BEFORE_ALL)) for topic in topics]
     for topic, start in zip(topics, starts, strict=True):
-        await topic.create_subscription(name, start, replicated=replicated, properties=dict(properties))
+        await topic.subscriptions.create(name, start, replicated=replicated, properties=dict(properties))
     return no_content()
 
 

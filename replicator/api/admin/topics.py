@@ -153,7 +153,7 @@ async def _equip(new: Topic, first: Topic) -> None:
         await new.set_policies(first.own_policies)
     for subscription in [each for each in first.subscriptions.values() if each.durable]:
         state = subscription.cursor.state
-        await new.create_subscription(
+        await new.subscriptions.create(
             subscription.name,
             BEFORE_ALL,
             replicated=state.replicated,

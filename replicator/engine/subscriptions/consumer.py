@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from snapshots.position import Position
-
-if TYPE_CHECKING:
-    from replicator.engine.subscriptions.subscription import Subscription
 
 PERMITS_MAX: Final = 1_000_000
 CLOSED: Final = "ConsumerClosed"
@@ -22,13 +19,34 @@ Deliver = Callable[[Sequence[Delivery]], None]
 _consumer_ids = count(1)
 
 
+class ConsumedSubscription(Protocol):
+    """What a consumer asks of the subscription that it is connected to."""
+
+    def flow(self, consumer: EngineConsumer, permits: int) -> None: ...
+
+    def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None: ...
+
+    def remove(self, consumer: EngineConsumer) -> None:
+        """It has gone."""
+
+    async def acknowledge(self, acks: Sequence[Ack]) -> None: ...
+
+    async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None: ...
+
+    def last_message(self) -> Position: ...
+
+    async def seek(self, target: Position | int) -> None: ...
+
+    async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None: ...
+
+
 class EngineConsumer:
     """A consumer connected to a subscription. ``deliver`` is called on the event loop, within its permits.
 
     The callbacks are to be set when the consumer is there; what they tell comes on a later turn of the event loop.
     """
 
-    def __init__(self, subscription: Subscription, options: SubscribeOptions, deliver: Deliver) -> None:
+    def __init__(self, subscription: ConsumedSubscription, options: SubscribeOptions, deliver: Deliver) -> None:
         self.id = next(_consumer_ids)
         self.name = options.consumer_name
         self.options = options

@@ -20,7 +20,7 @@ from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadPlan, ReadTail
 from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
-from replicator.engine.types import Delivery, LoggedEntry, SubscriptionType
+from replicator.engine.types import Delivery, LoggedEntry, ReadEntries, SubscriptionType
 from snapshots.position import Position
 
 DISPATCH_ENTRIES_MAX: Final = 1000
@@ -32,8 +32,6 @@ SLEEP_SECONDS_MAX: Final = 60.0
 """A wall clock that is put forward must not leave a delayed message lying for long."""
 
 log = structlog.get_logger(__name__)
-
-ReadEntries = Callable[[Position, Position | None, int, int], list[LoggedEntry]]
 
 
 class Pump:

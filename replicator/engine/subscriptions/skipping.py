@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from pyroaring import BitMap
 
-from replicator.engine.types import Ack
-
-if TYPE_CHECKING:
-    from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.types import Ack, ReadEntries
+from snapshots.position import Position
 
 SKIP_ENTRIES_MAX: Final = 1_000
 SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
 """Looked at in one go: some milliseconds, then others have their turn."""
 
 
-async def skip_messages(subscription: Subscription, messages: int) -> int:
+class SkippingSubscription(Protocol):
+    """The subscription whose messages are skipped."""
+
+    cursor: Cursor
+
+    @property
+    def read_entries(self) -> ReadEntries: ...
+
+    def consume_through_unsaved(self, position: Position) -> bool: ...
+
+    async def acknowledge(self, acks: Sequence[Ack]) -> None: ...
+
+    def saved(self) -> asyncio.Future[None]: ...
+
+
+async def skip_messages(subscription: SkippingSubscription, messages: int) -> int:
     """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were.
 
     Ends early when somebody puts the subscription elsewhere meanwhile.

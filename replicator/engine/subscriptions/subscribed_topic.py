@@ -1,9 +1,9 @@
-"""What a subscription asks of the topic that it is on."""
+"""What a subscription, and the part of a topic that makes subscriptions, ask of the topic that they are on."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from replicator.engine.admission import Admission
 from replicator.engine.compaction.compaction import Compaction
@@ -11,13 +11,10 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.failover import FailoverRegistry
-from replicator.engine.subscriptions.pump import ReadEntries
-from replicator.engine.subscriptions.tombstones import Tombstones
+from replicator.engine.topics.catalog_index import Namespace
+from replicator.engine.types import ReadEntries
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
-
-if TYPE_CHECKING:
-    from replicator.engine.subscriptions.subscription import Subscription
 
 
 class SubscribedTopic(Protocol):
@@ -31,8 +28,8 @@ class SubscribedTopic(Protocol):
     writer: Writer
     failover: FailoverRegistry
     admission: Admission
+    namespace: Namespace
     messages: int
-    tombstones: Tombstones
 
     @property
     def policies(self) -> TopicPolicies: ...
@@ -60,10 +57,5 @@ class SubscribedTopic(Protocol):
 
     def messages_in(self, positions: PositionSet) -> int: ...
 
-    def notify_mark_delete(self, subscription: Subscription, *, local: bool) -> None: ...
-
-    def notify_subscription(self, subscription: Subscription) -> None: ...
-
-    def notify_acknowledged(self, subscription: Subscription) -> None: ...
-
-    def forget(self, subscription: Subscription, generation: int | None = None) -> None: ...
+    def check_there(self) -> None:
+        """Raises why nothing is asked of the topic any more: it is being deleted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyroaring import BitMap
 
@@ -27,16 +27,43 @@ from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispa
 from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.subscriptions.merging import Merging
-from replicator.engine.subscriptions.pump import Pump, ReadEntries
+from replicator.engine.subscriptions.pump import Pump
 from replicator.engine.subscriptions.skipping import skip_messages
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.subscription_status import subscription_status
+from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.subscriptions.untold import Untold
-from replicator.engine.types import Ack, LoggedEntry, SubscribeOptions, SubscriptionType
+from replicator.engine.types import Ack, LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 CONSUMERS_MAX: Final = 10_000
+
+
+class SubscriptionNews(Protocol):
+    """Who is told what becomes of a topic's subscriptions: links, the subscription sync, maintenance."""
+
+    def on_subscription(self, subscription: Subscription) -> None:
+        """It was made, became replicated, or is not any more."""
+
+    def on_subscription_deleted(self, name: str, generation: int | None) -> None:
+        """It is gone; ``generation`` is that of its tombstone, None if it was not replicated."""
+
+    def on_acknowledged(self, subscription: Subscription) -> None:
+        """There is something to be told to other clusters, where there was nothing before."""
+
+    def on_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
+        """Its mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
+
+
+class SubscriptionOwner(Protocol):
+    """What has the subscription: the subscriptions of its topic."""
+
+    news: SubscriptionNews
+    tombstones: Tombstones
+
+    def forget(self, subscription: Subscription, generation: int | None = None) -> None:
+        """It is gone; ``generation`` is that of its tombstone, if it left one."""
 
 
 class Subscription:
@@ -45,6 +72,7 @@ class Subscription:
     def __init__(
         self,
         topic: SubscribedTopic,
+        owner: SubscriptionOwner,
         name: str,
         state: CursorState,
         *,
@@ -55,6 +83,8 @@ class Subscription:
         """``rows`` are those that it was loaded from; a new subscription has none yet, and what is to be written in the
         transaction that makes it is ``with_first_save``."""
         self.topic = topic
+        self._owner = owner
+        self._news = owner.news
         self.name = name
         self.durable = durable
         """Whether it is kept when its consumers have gone, and over a restart."""
@@ -193,7 +223,7 @@ class Subscription:
             self._pump.stop()
             if not self.durable:
                 self._deleting = True
-                self.topic.forget(self)
+                self._owner.forget(self)
 
     def flow(self, consumer: EngineConsumer, permits: int) -> None:
         assert self.dispatcher is not None
@@ -361,7 +391,7 @@ class Subscription:
             raise self._being_deleted()
         if replicated != self.replicated:
             self.cursor.set_replicated(replicated)
-            self.topic.notify_subscription(self)  # first: nobody does so if this caller gives up
+            self._news.on_subscription(self)  # first: nobody does so if this caller gives up
             self.announce_untold()
         await self.saved()
 
@@ -379,7 +409,7 @@ class Subscription:
         untold = self.cursor.state.untold
         if untold is not None and untold is not self._announced and untold:
             self._announced = untold
-            self.topic.notify_acknowledged(self)
+            self._news.on_acknowledged(self)
 
     def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
         """The batch size of each; raises before anything is changed if one of them is wrong."""
@@ -411,7 +441,7 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._pump.schedule()
-            self.topic.notify_mark_delete(self, local=local)
+            self._news.on_mark_delete(self, local=local)
         self.announce_untold()
 
     # What operators and users do to the position.
@@ -478,7 +508,7 @@ class Subscription:
         if markers and self.cursor.advance():
             if self.dispatcher is not None:
                 self.dispatcher.acknowledged_through(self.cursor.mark_delete)
-            self.topic.notify_mark_delete(self, local=self.locally_active)
+            self._news.on_mark_delete(self, local=self.locally_active)
         if self.consumers:
             self._pump.schedule()
 
@@ -539,7 +569,7 @@ class Subscription:
 
     async def _delete(self, by: EngineConsumer | None, generation: int | None) -> None:
         if self.durable:
-            tombstones = self.topic.tombstones
+            tombstones = self._owner.tombstones
             writes = [] if generation is None else tombstones.writes(self.name, generation)
             try:
                 await self._saver.delete(self._being_deleted(), writes)
@@ -551,7 +581,7 @@ class Subscription:
         reason = f"subscription {self.name!r} was deleted"
         for consumer in list(self.consumers.values()):
             consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
-        self.topic.forget(self, generation)
+        self._owner.forget(self, generation)
 
     def not_made(self, error: EngineError) -> None:
         """The store did not take it: whoever still has it must not bring it there later."""

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.single_active import SingleActiveDispatcher
-
-if TYPE_CHECKING:
-    from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.types import SubscriptionType
 
 
-def subscription_status(subscription: Subscription) -> Mapping[str, Any]:
+class ShownSubscription(Protocol):
+    """The subscription whose figures are shown."""
+
+    name: str
+    durable: bool
+    cursor: Cursor
+
+    @property
+    def consumers(self) -> Mapping[int, EngineConsumer]: ...
+
+    @property
+    def type(self) -> SubscriptionType | None: ...
+
+    @property
+    def replicated(self) -> bool: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+    @property
+    def dispatcher(self) -> Dispatcher | None: ...
+
+    def backlog_messages(self) -> int: ...
+
+
+def subscription_status(subscription: ShownSubscription) -> Mapping[str, Any]:
     """Names of figures, and JSON values; positions are ``ledger:entry``."""
     cursor, kind, dispatcher = subscription.cursor, subscription.type, subscription.dispatcher
     active = dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None

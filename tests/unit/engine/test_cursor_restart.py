@@ -32,7 +32,7 @@ def test_holes_and_open_batches_are_as_they_were_after_a_restart_at_every_state(
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([batch([b"a", b"b", b"c"]) for _ in range(8)])
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=True, properties={"owner": "tests"})
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True, properties={"owner": "tests"})
         steps: list[Ack | Position] = [
             Ack(positions[3]),
             Ack(positions[5], (0, 2)),
@@ -71,7 +71,7 @@ def test_seeks_back_and_forth_by_position_time_earliest_and_latest(tmp_path: Pat
         settings = EngineSettings(wall_clock_ms=lambda: now[0])
         async with opened(tmp_path, settings=settings) as engine:
             topic, positions = await engine.topic(TOPIC), list[Position]()
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             for _ in range(6):  # all say that they were published when the first was
                 positions += await topic.publish([message()])
                 now[0] += 1000
@@ -137,11 +137,11 @@ def test_a_subscription_that_is_deleted_and_made_again_starts_with_nothing(tmp_p
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message()] * 6)
             for name in ("sub", "sub2"):
-                subscription = await topic.create_subscription(name, BEFORE_ALL, replicated=False)
+                subscription = await topic.subscriptions.create(name, BEFORE_ALL, replicated=False)
                 await subscription.acknowledge([Ack(positions[3]), Ack(positions[5])])
-            await topic.delete_subscription("sub")
+            await topic.subscriptions.delete("sub")
             assert rows(engine) == 1
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
         async with opened(tmp_path) as engine:
             assert not (await subscription_of(engine)).cursor.state.individually_deleted
             assert len((await subscription_of(engine, "sub2")).cursor.state.individually_deleted) == 2

@@ -155,7 +155,7 @@ def test_a_cumulative_acknowledgement_says_nothing_of_what_is_not_here(tmp_path:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.append_blocks([CopiedBlock(BEFORE_ALL, BLOCK)])
-            subscription = await topic.create_subscription("sub", BEFORE_ALL)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL)
             first = topic.log.first
             assert first is not None
             await subscription.acknowledge_cumulative(first, 1)

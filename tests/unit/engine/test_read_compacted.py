@@ -490,7 +490,9 @@ def test_a_batch_of_which_the_unacknowledged_rest_is_compacted_out_is_consumed_a
             topic = await engine.topic(TOPIC)
             told: list[Position] = []
             monkeypatch.setattr(
-                topic, "notify_mark_delete", lambda subscription, *, local: told.append(subscription.cursor.mark_delete)
+                engine.maintenance,
+                "on_mark_delete",
+                lambda topic, subscription, *, local: told.append(subscription.cursor.mark_delete),
             )
             consumer, inbox = await reading(topic)
             (position,) = await published(topic, keyed_batch([("a", b"1"), ("b", b"1")]))

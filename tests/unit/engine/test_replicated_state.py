@@ -67,7 +67,7 @@ async def with_subscription(
     """A subscription from the earliest whose making was told."""
     topic = await engine.topic(TOPIC)
     positions = await topic.publish(entries)
-    subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=replicated)
+    subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=replicated)
     subscription.take_untold()
     return topic, subscription, positions
 
@@ -117,7 +117,7 @@ def test_nobody_is_told_of_a_subscription_that_is_not_replicated_nor_of_markers(
         async with opened(tmp_path) as engine:
             told = Told()
             topic, alone, positions = await with_subscription(engine, numbered(3), replicated=False)
-            shared = await topic.create_subscription("shared", topic.last_add_confirmed, replicated=True)
+            shared = await topic.subscriptions.create("shared", topic.last_add_confirmed, replicated=True)
             shared.take_untold()
             engine.add_listener(told)
             for _ in range(3):
@@ -213,9 +213,9 @@ def test_replication_is_switched_on_with_the_whole_state_and_off_at_any_time(tmp
             await subscription.set_replicated(False)
             assert not subscription.take_untold()
             assert told.made[1:] == ["sub", "sub"]
-            passing, _ = await subscribed(topic, "passing", durable=False)
+            await subscribed(topic, "passing", durable=False)
             with pytest.raises(NotAllowedError, match="durable"):
-                await passing.subscription.set_replicated(True)
+                await topic.subscriptions["passing"].set_replicated(True)
         async with opened(tmp_path) as engine:
             assert not (await engine.topic(TOPIC)).subscriptions["sub"].replicated
 
@@ -232,7 +232,7 @@ def test_policies_say_what_is_replicated_where_the_maker_does_not(tmp_path: Path
             await subscribed(topic, "not", replicated=False)
             await subscribed(topic, "passing", durable=False)
             await subscribed(topic, "before", consumer_name="c2")
-            await topic.create_subscription("made", BEFORE_ALL)
+            await topic.subscriptions.create("made", BEFORE_ALL)
             await topic.set_policies(None)
             await subscribed(topic, "default", consumer_name="c2", replicated=False)
             await subscribed(topic, "later")
@@ -456,24 +456,24 @@ def test_a_deletion_leaves_a_tombstone_and_the_next_one_of_that_name_is_of_a_hig
             engine.add_listener(told)
             topic, subscription, positions = await with_subscription(engine, numbered(2))
             await subscription.seek(positions[1])
-            await topic.create_subscription("alone", BEFORE_ALL, replicated=False)
-            await topic.delete_subscription("sub")
-            await topic.delete_subscription("alone")
+            await topic.subscriptions.create("alone", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.delete("sub")
+            await topic.subscriptions.delete("alone")
             assert told.deleted == [("sub", 3), ("alone", None)]
-            assert dict(topic.tombstones) == {"sub": 3}
+            assert dict(topic.subscriptions.tombstones) == {"sub": 3}
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            assert dict(topic.tombstones) == {"sub": 3}
+            assert dict(topic.subscriptions.tombstones) == {"sub": 3}
             for generation in (1, 3):
                 with pytest.raises(SubscriptionNotFound, match="generation 3"):
-                    await topic.create_subscription("sub", BEFORE_ALL, replicated=True, generation=generation)
-            consumer, _ = await subscribed(topic, "sub", replicated=True)
-            assert consumer.subscription.cursor.generation == 4
-            assert consumer.subscription.take_untold().whole
-            assert not topic.tombstones
+                    await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True, generation=generation)
+            await subscribed(topic, "sub", replicated=True)
+            assert topic.subscriptions["sub"].cursor.generation == 4
+            assert topic.subscriptions["sub"].take_untold().whole
+            assert not topic.subscriptions.tombstones
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            assert (dict(topic.tombstones), topic.subscriptions["sub"].cursor.generation) == ({}, 4)
+            assert (dict(topic.subscriptions.tombstones), topic.subscriptions["sub"].cursor.generation) == ({}, 4)
 
     asyncio.run(main())
 
@@ -484,7 +484,7 @@ def test_one_that_another_cluster_made_has_its_generation_and_is_not_told_back(t
             told = Told()
             engine.add_listener(told)
             topic = await engine.topic(TOPIC)
-            made = await topic.create_subscription("sub", BEFORE_ALL, replicated=True, generation=7)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True, generation=7)
             assert (made.cursor.generation, told.made, told.acknowledged) == (7, ["sub"], [])
 
     asyncio.run(main())
@@ -496,7 +496,7 @@ def test_a_tombstone_stays_until_what_follows_is_stored_and_also_beside_one_that
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.bury_subscription("sub", 6)
+            await topic.subscriptions.bury("sub", 6)
             put_many = engine.writer.put_many
 
             async def full(*_: Any, **__: Any) -> None:
@@ -504,11 +504,11 @@ def test_a_tombstone_stays_until_what_follows_is_stored_and_also_beside_one_that
 
             engine.writer.put_many = full  # type: ignore[method-assign]
             with pytest.raises(StoreFull):
-                await topic.create_subscription("sub", BEFORE_ALL, replicated=True)
+                await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             engine.writer.put_many = put_many  # type: ignore[method-assign]
-            assert dict(topic.tombstones) == {"sub": 6}
-            alone = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
-            assert (dict(topic.tombstones), alone.cursor.generation) == ({"sub": 6}, 7)
+            assert dict(topic.subscriptions.tombstones) == {"sub": 6}
+            alone = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
+            assert (dict(topic.subscriptions.tombstones), alone.cursor.generation) == ({"sub": 6}, 7)
 
     asyncio.run(main())
 
@@ -526,14 +526,14 @@ def test_a_deletion_elsewhere_wins_over_a_generation_that_is_not_higher(
             consumer.on_closed = lambda code, reason: reasons.append(reason)
             told = Told()
             engine.add_listener(told)
-            await topic.bury_subscription("sub", generation)
+            await topic.subscriptions.bury("sub", generation)
             assert ("sub" in topic.subscriptions, consumer.closed) == (left, not left)
-            assert dict(topic.tombstones) == ({} if left else {"sub": generation})
+            assert dict(topic.subscriptions.tombstones) == ({} if left else {"sub": generation})
             assert told.deleted == ([] if left else [("sub", generation)])
             assert bool(reasons) is not left
             if not left:
-                await topic.bury_subscription("sub", generation - 1)  # of long ago
-                assert dict(topic.tombstones) == {"sub": generation}
+                await topic.subscriptions.bury("sub", generation - 1)  # of long ago
+                assert dict(topic.subscriptions.tombstones) == {"sub": generation}
 
     asyncio.run(main())
 
@@ -542,14 +542,14 @@ def test_a_deletion_elsewhere_concerns_nobody_who_is_not_replicated_and_meets_ou
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic, _, _ = await with_subscription(engine, numbered(1), replicated=False)
-            await topic.bury_subscription("sub", 9)
-            assert ("sub" in topic.subscriptions, dict(topic.tombstones)) == (True, {})
-            ours = await topic.create_subscription("both", BEFORE_ALL, replicated=True)
-            making = asyncio.create_task(topic.create_subscription("new", BEFORE_ALL, replicated=True))
+            await topic.subscriptions.bury("sub", 9)
+            assert ("sub" in topic.subscriptions, dict(topic.subscriptions.tombstones)) == (True, {})
+            ours = await topic.subscriptions.create("both", BEFORE_ALL, replicated=True)
+            making = asyncio.create_task(topic.subscriptions.create("new", BEFORE_ALL, replicated=True))
             await asyncio.gather(
-                ours.delete(), topic.bury_subscription("both", 9), making, topic.bury_subscription("new", 9)
+                ours.delete(), topic.subscriptions.bury("both", 9), making, topic.subscriptions.bury("new", 9)
             )
-            assert (set(topic.subscriptions), dict(topic.tombstones)) == ({"sub"}, {"both": 9, "new": 9})
+            assert (set(topic.subscriptions), dict(topic.subscriptions.tombstones)) == ({"sub"}, {"both": 9, "new": 9})
 
     asyncio.run(main())
 
@@ -561,11 +561,11 @@ def test_the_oldest_tombstones_are_dropped_past_the_limit(tmp_path: Path, monkey
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             for number in range(5):
-                await topic.bury_subscription(f"s{number}", number + 2)
-            await topic.bury_subscription("s3", 9)
-            assert dict(topic.tombstones) == {"s2": 4, "s4": 6, "s3": 9}
+                await topic.subscriptions.bury(f"s{number}", number + 2)
+            await topic.subscriptions.bury("s3", 9)
+            assert dict(topic.subscriptions.tombstones) == {"s2": 4, "s4": 6, "s3": 9}
         async with opened(tmp_path) as engine:
-            assert dict((await engine.topic(TOPIC)).tombstones) == {"s2": 4, "s4": 6, "s3": 9}
+            assert dict((await engine.topic(TOPIC)).subscriptions.tombstones) == {"s2": 4, "s4": 6, "s3": 9}
 
     asyncio.run(main())
 
@@ -574,9 +574,9 @@ def test_a_deleted_topic_takes_its_tombstones_along(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.bury_subscription("sub", 6)
+            await topic.subscriptions.bury("sub", 6)
             await engine.delete_topic(TOPIC)
-            assert not (await engine.topic(TOPIC)).tombstones
+            assert not (await engine.topic(TOPIC)).subscriptions.tombstones
 
     asyncio.run(main())
 
@@ -592,7 +592,7 @@ def test_a_compacted_view_is_merged_below_where_the_log_is_trimmed(tmp_path: Pat
             await topic.compact()
             await topic.trim(positions[3])
             assert topic.log.trimmed >= positions[2]
-            subscription = consumer.subscription
+            subscription = topic.subscriptions["sub"]
             subscription.take_untold()
             assert merged(subscription, [positions[0], positions[2], Position(1, 0)], tell=True)
             assert set(subscription.take_untold().positions) == {positions[2]}, "the first a is compacted away"

@@ -101,7 +101,7 @@ def test_the_backlog_of_a_subscription_with_many_holes_is_counted_at_once(tmp_pa
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             positions = [each for _ in range(10) for each in await topic.publish([message()] * 10_000)]
-            subscription = await topic.create_subscription("s", BEFORE_ALL, replicated=False)
+            subscription = await topic.subscriptions.create("s", BEFORE_ALL, replicated=False)
             for position in positions[1::2]:
                 subscription.cursor.acknowledge(position, None, 1)
             started = time.perf_counter()

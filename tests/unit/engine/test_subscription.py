@@ -325,7 +325,7 @@ def test_a_consumer_does_not_join_a_subscription_that_is_being_deleted(tmp_path:
             _, inbox = await subscribed(topic)
             await inbox.holds(2)
             with pytest.raises(SubscriptionNotFound):
-                await topic.delete_subscription("none")
+                await topic.subscriptions.delete("none")
 
     asyncio.run(main())
 
@@ -339,7 +339,7 @@ def test_a_subscription_with_other_consumers_is_not_deleted(tmp_path: Path) -> N
             with pytest.raises(NotAllowedError, match="other consumers"):
                 await first.unsubscribe()
             with pytest.raises(NotAllowedError):
-                await topic.delete_subscription("sub")
+                await topic.subscriptions.delete("sub")
             first.close()
             await topic.publish(numbered(1))
             await inbox.holds(1)
@@ -554,7 +554,7 @@ def test_others_have_their_turn_while_many_messages_are_skipped(tmp_path: Path) 
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([message()] * 5_000)
-            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             skipping = asyncio.create_task(subscription.skip(4_500))
             seen = set[Position]()
             while not skipping.done():
@@ -571,7 +571,7 @@ def test_a_seek_ends_a_skip_that_is_under_way(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message()] * 5_000)
-            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             skipping = asyncio.create_task(subscription.skip(4_500))
             while subscription.cursor.mark_delete == BEFORE_ALL:  # noqa: ASYNC110 - each turn counts
                 await asyncio.sleep(0)
@@ -590,7 +590,7 @@ def test_others_have_their_turn_while_a_time_is_sought_in_many_blocks(tmp_path: 
             topic = await engine.topic(TOPIC)
             for _ in range(50):
                 await topic.publish(numbered(1))
-            subscription = await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             expiring = asyncio.create_task(subscription.expire(2**50))
             turns = 0
             while subscription.backlog_messages():
@@ -644,7 +644,7 @@ def test_peers_hear_of_a_replicated_subscription_though_its_consumer_gives_up(tm
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             engine.add_listener(Subscriptions())
             coming = asyncio.create_task(topic.subscribe("sub", SubscribeOptions(replicated=True), Inbox()))
             await asyncio.sleep(0)

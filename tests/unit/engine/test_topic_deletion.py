@@ -46,7 +46,7 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     await consumer.acknowledge([Ack(inbox.positions[0]), Ack(inbox.positions[3]), Ack(inbox.positions[8], (1,))])
     consumer.close()
     producer.close()
-    await topic.bury_subscription("buried", 2)
+    await topic.subscriptions.bury("buried", 2)
     await topic.compact()
     await topic.trim(inbox.positions[0])
     for of_workers in ("pending_acks", "link_marks"):  # the engine itself writes none
@@ -96,7 +96,7 @@ def test_a_worker_that_starts_finishes_what_another_began(tmp_path: Path, monkey
             anew = engine.find(TOPIC)
             assert anew is not None
             assert anew.topic_id > topic.topic_id
-            assert (anew.messages, anew.subscriptions, anew.own_policies) == (0, {}, None)
+            assert (anew.messages, dict(anew.subscriptions), anew.own_policies) == (0, {}, None)
             await engine.swept()
             assert rows_of_nobody(engine.store) == set()
 
@@ -111,7 +111,7 @@ def test_a_topic_made_anew_is_another_one(tmp_path: Path) -> None:
             await engine.delete_topic(TOPIC)
             anew = await engine.create_topic(TOPIC)
             assert anew.incarnation > old.incarnation
-            assert (anew.messages, anew.subscriptions, anew.vector()) == (0, {}, {})
+            assert (anew.messages, dict(anew.subscriptions), anew.vector()) == (0, {}, {})
             (position,) = await anew.publish([message(b"new")])
             assert position > last, "positions are never used again (invariant 10)"
             _, inbox = await subscribed(anew)
@@ -171,7 +171,7 @@ def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_ro
                     topic.publish([message()]),
                     topic.write_marker(message()),
                     topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [message()], origin="x"))]),
-                    topic.create_subscription("other", BEFORE_ALL, replicated=False),
+                    topic.subscriptions.create("other", BEFORE_ALL, replicated=False),
                     topic.subscribe("third", options, inbox),
                     topic.create_producer(ProducerOptions()),
                     topic.set_policies(TopicPolicies(max_producers=3)),
@@ -234,7 +234,7 @@ def test_a_topic_that_the_store_does_not_delete_stays(tmp_path: Path, monkeypatc
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
 
             async def refuse(*_: object) -> None:
                 raise EngineError("not now")
@@ -304,7 +304,7 @@ def test_maintenance_passes_over_topics_that_are_deleted_meanwhile(tmp_path: Pat
         async with opened(tmp_path, settings=settings) as engine:
             for number in range(20):
                 topic = await engine.topic(f"topic-{number}")
-                await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+                await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
                 await topic.publish([message()])
                 await engine.delete_topic(topic.name)
             await engine.swept()
@@ -321,7 +321,7 @@ def test_a_namespace_that_makes_no_subscriptions_lets_consumers_use_those_that_a
             with pytest.raises(EngineError, match="auto_subscription_creation"):
                 await subscribed(topic)
             assert topic.subscriptions == {}
-            await topic.create_subscription("sub", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             await subscribed(topic)
             await subscribed(topic, "a reader".replace(" ", "-"), durable=False)
 

@@ -506,7 +506,7 @@ def test_skip_and_expiry_count_a_message_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, *(numbered(number) for number in range(4)))
-            subscription = await b.create_subscription("sub", BEFORE_ALL, replicated=False)
+            subscription = await b.subscriptions.create("sub", BEFORE_ALL, replicated=False)
             assert await subscription.skip(3) == 3
             _, inbox = await subscribed(b)
             await inbox.holds(1)

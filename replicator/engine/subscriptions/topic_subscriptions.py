@@ -1,34 +1,63 @@
-"""Making and finding the subscriptions of a topic, and connecting consumers to them."""
+"""The subscriptions of one topic: making them, finding them, connecting consumers to them, and deleting them by name.
+
+Invariants (DESIGN §3): 6, a deleted subscription that was replicated leaves a tombstone, and nothing older than that
+makes it again; 11, a topic has :data:`SUBSCRIPTIONS_MAX` of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from typing import Final
 
 from replicator.engine.errors import EngineError, InvalidSeek, NotAllowedError, SubscriptionNotFound
+from replicator.engine.log.store import Store
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.cursor import FIRST_GENERATION, CursorState
-from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.subscriptions.cursor_rows import load_cursors
+from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
+from replicator.engine.subscriptions.subscription import Subscription, SubscriptionNews
+from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.topic_name import check_subscription_name
-from replicator.engine.types import InitialPosition, SubscribeOptions
+from replicator.engine.types import END_LEDGER, InitialPosition, SubscribeOptions
 from snapshots.position import BEFORE_ALL, Position
 
-if TYPE_CHECKING:
-    from replicator.engine.topic import Topic
-
 SUBSCRIPTIONS_MAX: Final = 10_000
-END_LEDGER: Final = 2**63 - 1
-"""The ledger of the position after every message, as upstream's clients name it."""
 
 
-class Subscribing:
-    """The part of one topic that makes subscriptions. What it makes stands in ``topic.subscriptions``."""
+class TopicSubscriptions(Mapping[str, Subscription]):
+    """The subscriptions of one topic by name, those included that are being made. All methods run on the event loop."""
 
-    __slots__ = ("_topic",)
+    __slots__ = ("_by_name", "_topic", "news", "tombstones")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: SubscribedTopic, store: Store, news: SubscriptionNews) -> None:
         self._topic = topic
+        self.news = news
+        self.tombstones = Tombstones(
+            topic.topic_id, store.tombstones(topic.topic_id).items(), topic.writer.wall_clock_ms
+        )
+        """The generations of replicated subscriptions that were deleted."""
+        self._by_name: dict[str, Subscription] = {}
+        for name, (state, rows) in load_cursors(store, topic.topic_id).items():
+            self._by_name[name] = Subscription(topic, self, name, state, rows=rows)
+
+    def __getitem__(self, name: str) -> Subscription:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def values(self) -> ValuesView[Subscription]:
+        return self._by_name.values()
+
+    @property
+    def consumers(self) -> int:
+        """How many consumers are connected to any of them."""
+        return sum(len(each.consumers) for each in self._by_name.values())
 
     async def subscribe(self, subscription: str, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
         """Connect a consumer; makes the subscription, durably unless it is not to be, if there is none.
@@ -49,16 +78,16 @@ class Subscribing:
             return existing.add(options, deliver)
         except BaseException:
             if not existing.durable and not existing.consumers:
-                self._topic.forget(existing)
+                self.forget(existing)
             raise
 
     def _check_room_for_consumer(self) -> None:
         limit = self._topic.policies.max_consumers
-        if limit is not None and sum(len(each.consumers) for each in self._topic.subscriptions.values()) >= limit:
+        if limit is not None and self.consumers >= limit:
             raise NotAllowedError(f"{self._topic.name} has {limit} consumers, the limit of its policies")
 
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
-        existing = self._topic.subscriptions.get(name)
+        existing = self._by_name.get(name)
         compacted = options.read_compacted and options.type.one_active  # others are refused
         if existing is None and not self._topic.namespace.policies.auto_subscription_creation:
             raise SubscriptionNotFound(
@@ -87,7 +116,7 @@ class Subscribing:
         if options.replicated:  # with None it is not, whatever the policies say
             raise NotAllowedError(f"subscription {name!r}: one that is not durable cannot be replicated")
         check_subscription_name(name)
-        existing = self._topic.subscriptions.get(name)
+        existing = self._by_name.get(name)
         if existing is None:
             self._check_room_for_subscription()
             state = CursorState(
@@ -95,7 +124,7 @@ class Subscribing:
                 properties=dict(options.subscription_properties),
                 read_compacted=options.read_compacted,
             )
-            existing = self._topic.subscriptions[name] = Subscription(self._topic, name, state, durable=False)
+            existing = self._by_name[name] = Subscription(self._topic, self, name, state, durable=False)
         return existing
 
     def _start(self, options: SubscribeOptions) -> Position:
@@ -115,21 +144,25 @@ class Subscribing:
         name: str,
         start: Position,
         *,
-        replicated: bool | None,
+        replicated: bool | None = None,
         properties: dict[str, str] | None = None,
         read_compacted: bool = False,
         generation: int | None = None,
         unclaimed: Mapping[str, Position] | None = None,
     ) -> Subscription:
-        """See :meth:`Topic.create_subscription`."""
+        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none. With None its
+        topic's policies say whether it is replicated. One that another cluster made has its ``generation`` there.
+
+        Raises :class:`SubscriptionNotFound` if it was deleted with that generation or a higher one.
+        """
         self._topic.check_there()
         check_subscription_name(name)
-        while (existing := self._topic.subscriptions.get(name)) is not None:
+        while (existing := self._by_name.get(name)) is not None:
             if existing.stored:
                 return existing
             await existing.saved()  # then look again: it is gone if it could not be stored
         self._check_room_for_subscription()
-        tombstones = self._topic.tombstones
+        tombstones = self.tombstones
         buried = tombstones.get(name)
         if generation is not None and buried is not None and generation <= buried:
             raise SubscriptionNotFound(
@@ -146,8 +179,8 @@ class Subscribing:
             to_tell=replicated and generation is None,
             unclaimed=unclaimed or None,
         )
-        created = self._topic.subscriptions[name] = Subscription(
-            self._topic, name, state, with_first_save=tombstones.removal(name) if replicated else ()
+        created = self._by_name[name] = Subscription(
+            self._topic, self, name, state, with_first_save=tombstones.removal(name) if replicated else ()
         )
         saving = created.saved()
         saving.add_done_callback(lambda _: self._subscription_made(created, saving))
@@ -158,20 +191,28 @@ class Subscribing:
         error = saving.exception()
         if isinstance(error, EngineError):
             created.not_made(error)
-            del self._topic.subscriptions[created.name]
+            del self._by_name[created.name]
         else:
             if created.replicated:
-                self._topic.tombstones.forget(created.name)
-            self._topic.notify_subscription(created)
+                self.tombstones.forget(created.name)
+            self.news.on_subscription(created)
             created.announce_untold()
 
+    async def delete(self, name: str) -> None:
+        """Raises :class:`SubscriptionNotFound`, and :class:`NotAllowedError` while it has consumers."""
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"{self._topic.name} has no subscription {name!r}")
+        await subscription.delete()
+
     async def bury(self, name: str, generation: int) -> None:
-        """See :meth:`Topic.bury_subscription`."""
+        """Another cluster deleted the subscription: delete it here, with its consumers disconnected, unless it lives in
+        a higher generation; and keep the tombstone."""
         check_subscription_name(name)  # it is a part of a key of the store
-        tombstones = self._topic.tombstones
+        tombstones = self.tombstones
         while True:  # it may be made, or deleted by others, while this waits for the store
             self._topic.check_there()
-            living = self._topic.subscriptions.get(name)
+            living = self._by_name.get(name)
             if living is None:
                 if tombstones.get(name, 0) >= generation:
                     return
@@ -184,6 +225,41 @@ class Subscribing:
             else:
                 await living.saved()
 
+    def forget(self, subscription: Subscription, generation: int | None = None) -> None:
+        """The subscription was deleted from the store; ``generation`` is that of its tombstone, if it left one."""
+        if self._by_name.get(subscription.name) is not subscription:
+            return  # another one has its name by now
+        del self._by_name[subscription.name]
+        if subscription.durable:
+            self.news.on_subscription_deleted(subscription.name, generation)
+
+    # What the topic tells.
+
+    def on_appended(self, *, markers: bool) -> None:
+        """The log has new entries, markers among them or not."""
+        for subscription in list(self._by_name.values()):
+            subscription.on_appended(markers=markers)
+
+    def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
+        """The log has new entries, the later of each pair, of messages that it had."""
+        for subscription in list(self._by_name.values()):
+            subscription.on_twins(pairs)
+
+    def follow_log(self) -> None:
+        """What is compacted away is in nobody's way any more."""
+        for subscription in list(self._by_name.values()):
+            subscription.follow_log()
+
+    def apply_policies(self, policies: TopicPolicies) -> None:
+        """The policies that count are others."""
+        for subscription in self._by_name.values():
+            subscription.apply_policies(policies)
+
+    def topic_deleted(self, error: EngineError | None) -> None:
+        """The topic is being deleted; with None it stays after all."""
+        for subscription in list(self._by_name.values()):
+            subscription.topic_deleted(error)
+
     def _check_room_for_subscription(self) -> None:
-        if len(self._topic.subscriptions) >= SUBSCRIPTIONS_MAX:
+        if len(self._by_name) >= SUBSCRIPTIONS_MAX:
             raise NotAllowedError(f"{self._topic.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
