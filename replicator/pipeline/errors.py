@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 REASON_CHARS_MAX: Final = 500
+_ERROR_OF_OURS: Final = re.compile(r"^\s*replicator\.[\w.]*\.(\w+): (.*)$", re.MULTILINE)
+"""Its class and its text, where Spark shows it: at the end of the traceback of a Python task."""
+_PYTHON_TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class PipelineError(Exception):
@@ -38,7 +42,7 @@ class UnexpectedAnswer(PipelineError):
 
 
 class SparkFailed(PipelineError):
-    """Spark does not start, or ended; the message has its own words."""
+    """Spark does not start, or a job of it failed; the message has its own words."""
 
 
 class PlanGone(UnexpectedAnswer):
@@ -124,17 +128,38 @@ class BadSql(PipelineError):
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether it is Spark's, or comes from its JVM. Its types are not ours to import before it is there."""
+    """Whether Spark or its JVM raised it. The test is by name: importing Spark's types takes a second."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Why a query ended, in one line: the last of a Python traceback of ours, else the first of the message."""
-    text = str(error or "it ended by itself").strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "   at "))]
-    ours = [line for line in lines if line.startswith("replicator.") and ": " in line]
+    """The line of an error of Spark that says why; such an error goes on for pages.
+
+    1. An error that our own code raised in a Python task: its text.
+    2. Another error that Python code raised in a task: the last line of its traceback.
+    3. Anything else: the first line, without what py4j puts before it.
+    """
+    text = str(error or "").strip()
+    if not text:
+        return "it ended by itself" if error is None else type(error).__name__
+    ours = _ERROR_OF_OURS.findall(text)
     if ours:
-        return ours[-1].partition(": ")[2][:REASON_CHARS_MAX]
+        return str(ours[-1][1]).strip()[:REASON_CHARS_MAX]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "   at "))]
+    of_traceback = [number for number, line in enumerate(lines) if line.endswith(_PYTHON_TRACEBACK)]
+    if of_traceback:
+        after = [line for line in lines[of_traceback[-1] + 1 :] if not line.startswith(" ")]
+        if after:
+            return after[0].strip()[:REASON_CHARS_MAX]
     if lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the JVM's error follows
         del lines[0]
-    return lines[0].removeprefix(": ")[:REASON_CHARS_MAX]
+    return lines[0].strip().removeprefix(": ")[:REASON_CHARS_MAX]
+
+
+def error_of_job(error: BaseException, *expected: type[PipelineError]) -> PipelineError:
+    """The error that made a job of Spark fail: the one that a task raised, where it is of an ``expected`` class."""
+    ours = _ERROR_OF_OURS.findall(str(error))
+    if not ours:
+        return SparkFailed(f"a Spark job failed: {reason_of(error)}")
+    kinds = {kind.__name__: kind for kind in expected}
+    return kinds.get(ours[-1][0], SparkFailed)(reason_of(error))

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from replicator.pipeline.analytics.lag import replication_lag
 from replicator.pipeline.analytics.sizes import size_histogram
 from replicator.pipeline.analytics.throughput import throughput
 from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.errors import BadOption, PeerUnavailable, PipelineError, SparkFailed, UnexpectedAnswer
+from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer, error_of_job
 from replicator.pipeline.source.source import FORMAT_NAME
 from replicator.topology.links import Link, parse_patterns
 
@@ -133,7 +132,7 @@ def make_report(
     try:
         return _report(spark, clusters, wanted, running, topics)
     except PySparkException as error:
-        raise _error_of_job(str(error)) from None
+        raise error_of_job(error, PeerUnavailable) from None
 
 
 def bucket_width(span_us: int) -> int:
@@ -228,19 +227,6 @@ def _listing(cluster: str, url: str) -> Iterable[str]:
         if answering != cluster:
             raise UnexpectedAnswer(f"worker at {url} is of cluster {answering}, not {cluster}")
         return [topic.name for topic in topics if topic.entries]
-
-
-def _error_of_job(text: str) -> PipelineError:
-    """The error of ours that a task raised, which Spark shows at the end of a traceback; else the last line of all."""
-    ours = _ERROR.findall(text)
-    if ours:
-        name, reason = ours[-1]
-        return PeerUnavailable(reason) if name == PeerUnavailable.__name__ else SparkFailed(reason)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return SparkFailed(f"the Spark job failed: {lines[-1] if lines else 'Spark does not say why'}")
-
-
-_ERROR: Final = re.compile(r"^\s*replicator\.[\w.]*\.(\w+): (.*)$", re.MULTILINE)
 
 
 def _time(micros: int | None) -> datetime | None:

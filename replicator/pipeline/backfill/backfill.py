@@ -34,7 +34,15 @@ from replicator.pipeline.backfill.phases import (
 from replicator.pipeline.backfill.progress import Progress, share_of
 from replicator.pipeline.backfill.report import BackfillReport, LackingState, TopicResult, lacking_of
 from replicator.pipeline.backfill.states import TopicGoal, goals_of, lacking_states, made_anew, missing_of, reset_since
-from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PipelineError, UnexpectedAnswer
+from replicator.pipeline.errors import (
+    BadOption,
+    LinkTaken,
+    PeerUnavailable,
+    PipelineError,
+    UnexpectedAnswer,
+    error_of_job,
+    is_of_spark,
+)
 from replicator.topology import Link, Topology
 
 if TYPE_CHECKING:
@@ -431,8 +439,6 @@ def _run_aside(
 
     On a thread of its own: Ctrl-C in the middle of a call of Spark's gateway would be answered by pages of tracebacks.
     """
-    from pyspark.errors import PySparkException
-
     from replicator.pipeline.backfill.tasks import carry_lanes
 
     results: list[LaneResult] = []
@@ -451,13 +457,6 @@ def _run_aside(
         job.join(JOIN_SECONDS)
     if not failures:
         return results, None
-    if isinstance(failures[0], PySparkException) or type(failures[0]).__module__.partition(".")[0] == "py4j":
-        return [], _first_line(failures[0])
+    if is_of_spark(failures[0]):
+        return [], str(error_of_job(failures[0]))
     raise failures[0]
-
-
-def _first_line(error: Exception) -> str:
-    """Of an error of Spark, which goes on for pages, the line that says what it was."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Exception" in line or "Error" in line or "lost" in line]
-    return f"a Spark job failed: {(telling or lines or [type(error).__name__])[0][:300]}"

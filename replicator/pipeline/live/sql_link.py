@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from replicator.pipeline.errors import BadSql, PipelineError
+from replicator.pipeline.errors import BadSql, PipelineError, is_of_spark, reason_of
 from replicator.pipeline.live.link_plans import PlanId, Segment
 from replicator.pipeline.live.link_source import LaneMessage, LaneWriter, LinkOptions, PlanReader
 
@@ -47,7 +47,6 @@ FORMAT_NAME: Final = "replicator-link-sql"
 FETCH_BLOCKS_MAX: Final = 64
 """Asked for at once; the worker answers with about a page of them."""
 _CASTS: Final = {"payload": "binary", "key": "string", "properties": "map<string,string>"}
-_SHOWN_CHARS: Final = 200
 _EVERY: Final = "_every_column"
 """Nobody names it, so an expression that refers to it has a ``*``: where it runs, rows have other columns."""
 
@@ -77,11 +76,10 @@ def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions
 
 def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[str, str]) -> None:
     """Have Spark look at the expressions of a link; raises :class:`BadSql`."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from replicator.pipeline.source.decode import COLUMNS
+    from replicator.pipeline.source.schema import COLUMNS
 
     messages = spark.createDataFrame([], from_arrow_schema(COLUMNS)).withColumn(_EVERY, functions.lit(0))
     for name, text in [("where", where), *((f"select.{name}", text) for name, text in masks.items())]:
@@ -94,16 +92,12 @@ def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[
                 # Beside a column: alone, an aggregate would be taken.
                 checked = messages.select("topic", functions.expr(text).cast(_CASTS[name.removeprefix("select.")]))
             analyzed = checked._jdf.queryExecution().analyzed()
-        except PySparkException as error:
-            raise BadSql(link, name, text, first_line(error)) from None
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise BadSql(link, name, text, reason_of(error)) from None
         if _EVERY in analyzed.references().toString():
             raise BadSql(link, name, text, "`*` stands for columns of the link's own too: name those that are meant")
-
-
-def first_line(error: BaseException) -> str:
-    """What Spark says of an error, without what it adds in further lines."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARS]
 
 
 def _what_is_sent(rows: DataFrame, where: str | None, masks: Mapping[str, str]) -> DataFrame:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer
+from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer, error_of_job
 from replicator.pipeline.verify.comparison import order
 from replicator.pipeline.verify.comparison.faults import compare
 from replicator.pipeline.verify.comparison.rows import (
@@ -174,7 +174,7 @@ class InSpark:
                 differences.dropDuplicates().write.mode("overwrite").parquet(str(write_to))
             return self._tallied(found)
         except PySparkException as error:
-            raise _error_of_task(error) from None
+            raise error_of_job(error, PeerUnavailable, BlockUnreadable, UnexpectedAnswer) from None
         finally:
             if write_to is not None:
                 found.unpersist()
@@ -232,21 +232,6 @@ class InSpark:
             if row["note"] is not None:
                 tally.notes.append(Found(**json.loads(row["note"])))
         return list(tallies.values())
-
-
-def _error_of_task(error: Exception) -> PipelineError:
-    """The error that a task raised, as it was: its text is in that of Spark's, after the traceback."""
-    text = str(error)
-    for known in (PeerUnavailable, BlockUnreadable, UnexpectedAnswer):
-        name = f"{known.__module__}.{known.__name__}: "
-        if name in text:
-            return known(text.rpartition(name)[2].splitlines()[0])
-    lines = [line for line in text.splitlines() if line.strip()]
-    return ComparisonFailed(f"the Spark job failed: {lines[-1].strip() if lines else type(error).__name__}")
-
-
-class ComparisonFailed(PipelineError):
-    """A Spark job of a comparison that ended for a reason of Spark's own: the text is the last line of its error."""
 
 
 def _tally(tallies: dict[tuple[Any, ...], Tally], *key: Any) -> Tally:

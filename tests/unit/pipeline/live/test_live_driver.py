@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.pipeline.errors import BadOption, reason_of
+from replicator.pipeline.errors import BadOption, PeerUnavailable, SparkFailed, error_of_job, reason_of
 from replicator.pipeline.live.driver import LANES_SETTING, SCRATCH_PREFIX, lanes_of, with_slots
 from replicator.pipeline.live.link_source import LANES_MAX, LinkOptions
 from replicator.pipeline.spark.scratch import make_scratch
@@ -74,7 +74,26 @@ def test_the_reason_of_a_failure_is_one_line_without_the_stack() -> None:
         "An error occurred while calling o9.start.\n: org.apache.spark.Wrong: no such thing\n\tat org.apache.Spark(1)"
     )
     assert reason_of(RuntimeError(of_java)) == "org.apache.spark.Wrong: no such thing"
+    of_a_users_code = (
+        "An error occurred while calling o9.collect.\n: org.apache.spark.SparkException: Job aborted: Traceback (most "
+        'recent call last):\n  File "mine.py", line 3, in half\n    1 / 0\nZeroDivisionError: division by zero\n\n'
+        "\tat org.apache.Spark(1)\nDriver stacktrace:\n\tat org.apache.Spark(2)"
+    )
+    assert reason_of(RuntimeError(of_a_users_code)) == "ZeroDivisionError: division by zero"
+    assert reason_of(RuntimeError("")) == "RuntimeError"
     assert reason_of(None) == "it ended by itself"
+
+
+def test_what_failed_a_job_is_the_error_of_its_task_if_it_was_expected() -> None:
+    def job(error: str) -> RuntimeError:
+        return RuntimeError(f'Job aborted: Traceback (most recent call last):\n  File "a.py"\n{error}\n\tat org.Spark')
+
+    unavailable = error_of_job(job("replicator.pipeline.errors.PeerUnavailable: no answer"), PeerUnavailable)
+    assert (type(unavailable), str(unavailable)) == (PeerUnavailable, "no answer")
+    other = error_of_job(job("replicator.engine.errors.BlockCorrupt: a checksum"), PeerUnavailable)
+    assert (type(other), str(other)) == (SparkFailed, "a checksum")
+    foreign = error_of_job(job("MemoryError"), PeerUnavailable)
+    assert (type(foreign), str(foreign)) == (SparkFailed, "a Spark job failed: MemoryError")
 
 
 def test_scratch_directories_of_drivers_that_are_gone_are_removed_and_others_stay(tmp_path: Path) -> None:
