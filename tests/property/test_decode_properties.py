@@ -15,7 +15,7 @@ from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
-from replicator.pipeline.source import decode, messages
+from replicator.pipeline.source import decode, messages, schema
 from snapshots.position import BEFORE_ALL, Position
 
 NUMBERS = st.sampled_from([0, 1, 127, 128, 2**31, 2**63, 2**64 - 1])
@@ -80,7 +80,7 @@ def rows(
     monkeypatch.setattr(messages, "LARGE_MESSAGE_BYTES", large_bytes)
     fetched = [FetchedBlock(at, memoryview(block)) for at, _, block in topic.blocks]
     try:
-        batches = list(decode.message_batches(fetched, "us", "t", BEFORE_ALL, Position(99, 0), decode.COLUMNS))
+        batches = list(decode.message_batches(fetched, "us", "t", BEFORE_ALL, Position(99, 0), schema.COLUMNS))
     except EntryUnreadable as error:
         return str(error)
     for batch in batches:

@@ -30,7 +30,7 @@ from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.data_plane import FetchedBlock
-from replicator.pipeline.source import decode
+from replicator.pipeline.source import decode, schema
 from replicator.pipeline.source.filters import PushedFilters, condition_of
 from snapshots.position import BEFORE_ALL, Position
 
@@ -66,7 +66,7 @@ LOG = a_log()
 def read(filters: PushedFilters | None, worth_messages: int) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(decode, "_WORTH_MESSAGES", worth_messages)
-        decoder = decode.Decoder(decode.COLUMNS, filters)
+        decoder = decode.Decoder(schema.COLUMNS, filters)
         after, upto = (BEFORE_ALL, LOG.last) if filters is None else filters.narrowed(BEFORE_ALL, LOG.last)
         batches = []
         if filters is None or filters.wants_topic("us", "t"):

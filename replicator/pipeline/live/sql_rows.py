@@ -22,7 +22,9 @@ from replicator.engine.log.block import BlockKind, BlockView, verify_block
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline.live.filtering import can_be_seen
-from replicator.pipeline.source.decode import COLUMNS, KIND_NAMES, MessageRows
+from replicator.pipeline.source.message_rows import MessageRows
+from replicator.pipeline.source.schema import COLUMNS, block_columns
+from snapshots.position import Position
 
 
 class Row(IntEnum):
@@ -86,16 +88,8 @@ def block_rows(
     view = BlockView(block, header)
     rows = MessageRows(schema)
     ends = np.cumsum(view.batch_sizes, dtype=np.int64).tolist()
-    place: dict[str, Any] = {
-        "cluster": cluster,
-        "topic": topic,
-        "ledger": local[0],
-        "kind": KIND_NAMES[header.kind],
-        "origin": header.origin,
-        "incarnation": header.incarnation - (1 << 64) if header.incarnation >> 63 else header.incarnation,
-        "origin_ledger": header.origin_first.ledger,
-        "_block": number,
-    }
+    place = block_columns(cluster, topic, Position(*local), header)
+    place["_block"] = number
     for index, entry in enumerate(view.entries()):
         place["entry"] = local[1] + index
         place["origin_entry"] = header.origin_first.entry + index

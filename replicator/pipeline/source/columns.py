@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,8 @@ from replicator.pipeline.source.messages import (
     Messages,
     Properties,
 )
+from replicator.pipeline.source.schema import BLOCK_NUMBERS, BLOCK_TEXTS, TIME_MS_MAX
 from replicator.pipeline.source.wire_fields import Bools, Bytes, Int64s, Spans
-
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of year 9999, where Spark's timestamps end; a later publish time is a broken clock and becomes null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +39,6 @@ class Places:
     batch_size: npt.NDArray[np.int32]
     """As the block has it, which is all that is known of entries that are not looked into; 0 for markers."""
     shared: Sequence[dict[str, Any]]
-
-
-_SHARED_TEXT: Final = ("cluster", "topic", "kind", "origin")
-_SHARED_NUMBERS: Final = ("ledger", "incarnation", "origin_ledger")
 
 
 def record_batch(schema: pa.Schema, places: Places, entries: Entries, messages: Messages) -> pa.RecordBatch:
@@ -76,9 +70,9 @@ def entry_batch(schema: pa.Schema, places: Places, content: Bytes, starts: Int64
 
 def _place(name: str, places: Places, entry: Int64s) -> pa.Array:
     """A column of where entries lie, for each row the value of its entry."""
-    if name in _SHARED_TEXT:
+    if name in BLOCK_TEXTS:
         return _repeated_text([shared[name] for shared in places.shared], places.blocks[entry])
-    if name in _SHARED_NUMBERS:
+    if name in BLOCK_NUMBERS:
         values = np.array([shared[name] for shared in places.shared], dtype=np.int64)
         return pa.array(values[places.blocks[entry]])
     return pa.array({"entry": places.entry, "origin_entry": places.origin_entry}[name][entry])

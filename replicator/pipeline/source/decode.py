@@ -30,12 +30,8 @@ from replicator.pipeline.source.columns import Places, entry_batch, record_batch
 from replicator.pipeline.source.message_rows import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
-    COLUMNS,
-    ENTRY_COLUMNS,
-    KIND_NAMES,
     EntryFilter,
     MessageRows,
-    signed,
 )
 from replicator.pipeline.source.messages import (
     PUBLISH_TIME,
@@ -46,9 +42,8 @@ from replicator.pipeline.source.messages import (
     uncompressed_bytes,
     unpack_entries,
 )
+from replicator.pipeline.source.schema import block_columns
 from snapshots.position import Position
-
-__all__ = ["COLUMNS", "ENTRY_COLUMNS", "KIND_NAMES", "Decoder", "EntryFilter", "MessageRows", "message_batches"]
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
 """What payloads may take together once they are decompressed; an entry that is larger comes alone."""
@@ -98,7 +93,7 @@ class Decoder:
     """
 
     def __init__(self, schema: pa.Schema, entry_filter: EntryFilter | None = None, *, raw: bool = False) -> None:
-        """``raw`` makes rows of entries, in columns of :data:`ENTRY_COLUMNS`, instead of messages."""
+        """``raw`` makes rows of entries instead of messages, in the columns of ``schema.ENTRY_COLUMNS``."""
         self._schema = schema
         self._raw = raw
         self._filter = entry_filter
@@ -111,16 +106,8 @@ class Decoder:
         """The entries of a block with ``after < position <= upto``."""
         header = verify_block(fetched.block)
         start, stop = _wanted(fetched.first, header.entries, after, upto)
-        shared = {
-            "cluster": cluster,
-            "topic": topic,
-            "ledger": fetched.first.ledger,
-            "kind": KIND_NAMES[header.kind],
-            "origin": header.origin,
-            "incarnation": signed(header.incarnation),
-            "origin_ledger": header.origin_first.ledger,
-            "written_ms": header.publish_time_ms,
-        }
+        shared = block_columns(cluster, topic, fetched.first, header)
+        shared["written_ms"] = header.publish_time_ms
         indexes = np.arange(start, stop)
         if self._filter is not None and start < stop:
             if not self._filter.wants_block(shared):

@@ -36,16 +36,14 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from replicator.pipeline.source.columns import TIME_MS_MAX
+from replicator.pipeline.source.schema import BLOCK_NUMBERS, BLOCK_TEXTS, TIME_MS_MAX
 from snapshots.position import Position
 
 Operation = Literal["=", "in", "<", "<=", ">", ">=", "starts", "there"]
 
-_TEXT: Final = ("cluster", "topic", "kind", "origin")
-_OF_BLOCKS: Final = ("ledger", "incarnation", "origin_ledger")
 _OF_ENTRIES: Final = ("entry", "origin_entry")
 PUBLISH_TIME: Final = "publish_time"
-_NUMBERS: Final = (*_OF_BLOCKS, *_OF_ENTRIES)
+_NUMBERS: Final = (*BLOCK_NUMBERS, *_OF_ENTRIES)
 _IN_MAX: Final = 10_000
 """Values of an ``IN``; Spark compares longer lists sooner than they are carried to every task."""
 _ENTRY_MAX: Final = 2**63 - 1
@@ -166,14 +164,14 @@ def condition_of(pushed: Filter) -> Condition | None:
     if negated and isinstance(inner, EqualNullSafe):
         return None  # passes nulls, which nothing here does
     if operation == "there":
-        return Condition(column, "there") if column in (*_TEXT, *_NUMBERS, PUBLISH_TIME) and not negated else None
+        return Condition(column, "there") if column in (*BLOCK_TEXTS, *_NUMBERS, PUBLISH_TIME) and not negated else None
     values = list(inner.value) if operation == "in" else [inner.value]
-    if not values or len(values) > _IN_MAX or (operation == "starts" and column not in _TEXT):
+    if not values or len(values) > _IN_MAX or (operation == "starts" and column not in BLOCK_TEXTS):
         return None
     converted = [_value(column, value) for value in values]
     if any(value is None for value in converted):
         return None
-    if column in _TEXT and operation not in ("=", "in", "starts"):
+    if column in BLOCK_TEXTS and operation not in ("=", "in", "starts"):
         return None
     return Condition(column, operation, frozenset(converted) if operation == "in" else converted[0], negated)
 
@@ -193,7 +191,7 @@ _OPERATIONS: Final[tuple[tuple[type[Filter], Operation], ...]] = (
 
 def _value(column: str, value: Any) -> Any:
     """As it is compared with the column; None if it is of another type, or null."""
-    if column in _TEXT:
+    if column in BLOCK_TEXTS:
         return value if isinstance(value, str) else None
     if column in _NUMBERS:
         return value if type(value) is int else None

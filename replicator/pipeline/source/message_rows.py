@@ -1,4 +1,4 @@
-"""The rows of entries, one message after another, through protobuf; and the columns that all rows of the source have.
+"""The rows of entries, one message after another, through protobuf.
 
 The way for what :mod:`messages <replicator.pipeline.source.messages>` does not read: it knows every case, and says what
 is wrong with an entry that cannot be read.
@@ -18,67 +18,11 @@ from replicator.engine.log import compression
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
-from replicator.pipeline.source.columns import TIME_MS_MAX
+from replicator.pipeline.source.schema import TIME_MS_MAX, signed
 
 BATCH_ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Spark holds a few record batches of each task at once; these keep a task within tens of megabytes."""
-
-COLUMNS: Final = pa.schema(
-    [
-        ("cluster", pa.string()),
-        ("topic", pa.string()),
-        ("ledger", pa.int64()),
-        ("entry", pa.int64()),
-        ("batch_index", pa.int32()),
-        ("batch_size", pa.int32()),
-        ("kind", pa.string()),
-        ("origin", pa.string()),
-        ("incarnation", pa.int64()),
-        ("origin_ledger", pa.int64()),
-        ("origin_entry", pa.int64()),
-        ("marker_type", pa.int32()),
-        ("key", pa.string()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("publish_time", pa.timestamp("us", tz="UTC")),
-        ("producer_name", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("payload", pa.binary()),
-    ]
-)
-"""``ledger:entry`` is where the entry lies in ``cluster``; ``origin_ledger:origin_entry`` where it was first published.
-
-``kind`` is ``message``, ``marker`` or ``local_marker``. A marker has ``batch_size`` 0 and its message as ``payload``.
-A message outside a batch has ``batch_index`` 0 and ``batch_size`` 1. ``payload`` is null for a tombstone. An encrypted
-batch cannot be split: its first row has the whole sealed payload, the others none.
-"""
-
-ENTRY_COLUMNS: Final = pa.schema(
-    [
-        ("cluster", pa.string()),
-        ("topic", pa.string()),
-        ("ledger", pa.int64()),
-        ("entry", pa.int64()),
-        ("batch_size", pa.int32()),
-        ("kind", pa.string()),
-        ("origin", pa.string()),
-        ("incarnation", pa.int64()),
-        ("origin_ledger", pa.int64()),
-        ("origin_entry", pa.int64()),
-        ("written_time", pa.timestamp("us", tz="UTC")),
-        ("content", pa.binary()),
-    ]
-)
-"""With ``mode`` set to ``entries``: a row for each entry, as its producer sent it; nothing of it is looked at.
-
-``written_time`` is when the origin committed its block.
-"""
-
-KIND_NAMES: Final = {
-    BlockKind.MESSAGES: "message",
-    BlockKind.MARKERS: "marker",
-    BlockKind.LOCAL_MARKERS: "local_marker",
-}
 
 
 class EntryFilter(Protocol):
@@ -99,7 +43,8 @@ class EntryFilter(Protocol):
 class MessageRows:
     """Collects rows, column by column, until they are taken as a record batch.
 
-    ``schema`` is a selection of :data:`COLUMNS`, in the order that the record batches are to have.
+    ``schema`` is a selection of :data:`~replicator.pipeline.source.schema.COLUMNS`, in the order that the record
+    batches are to have.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -217,12 +162,6 @@ def _properties(properties: Sequence[KeyValue]) -> Sequence[tuple[str, str]]:
 def _text(value: str | bytes) -> str:
     """protobuf hands over strings that are not UTF-8 as bytes."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
-
-
-def signed(value: int) -> int:
-    """An unsigned 64-bit number as Spark's bigint, bit for bit."""
-    value &= 2**64 - 1
-    return value - 2**64 if value >= 2**63 else value
 
 
 assert BATCH_MESSAGES_MAX < 2**31, "batch_index is an int"

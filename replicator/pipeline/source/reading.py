@@ -12,7 +12,8 @@ import pyarrow as pa
 from replicator.engine.errors import TopicNotFound
 from replicator.pipeline.data_plane import DataPlane, FetchedBlock
 from replicator.pipeline.errors import TopicChanged, UnexpectedAnswer
-from replicator.pipeline.source.decode import Decoder, EntryFilter
+from replicator.pipeline.source.decode import Decoder
+from replicator.pipeline.source.message_rows import EntryFilter
 from replicator.pipeline.source.options import Bound, Mode, SourceOptions
 from replicator.pipeline.source.planning import TopicRange, TopicSpan, to_sample, wanted_topics
 from replicator.pipeline.source.topic_positions import Measured, Standings

@@ -28,11 +28,11 @@ from pyspark.sql.types import StructType
 
 from replicator.pipeline.errors import BadOption
 from replicator.pipeline.sink.sink import batch_writer, stream_writer
-from replicator.pipeline.source.decode import COLUMNS, ENTRY_COLUMNS
 from replicator.pipeline.source.filters import PushedFilters, condition_of
 from replicator.pipeline.source.options import SourceOptions, for_batch, for_stream
 from replicator.pipeline.source.planning import bounded_spans, narrowed_spans, plan_ranges
 from replicator.pipeline.source.reading import read_ranges, refresh, sample, search_times
+from replicator.pipeline.source.schema import COLUMNS, ENTRY_COLUMNS
 from replicator.pipeline.source.stream_source import StreamReader
 from replicator.pipeline.source.topic_positions import Standings
 

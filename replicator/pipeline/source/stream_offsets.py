@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -66,11 +65,6 @@ def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
         except (ValueError, TypeError, AttributeError, IndexError, InvalidPosition, zlib.error) as error:
             raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {error}") from None
     return positions
-
-
-def offset_bytes(offset: Mapping[str, Any]) -> int:
-    """How large it is in the checkpoint."""
-    return len(json.dumps(offset))
 
 
 def _pack(read: Mapping[str, Position]) -> str:

@@ -30,6 +30,7 @@ from replicator.engine.log.block import BlockKind, BlockView, read_header, verif
 from replicator.engine.log.block_heads import checksums_of
 from replicator.engine.log.entry import decode_entry
 from replicator.pipeline.data_plane import FetchedBlock
+from replicator.pipeline.source.schema import signed
 from replicator.pipeline.verify.comparison.contents import Place
 from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
@@ -362,7 +363,7 @@ class RangeReader:
                 {
                     "topic": self.part.topic,
                     "origin": head.origin,
-                    "incarnation": _signed(head.incarnation),
+                    "incarnation": signed(head.incarnation),
                     "origin_ledger": head.origin_first.ledger,
                     "cell": cell,
                     "start": at + start,
@@ -372,7 +373,7 @@ class RangeReader:
                     "ledger": head.first.ledger,
                     "entry": head.first.entry + start,
                     "messages": messages,
-                    "checksums": _signed(head.checksums),
+                    "checksums": signed(head.checksums),
                     "sound": sound,
                     "sizes": None if of_piece is None else uneven_sizes(of_piece),
                     # A block of which parts were left out is not the one that its origin has, whole or not.
@@ -460,11 +461,6 @@ class _EntryReader:
         self._pages.move_to_end((cluster, topic))
         while len(self._pages) > PAGES_KEPT:
             self._pages.popitem(last=False)
-
-
-def _signed(value: int) -> int:
-    """An unsigned 64-bit number bit for bit as a signed one."""
-    return value - 2**64 if value >= 2**63 else value
 
 
 assert Position(0, -1) == BEFORE_ALL

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 from replicator.metadata.metadata_pb2 import LZ4
 from replicator.pipeline.errors import BadOption
 from replicator.pipeline.sink.options import SinkColumns, SinkOptions
-from replicator.pipeline.source.decode import COLUMNS
 from replicator.pipeline.source.options import OPTION_NAMES as SOURCE_OPTION_NAMES
+from replicator.pipeline.source.schema import COLUMNS
 
 URL = {"url": "http://127.0.0.1:8081"}
 

@@ -18,7 +18,7 @@ from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
-from replicator.pipeline.source import decode
+from replicator.pipeline.source import decode, schema
 from snapshots.position import BEFORE_ALL, Position
 
 END = Position(99, 0)
@@ -26,7 +26,7 @@ END = Position(99, 0)
 
 def batches(topic: ScriptedTopic, after: Position = BEFORE_ALL, upto: Position = END) -> list[pa.RecordBatch]:
     fetched = [FetchedBlock(at, memoryview(block)) for at, _, block in topic.blocks]
-    return list(decode.message_batches(fetched, "eu", "t", after, upto, decode.COLUMNS))
+    return list(decode.message_batches(fetched, "eu", "t", after, upto, schema.COLUMNS))
 
 
 def rows(topic: ScriptedTopic, after: Position = BEFORE_ALL, upto: Position = END) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_record_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.Mon
 def test_only_the_wanted_columns_are_made() -> None:
     topic = ScriptedTopic("us")
     topic.publish(batch_entry([b"a", b"b"]), sizes=[2])
-    selection = pa.schema([decode.COLUMNS.field("batch_index"), decode.COLUMNS.field("topic")])
+    selection = pa.schema([schema.COLUMNS.field("batch_index"), schema.COLUMNS.field("topic")])
     fetched = [FetchedBlock(at, memoryview(block)) for at, _, block in topic.blocks]
     (batch,) = decode.message_batches(fetched, "eu", "t", BEFORE_ALL, END, selection)
     assert batch.to_pydict() == {"batch_index": [0, 1], "topic": ["t", "t"]}
@@ -192,7 +192,7 @@ def test_memory_stays_bounded_however_much_there_is_to_read_and_to_decompress() 
     tracemalloc.start()
     pool = pa.default_memory_pool()
     before = pool.bytes_allocated()
-    decoder = decode.Decoder(decode.COLUMNS)
+    decoder = decode.Decoder(schema.COLUMNS)
     rows_read = arrow_most = 0
     try:
         for number in range(2):
@@ -223,7 +223,7 @@ def test_messages_that_a_link_left_out_of_a_batch_have_no_row() -> None:
     fetched = FetchedBlock(Position(8, 0), memoryview(block))
     read = [
         row
-        for batch in decode.message_batches([fetched], "eu", "t", BEFORE_ALL, END, decode.COLUMNS)
+        for batch in decode.message_batches([fetched], "eu", "t", BEFORE_ALL, END, schema.COLUMNS)
         for row in batch.to_pylist()
     ]
     assert [(row["payload"], row["batch_index"], row["sequence_id"]) for row in read] == [
