@@ -11,7 +11,6 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple
 from typing import Any, Final
 
 from aiohttp import web
@@ -100,10 +99,6 @@ async def commit(request: web.Request) -> web.Response:
             kept=bool(told.get("kept", True)),
         )
         names = [str(name) for name in told.get("topics", ())]
-        for receipt in asked.receipts:
-            check_name("attempt", str(receipt.attempt))
-            if not all(type(number) is int for number in (receipt.partition, *astuple(receipt)[2:])):
-                raise BadRequest("the commit has a receipt whose numbers are no whole numbers")
     outcome = await staging.commit(asked, names, COMMIT_SECONDS_MAX)
     if outcome is None:
         return web.json_response({"state": "publishing", "detail": staging.obstacles.get(asked.key)}, status=202)

@@ -138,8 +138,13 @@ def check_commit(request: CommitRequest) -> None:
     at every start of the worker again."""
     name = request.key.writer
     for receipt in request.receipts:
-        counts = (receipt.partition, receipt.bytes, receipt.entries, receipt.messages, receipt.sequence_last + 1)
-        if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in counts):
+        check_name("attempt", str(receipt.attempt))
+        counts = (receipt.partition, receipt.bytes, receipt.entries, receipt.messages)
+        if not (
+            all(type(number) is int and 0 <= number <= NUMBER_MAX for number in counts)
+            and type(receipt.sequence_last) is int
+            and -1 <= receipt.sequence_last < NUMBER_MAX
+        ):
             raise InvalidWriter(f"writer {name!r}: a receipt of its commit has numbers that none can have")
     if request.base is not None and type(request.base) is not int:
         raise InvalidWriter(f"writer {name!r}: the base of its commit is no whole number")
