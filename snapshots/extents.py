@@ -207,16 +207,6 @@ class ExtentTable:
         lasts = np.flatnonzero(np.concatenate([ledgers[1:] != ledgers[:-1], np.ones(1, np.bool_)]))
         return [self[int(at)].origin_last for at in lasts]
 
-    def floor_local(self, origin: Position) -> Position | None:
-        """Where the last entry at or below an origin's position lies here; None if all that is here is above it."""
-        at = bisect_right(self._origin.starts, self._origin.floor_key(origin)) - 1
-        if at < 0:
-            return None
-        run = self[at]
-        if run.origin_last <= origin:
-            return run.local_last
-        return Position(run.local_first.ledger, run.local_first.entry + origin.entry - run.origin_first.entry)
-
     # ---- many positions ---------------------------------------------------------------------------------
 
     def to_local_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:

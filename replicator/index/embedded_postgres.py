@@ -26,7 +26,6 @@ import psycopg
 START_SECONDS_MAX: Final = 90.0
 """A server that was killed replays its log first; the index writes little, so that takes seconds."""
 _RETRY_SECONDS: Final = 0.2
-_PID_FILE_LINES: Final = 8
 _STARTING: Final = threading.Lock()
 """The wheel's lock keeps processes apart, and breaks when two threads of one take it at once."""
 

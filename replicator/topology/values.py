@@ -55,20 +55,11 @@ class Topology:
         where = f"{self.path}: " if self.path else ""
         raise TopologyError([f"{where}there is no cluster {name[:80]!r}; there are: {', '.join(self.names)}"])
 
-    def directed_links(self) -> tuple[Link, ...]:
-        """Every link, a two-way one as two."""
-        return self.links
-
     def links_from(self, name: str) -> tuple[Link, ...]:
         return tuple(link for link in self.links if link.source == name)
 
     def links_to(self, name: str) -> tuple[Link, ...]:
         return tuple(link for link in self.links if link.destination == name)
-
-    def peers_both_ways(self, name: str) -> tuple[str, ...]:
-        """The clusters that this one has links with in both directions."""
-        peers = dict.fromkeys(link.destination for link in self.links_from(name))
-        return tuple(peer for peer in peers if self.links_between(peer, name))
 
     def links_between(self, source: str, destination: str) -> tuple[Link, ...]:
         """The links from one cluster to the other; a topic is carried by the first whose patterns let it through."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
 from snapshots.models import SUBJECT_CHARS_MAX, SUBSCRIPTION_CHARS_MAX, AuditRow
@@ -66,9 +66,3 @@ class AuditLog(Rows):
         async with self._connection() as connection:
             found = (await connection.execute(query)).all()
         return [AuditEntry(*each) for each in found]
-
-    async def prune_audit(self, before: datetime) -> int:
-        """Remove entries older than ``before``; returns how many."""
-        statement = delete(AuditRow).where(AuditRow.cluster == self._cluster, AuditRow.at < before)
-        async with self._connection() as connection:
-            return int((await connection.execute(statement)).rowcount)

@@ -56,17 +56,6 @@ class Mappings(Rows):
         async with self._connection() as connection:
             return int((await connection.execute(query)).scalar_one())
 
-    async def prune_mappings(self, topic: str, below: Position) -> int:
-        """Remove the mappings whose local position is below ``below``; returns how many."""
-        row = SnapshotMappingRow
-        statement = delete(row).where(
-            row.cluster == self._cluster,
-            row.topic == topic,
-            tuple_(row.local_ledger, row.local_entry) < tuple_(below.ledger, below.entry),
-        )
-        async with self._connection() as connection:
-            return int((await connection.execute(statement)).rowcount)
-
     async def keep_mappings(self, topic: str, peer: str, kept: Collection[Position]) -> int:
         """Remove the mappings of a topic and peer whose local position is not in ``kept``; returns how many."""
         row = SnapshotMappingRow

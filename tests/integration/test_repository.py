@@ -118,11 +118,12 @@ def test_more_rows_than_a_statement_takes_are_written(in_repository: InRepositor
     in_repository(body)
 
 
-def test_pruning_removes_what_is_below_and_nothing_else(in_repository: InRepository) -> None:
+def test_thinning_removes_what_is_not_kept_and_nothing_else(in_repository: InRepository) -> None:
     async def body(repository: SnapshotRepository) -> None:
         await repository.record_mappings([(TOPIC, mapping(entry, entry)) for entry in range(10)])
         await repository.record_mappings([("persistent://a/b/c", mapping(0, 0))])
-        assert await repository.prune_mappings(TOPIC, Position(7, 4)) == 4
+        kept = [mapping(entry, entry).local for entry in range(4, 10)]
+        assert await repository.keep_mappings(TOPIC, mapping(0, 0).peer, kept) == 4
         assert [item.local.entry for item in await repository.mappings(TOPIC)] == [4, 5, 6, 7, 8, 9]
         assert await repository.count_mappings("persistent://a/b/c") == 1
 
@@ -162,7 +163,7 @@ def test_clusters_that_share_a_database_do_not_see_each_other(postgres_url: str,
             await east.record_mappings([(TOPIC, mapping(1, 1))])
             await west.record_mappings([(TOPIC, mapping(1, 2))])
             await east.save_subscription_states([state("s", 1)])
-            await west.prune_mappings(TOPIC, Position(7, 100))
+            await west.keep_mappings(TOPIC, mapping(1, 2).peer, [])
             await west.delete_subscription_state(TOPIC, "s")
             assert await east.mappings(TOPIC) == [mapping(1, 1)]
             assert await east.subscription_states() == [state("s", 1)]
@@ -282,7 +283,5 @@ def test_an_audit_entry_that_is_sent_twice_stands_once_and_is_never_changed(in_r
         assert await repository.audit_log(action="seek") == [seek]
         assert await repository.audit_log(since=NOW + timedelta(milliseconds=1)) == [failover]
         assert await repository.audit_log(newest=1) == [failover]
-        assert await repository.prune_audit(NOW + timedelta(milliseconds=1)) == 1
-        assert await repository.audit_log() == [failover]
 
     in_repository(body)

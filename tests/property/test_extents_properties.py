@@ -99,8 +99,6 @@ def test_all_up_to_the_prefix_lies_at_or_below_the_place_and_no_longer_prefix_do
     assert prefix is not None
     assert all(place <= local for origin, place in truth.items() if origin <= prefix)
     assert all(place > local for origin, place in truth.items() if origin > prefix)
-    below = [place for origin, place in truth.items() if origin <= local]
-    assert table.floor_local(local) == (max(below) if below else None)
 
 
 @given(tables(), POSITIONS)

@@ -125,11 +125,6 @@ class MultiTopicsConsumer(Receiver):
             raise OperationNotSupported(f"{self._name}: seek by time, to MessageId.earliest or to MessageId.latest")
         await self._on_all(lambda consumer: consumer.seek(messageid))
 
-    async def get_last_message_ids(self) -> dict[str, MessageId]:
-        """The id of the last message of each topic."""
-        self._check_open()
-        return {topic: await consumer.get_last_message_id() for topic, consumer in self._consumers.items()}
-
     async def unsubscribe(self, force: bool = False) -> None:
         """Delete the subscription of every topic, and close. Raises the first error; the others are deleted."""
         self._check_open()
@@ -168,10 +163,6 @@ class MultiTopicsConsumer(Receiver):
     def stats(self) -> ConsumerStats:
         """The sums over all topics."""
         return sum((consumer.stats() for consumer in self._turns), ConsumerStats())
-
-    def stats_by_topic(self) -> dict[str, ConsumerStats]:
-        """The stats of each topic."""
-        return {topic: consumer.stats() for topic, consumer in self._consumers.items()}
 
     # What a receiver asks for.
 

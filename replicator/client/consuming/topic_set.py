@@ -158,7 +158,7 @@ class TopicSet:
             self._names = frozenset(names)
             self._hash = topic_list_hash(self._names)
         self._first = self._names if self._first is None else self._first & self._names
-        actions = self._reconcile(now)
+        actions = self._reconcile()
         if names_hash != self._hash:  # something came between the question and its answer
             actions += self._want_poll(now)
         return actions
@@ -175,7 +175,7 @@ class TopicSet:
         if self._first is not None:
             self._first -= left
         self._hash = names_hash if complete else topic_list_hash(names)
-        actions = self._reconcile(now, (*change.added, *change.deleted, *sorted(joined & left)))
+        actions = self._reconcile((*change.added, *change.deleted, *sorted(joined & left)))
         for name in sorted(joined & left):
             actions += self._made_anew(name)
         return actions if complete else actions + self._want_poll(now)
@@ -192,7 +192,7 @@ class TopicSet:
         topic.stage, topic.failures, topic.partitions = _Stage.SUBSCRIBED, 0, partitions
         if again and name in self._names:
             return self._subscribe(name)
-        return self._reconcile(now, (name,))
+        return self._reconcile((name,))
 
     def failed(self, name: str, now: float, *, gone: bool) -> list[Action]:
         """It is not consumed, or not all of it; ``gone`` if the cluster says that there is no such topic."""
@@ -216,7 +216,7 @@ class TopicSet:
         """Nothing of it is open any more."""
         assert self._topics[name].stage is _Stage.LETTING_GO
         del self._topics[name]
-        return self._reconcile(now, (name,))
+        return self._reconcile((name,))
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -237,7 +237,7 @@ class TopicSet:
 
     # Inside.
 
-    def _reconcile(self, now: float, names: Iterable[str] | None = None) -> list[Action]:
+    def _reconcile(self, names: Iterable[str] | None = None) -> list[Action]:
         """What makes these topics be as the list says, or all of them."""
         actions: list[Action] = []
         for name in sorted(self._names | self._topics.keys()) if names is None else names:
@@ -274,7 +274,7 @@ class TopicSet:
         pause_seconds = 0.0 if again else min(RETRY_FIRST_SECONDS * 2**topic.failures, RETRY_MAX_SECONDS)
         self._retry_at[name] = now + pause_seconds
         topic.failures = min(topic.failures + 1, 16)
-        return self._reconcile(now, (name,)) + (self._want_poll(now) if poll else [])
+        return self._reconcile((name,)) + (self._want_poll(now) if poll else [])
 
     def _want_poll(self, now: float) -> list[Action]:
         self._poll_wanted = True

@@ -277,11 +277,6 @@ class Backfill:
 
     # What they come to.
 
-    @property
-    def holds_link(self) -> bool:
-        """Whether the link may still be held: then it is to be released whatever happens."""
-        return self.phase in (Phase.CARRY, Phase.HAND_OVER)
-
     def _hand_over(self, now: float) -> Action:
         self.phase = Phase.HAND_OVER
         self._clock.moved(now)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,6 @@ from replicator.engine.log.left_out import LeftOutNote, encode_note
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.errors import CannotMask
 from snapshots.position import BEFORE_ALL, Position
-
-FIELDS: Final = ("payload", "key", "properties")
-"""What can be masked."""
 
 Keep = npt.NDArray[np.bool_]
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from replicator.pipeline.errors import UnexpectedAnswer
 
 if TYPE_CHECKING:
     from replicator.pipeline.data_plane import DataPlane
-
-WAIT_MS_MAX: Final = 30_000
-"""How long a worker waits at most for something to carry; the connection times out after twice that."""
 
 Segment = dict[str, Any]
 """Blocks that are carried one after another; its form is in docs/live-copy.md."""

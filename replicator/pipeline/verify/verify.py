@@ -152,7 +152,7 @@ class _Verification:
                 came_not, more + [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
             )
         findings = _joined([*_findings(tallies), *map(_finding, more)])
-        self._remark(picture, tallies)
+        self._remark(picture)
         subscriptions = sum(len(topic.subscriptions) for topic in scope.topics)
         counts: dict[str, Any] = {
             fault: sum(finding.count for finding in findings if finding.fault == fault) for fault in FAULTS
@@ -284,7 +284,7 @@ class _Verification:
                         text = f"link {link.key}: {reason}"
                         yield Found("gaps", topic, 1, cluster=link.destination, other=state.name, detail=text)
 
-    def _remark(self, picture: Picture, tallies: Iterable[Tally]) -> None:
+    def _remark(self, picture: Picture) -> None:
         for state in picture.clusters:
             if state.no_mappings is not None:
                 self.remarks.append(f"snapshot mappings of {state.name} were not compared: {state.no_mappings}")

@@ -73,15 +73,15 @@ def problems(tmp_path: Path, text: str | bytes) -> tuple[str, ...]:
 def test_a_good_file_gives_clusters_links_and_settings(tmp_path: Path) -> None:
     topology = load(tmp_path, GOOD)
     assert topology.names == ("us-east", "eu-west", "ap-south")
-    assert topology.directed_links() == (
+    assert topology.links == (
         Link("us-east", "eu-west"),
         Link("eu-west", "us-east"),
         Link("us-east", "ap-south"),
     )
     assert topology.links_from("us-east") == (Link("us-east", "eu-west"), Link("us-east", "ap-south"))
     assert topology.links_to("us-east") == (Link("eu-west", "us-east"),)
-    assert topology.peers_both_ways("us-east") == ("eu-west",)
-    assert topology.peers_both_ways("ap-south") == ()
+    assert topology.links_between("us-east", "eu-west") == (Link("us-east", "eu-west"),)
+    assert topology.links_between("ap-south", "us-east") == ()
     assert topology.store.size_max == 1024**3
     assert topology.sync.update_interval_ms == 100
     assert topology.path == tmp_path / "topology.yaml"
@@ -325,7 +325,7 @@ def test_what_dump_writes_reads_back_as_the_same_topology(tmp_path: Path) -> Non
 def test_the_default_topology_is_two_clusters_linked_both_ways(tmp_path: Path) -> None:
     topology = default_topology(tmp_path, [7101, 7102])
     assert topology.names == ("us-east", "eu-west")
-    assert topology.peers_both_ways("us-east") == ("eu-west",)
+    assert topology.links == (Link("us-east", "eu-west"), Link("eu-west", "us-east"))
     assert topology.cluster("eu-west").data == tmp_path / "eu-west"
     assert load(tmp_path, dump(topology)) == topology
 

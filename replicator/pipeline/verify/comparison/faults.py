@@ -82,7 +82,7 @@ def _faults(cells: _Cells, scope: Scope, read: ReadEntries) -> Iterator[Found]:
     for cluster in range(len(scope.clusters)):
         for index in np.flatnonzero(cut.copies[:, cluster] > 1).tolist():
             yield text.found("duplicated", index, int(weight[index]), cluster=cluster)
-    yield from _corrupted(cells, scope, weight, text, read)
+    yield from _corrupted(cells, weight, text, read)
     for number in np.unique(topic_of).tolist():
         topic = scope.topics[number]
         of_topic = np.flatnonzero((topic_of == number) & (kind == MESSAGES))
@@ -189,7 +189,7 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
                 yield text.found(kind, index, int(weight[index]), cluster=lacking, other=having)
 
 
-def _corrupted(cells: _Cells, scope: Scope, weight: Int64s, text: _Text, read: ReadEntries) -> Iterator[Found]:
+def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) -> Iterator[Found]:
     cut = cells.cut
     of_cover = cells.checksums[cut.cover_piece]
     starts = np.searchsorted(cut.cover_interval, np.arange(len(cut)))

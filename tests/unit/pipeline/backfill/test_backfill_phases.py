@@ -52,9 +52,9 @@ def test_history_is_carried_until_little_is_left_and_then_all_is_compared() -> N
     assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == RunJob(), "Spark runs already"
     assert backfill.on_job(None, 3, moved=True) == MakePlan()
     assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == Release(), "what is published now is the link's"
-    assert backfill.holds_link
+    assert backfill.phase is Phase.HAND_OVER
     assert backfill.on_released(4) == AskCopies(("a", "b"))
-    assert not backfill.holds_link
+    assert backfill.phase is Phase.CATCH_UP
     waited(backfill.on_copies({"a": "it has less"}, {}, 5), AskCopies(("a",)))
     assert backfill.on_copies({}, {}, 6) == Tell(("b",))
     assert backfill.on_told(7) == AskStates(("b",))
