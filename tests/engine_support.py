@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,37 @@ async def opened(path: Path, cluster: str = "us-east", settings: EngineSettings 
         yield engine
     finally:
         await engine.close()
+
+
+class HeldClock:
+    """A clock that the writer asks once a group: while it is held, requests pile up into the next group."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.free = threading.Event()
+        self.free.set()
+        self.asked = threading.Event()
+
+    def __call__(self) -> int:
+        self.asked.set()
+        assert self.free.wait(10)
+        return self.now_ms
+
+    def settings(self, **limits: int) -> EngineSettings:
+        return EngineSettings(wall_clock_ms=self, **limits)
+
+
+async def one_group(engine: Engine, clock: HeldClock, *requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Have all ``requests`` committed in one group, in this order; returns results or errors."""
+    clock.free.clear()
+    clock.asked.clear()
+    holder = asyncio.ensure_future(engine.remember("holder", 1))
+    await eventually(clock.asked.is_set, "the writer has taken the request that holds it")
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    await eventually(lambda: engine.writer._queue.qsize() == len(tasks), "all requests are queued")
+    clock.free.set()
+    await holder
+    return list(await asyncio.gather(*tasks, return_exceptions=True))
 
 
 class Listener:

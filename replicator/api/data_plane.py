@@ -25,10 +25,11 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.log.arrow import decode_append, encode_read
 from replicator.engine.log.block import read_header
+from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import HEADER_BYTES, PROTOCOL_VERSION, unpack_frame
 from replicator.engine.log.link_frame import read_header as read_frame_header
-from replicator.engine.log.writer import CopiedBlock, Extent, select_new
+from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.position import BEFORE_ALL, Position

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.log.block import BlockKind, BlockView
-from replicator.engine.log.commit_group import select_new
+from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.compression import compress, decompress
 from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry, split_batch
 from replicator.engine.log.requests import CopiedBlock, NewHole

@@ -1,6 +1,6 @@
 """What the event loop asks of the writer, and what it is told: requests, tails of logs, copied and appended blocks.
 
-Values only; what is done with them is in :mod:`replicator.engine.log.commit_group`.
+Values only; what is done with them is in :mod:`replicator.engine.log.commit.group`.
 """
 
 from __future__ import annotations

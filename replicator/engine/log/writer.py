@@ -1,7 +1,7 @@
 """The one writer of a store: a thread that commits many topics' appends in one synced transaction.
 
 Invariants (DESIGN §3): 1, nothing is confirmed before the transaction that holds it is committed and synced; 11, the
-queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine.log.commit_group`.
+queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine.log.commit.group`.
 
 1. Take what is queued, up to a limit.
 2. Write it as one group and commit. If that fails nothing of the group was written: each request gets the error. If the
@@ -24,7 +24,8 @@ import lmdb
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.commit_group import ID_SALTS, CommitGroup, select_new
+from replicator.engine.log.commit.appending import ID_SALTS
+from replicator.engine.log.commit.group import CommitGroup
 from replicator.engine.log.requests import (
     AppendedBlock,
     Committed,
@@ -50,7 +51,7 @@ from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.deduplication import Numbered
 from snapshots.position import Position
 
-__all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Writer", "select_new"]
+__all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Writer"]
 
 GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bounds the memory and the time of one transaction."""

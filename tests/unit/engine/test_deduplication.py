@@ -11,7 +11,7 @@ from engine_support import TOPIC, entries_of, make_block, marker, opened
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import EntryCorrupt, NotAllowedError, StoreFull
-from replicator.engine.log import commit_group
+from replicator.engine.log.commit import deduplicating
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
@@ -306,7 +306,7 @@ def test_what_a_failed_transaction_held_is_not_taken_for_stored(
             topic = await engine.topic(TOPIC)
             await topic.publish([numbered(0)])
             with monkeypatch.context() as patched:
-                patched.setattr(commit_group, "write_sequences", fail)
+                patched.setattr(deduplicating, "write_sequences", fail)
                 with pytest.raises(StoreFull):
                     await topic.publish([numbered(1), numbered(0, producer="q")])
             both = await topic.publish([numbered(1), numbered(0, producer="q")])

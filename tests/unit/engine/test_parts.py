@@ -9,12 +9,11 @@ import pytest
 from engine_support import TOPIC, batch, make_block, message, opened, subscribed
 from pyroaring import BitMap
 
-from replicator.engine.errors import BlockCorrupt, CopyGap, NotAllowedError
+from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockKind, BlockView, verify_block
-from replicator.engine.log.commit_group import select_new
-from replicator.engine.log.left_out import LeftOutNote, decode_note, encode_note, is_note
+from replicator.engine.log.left_out import LeftOutNote, encode_note
 from replicator.engine.log.parts import decode_parts
-from replicator.engine.log.requests import CopiedBlock, NewHole
+from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import Ack
@@ -78,30 +77,6 @@ def test_markers_lack_nothing() -> None:
 
 
 NOTE = LeftOutNote("x", 7, Position(5, 20))
-
-
-def test_a_note_moves_the_mark_and_leaves_a_hole() -> None:
-    sent = encode_note(NOTE)
-    assert is_note(sent)
-    assert not is_note(BLOCK)
-    assert decode_note(sent) == NOTE
-    high_water = {"x": HighWater(7, Position(5, 12))}
-    copied = CopiedBlock(Position(5, 12), sent, left_out=True)
-    assert select_new([copied], cluster="y", topic="t", high_water=high_water) == [NewHole(NOTE, Position(5, 12))]
-    later = {"x": HighWater(7, Position(5, 21))}
-    assert select_new([copied], cluster="y", topic="t", high_water=later) == [], "sent again"
-    with pytest.raises(NotAllowedError):
-        select_new([copied], cluster="x", topic="t", high_water={})
-    with pytest.raises(CopyGap):
-        select_new([copied], cluster="y", topic="t", high_water={})
-
-
-@pytest.mark.parametrize("at", range(len(encode_note(NOTE))))
-def test_a_damaged_note_is_refused(at: int) -> None:
-    damaged = bytearray(encode_note(NOTE))
-    damaged[at] ^= 1
-    with pytest.raises(BlockCorrupt):
-        select_new([CopiedBlock(BEFORE_ALL, bytes(damaged))], cluster="y", topic="t", high_water={})
 
 
 def test_a_batch_is_consumed_with_all_that_is_here_of_it_also_after_a_restart(tmp_path: Path) -> None:

@@ -1,125 +1,39 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import lmdb
 import pytest
-from engine_support import TOPIC, Listener, entries_of, eventually, logged, make_block, marker, message, opened
+from engine_support import (
+    TOPIC,
+    HeldClock,
+    Listener,
+    entries_of,
+    logged,
+    make_block,
+    marker,
+    message,
+    one_group,
+    opened,
+)
 
-from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import (
-    BlockCorrupt,
-    CopyGap,
     EntryCorrupt,
-    IncarnationMismatch,
     MessageTooLarge,
     NotAllowedError,
     StoreFailed,
     StoreFull,
 )
-from replicator.engine.log import commit_group
 from replicator.engine.log import writer as writers
-from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind
+from replicator.engine.log.block import BLOCK_BYTES_MAX
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import LZ4, MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
-
-
-class HeldClock:
-    """A clock that the writer asks once a group: while it is held, requests pile up into the next group."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-        self.free = threading.Event()
-        self.free.set()
-        self.asked = threading.Event()
-
-    def __call__(self) -> int:
-        self.asked.set()
-        assert self.free.wait(10)
-        return self.now_ms
-
-    def settings(self, **limits: int) -> EngineSettings:
-        return EngineSettings(wall_clock_ms=self, **limits)
-
-
-async def one_group(engine: Engine, clock: HeldClock, *requests: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Have all ``requests`` committed in one group, in this order; returns results or errors."""
-    clock.free.clear()
-    clock.asked.clear()
-    holder = asyncio.ensure_future(engine.remember("holder", 1))
-    await eventually(clock.asked.is_set, "the writer has taken the request that holds it")
-    tasks = [asyncio.ensure_future(request) for request in requests]
-    await eventually(lambda: engine.writer._queue.qsize() == len(tasks), "all requests are queued")
-    clock.free.set()
-    await holder
-    return list(await asyncio.gather(*tasks, return_exceptions=True))
-
-
-def test_group_commit_merges_the_publishes_of_a_topic_into_one_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = HeldClock()
-        async with opened(tmp_path, settings=clock.settings()) as engine:
-            topic = await engine.topic(TOPIC)
-            commits = engine.writer.commits
-            results = await one_group(engine, clock, *(topic.publish([message(b"%d" % n)] * 2) for n in range(50)))
-            assert engine.writer.commits == commits + 2
-            (block,), _ = topic.read_blocks(BEFORE_ALL, bytes_max=1)
-            assert block.header.entries == 100
-            assert [position for positions in results for position in positions] == [
-                Position(block.position.ledger, entry) for entry in range(100)
-            ]
-
-    asyncio.run(main())
-
-
-def test_markers_and_messages_do_not_share_a_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = HeldClock()
-        async with opened(tmp_path, settings=clock.settings()) as engine:
-            topic, other = await engine.topic(TOPIC), await engine.topic("other")
-            await one_group(
-                engine,
-                clock,
-                topic.publish([message()]),
-                topic.write_marker(marker()),
-                topic.write_marker(marker(), local=True),
-                other.publish([message()]),
-                topic.publish([message()]),
-            )
-            blocks, _ = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)
-            kinds = [BlockKind.MESSAGES, BlockKind.MARKERS, BlockKind.LOCAL_MARKERS, BlockKind.MESSAGES]
-            assert [block.header.kind for block in blocks] == kinds
-            assert [block.position.entry for block in blocks] == [0, 1, 2, 3]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("constant", "limit"), [("BLOCK_BYTES_TARGET", 1000), ("BLOCK_ENTRIES_TARGET", 10)])
-def test_blocks_are_merged_up_to_a_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constant: str, limit: int
-) -> None:
-    monkeypatch.setattr(commit_group, constant, limit)
-
-    async def main() -> None:
-        clock = HeldClock()
-        async with opened(tmp_path, settings=clock.settings()) as engine:
-            topic = await engine.topic(TOPIC)
-            await one_group(engine, clock, *(topic.publish([message(b"x" * 60)]) for _ in range(50)))
-            blocks, _ = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)
-            assert len(blocks) >= 5
-            assert all(block.header.entries <= 12 for block in blocks)
-            assert len(logged(topic)) == 50
-
-    asyncio.run(main())
 
 
 def test_invariant_11_publishes_past_the_queue_limit_wait_and_keep_their_order(
@@ -362,103 +276,5 @@ def test_a_closed_store_takes_nothing_and_leaves_nobody_waiting(tmp_path: Path) 
         assert await last
         with pytest.raises(StoreFailed, match="closed"):
             await topic.publish([message()])
-
-    asyncio.run(main())
-
-
-# Copying.
-
-
-ONE, TWO, THREE = message(b"1"), message(b"2"), message(b"3")
-
-
-def first_block() -> CopiedBlock:
-    return CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [ONE, TWO]))
-
-
-def second_block() -> CopiedBlock:
-    return CopiedBlock(Position(9, 1), make_block(Position(9, 2), [THREE]))
-
-
-def tampered(block: CopiedBlock, at: int = -1) -> CopiedBlock:
-    changed = bytearray(block.block)
-    changed[at] ^= 1
-    return CopiedBlock(block.previous, bytes(changed))
-
-
-def renamed(name: bytes) -> CopiedBlock:
-    """A block with a right checksum whose origin is not a cluster's name."""
-    block = bytearray(make_block(Position(9, 0), [ONE]))
-    block[52:59] = name
-    struct.pack_into("<H", block, 10, len(name))
-    block[4:8] = struct.pack("<I", google_crc32c.value(bytes(block[8:])))
-    return CopiedBlock(BEFORE_ALL, bytes(block))
-
-
-REFUSED: dict[str, tuple[type[Exception], Callable[[], CopiedBlock]]] = {
-    "a corrupt block": (BlockCorrupt, lambda: tampered(second_block())),
-    "noise": (BlockCorrupt, lambda: CopiedBlock(BEFORE_ALL, b"noise")),
-    "an origin longer than a key": (BlockCorrupt, lambda: renamed(b"x" * 600)),
-    "a hole before it": (CopyGap, lambda: CopiedBlock(Position(9, 5), make_block(Position(9, 6), [ONE]))),
-    "another incarnation": (
-        IncarnationMismatch,
-        lambda: CopiedBlock(Position(9, 1), make_block(Position(9, 2), [THREE], incarnation=8)),
-    ),
-    "this cluster's own": (
-        NotAllowedError,
-        lambda: CopiedBlock(BEFORE_ALL, make_block(Position(9, 2), [THREE], origin="eu-west")),
-    ),
-    "a local marker": (
-        NotAllowedError,
-        lambda: CopiedBlock(Position(9, 1), make_block(Position(9, 2), [marker()], kind=BlockKind.LOCAL_MARKERS)),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_invariant_2_a_refused_request_leaves_nothing_of_itself(tmp_path: Path, what: str) -> None:
-    error, make = REFUSED[what]
-
-    async def main() -> None:
-        async with opened(tmp_path, "eu-west") as engine:
-            topic = await engine.topic(TOPIC)
-            await topic.append_blocks([first_block()])
-            before = (topic.status(), logged(topic))
-            with pytest.raises(error):
-                await topic.append_blocks([second_block(), make()])
-            assert (topic.status(), logged(topic)) == before
-            await topic.append_blocks([second_block()])
-            assert entries_of(topic, "us-east") == [ONE, TWO, THREE]
-            assert engine.writer.failed is None
-
-    asyncio.run(main())
-
-
-def test_what_is_here_already_is_dropped_and_the_rest_is_cut_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, "eu-west") as engine:
-            topic = await engine.topic(TOPIC)
-            (extent,) = await topic.append_blocks([first_block()])
-            local = extent.local_first
-            assert extent == Extent("us-east", Position(9, 0), local, 2)
-            assert await topic.append_blocks([first_block()]) == []
-            overlapping = CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [ONE, TWO, THREE]))
-            assert await topic.append_blocks([overlapping, second_block()]) == [
-                Extent("us-east", Position(9, 2), Position(local.ledger, local.entry + 2), 1)
-            ]
-            assert entries_of(topic, "us-east") == [ONE, TWO, THREE]
-
-    asyncio.run(main())
-
-
-def test_origins_do_not_concern_each_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, "ap-south") as engine:
-            topic = await engine.topic(TOPIC)
-            await topic.append_blocks([first_block()])
-            other = CopiedBlock(BEFORE_ALL, make_block(Position(1, 0), [ONE], origin="eu-west", incarnation=3))
-            await topic.append_blocks([other])
-            await topic.append_blocks([second_block()])
-            assert topic.vector() == {"us-east": Position(9, 2), "eu-west": Position(1, 0)}
 
     asyncio.run(main())

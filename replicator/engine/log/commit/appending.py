@@ -1,0 +1,114 @@
+"""The tails of the logs in one transaction: gives positions, appends blocks, and can take the positions back.
+
+Invariants (DESIGN §3): 2, the high-water mark is written in the same transaction as the block that moves it; 10,
+ledger ids and incarnations come from one counter that is never below the clock, so a store that was restored from an
+old backup does not hand out an id again, and no block is written over another.
+
+1. Before a tail changes for the first time, it is kept as it was (:meth:`LogAppender.remember`).
+2. A block gets the next position of its tail. A tail without a ledger, or with a full one, begins a new ledger.
+3. If the transaction fails, every tail is put back as it was (:meth:`LogAppender.roll_back`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine.log import store_tables as tables
+from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
+from replicator.engine.log.requests import AppendedBlock, Committed, Tail
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.producing.sequence_index import Pair
+from snapshots.position import Position
+
+ID_SALTS: Final = 1024
+"""Ids are milliseconds times this, so they stay below 2**53 for any reader in JSON until the year 2248."""
+LEDGER_ENTRIES_MAX: Final = 2**31
+"""A ledger with this many entries is followed by another one."""
+
+
+class PositionTaken(Exception):
+    """A position was about to be used twice (invariant 10). It fails the store; it is a bug or a damaged store."""
+
+
+class LogAppender:
+    """Appends to the logs of many topics within one transaction, and notes in ``committed`` what it appended."""
+
+    def __init__(self, dbs: dict[str, Any], last_id: int, now_ms: int, salt: int, committed: Committed) -> None:
+        """``salt`` is random, 0 to :data:`ID_SALTS` - 1."""
+        self._dbs = dbs
+        self._now_ms = now_ms
+        self._salt = salt
+        self._committed = committed
+        self._before: dict[int, tuple[Tail, Tail]] = {}
+        """By topic id: the tail, and a copy of it as it was before this transaction."""
+        self._first_id = last_id
+        self.last_id = last_id
+
+    def new_id(self) -> int:
+        """Above every id of this store and, while the clock is right, above those of any newer state of it; the salt
+        tells apart two lives of a store that was put back together with its clock."""
+        self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt)
+        return self.last_id
+
+    def remember(self, tail: Tail) -> None:
+        """Keep the tail as it is for :meth:`roll_back`."""
+        if tail.topic_id not in self._before:
+            before = replace(
+                tail,
+                high_water=dict(tail.high_water),
+                open_extents=dict(tail.open_extents),
+                holes=dict(tail.holes),
+            )
+            self._before[tail.topic_id] = (tail, before)
+
+    def next_position(self, tail: Tail) -> Position:
+        self.remember(tail)
+        if tail.ledger is None or tail.next_entry >= LEDGER_ENTRIES_MAX:
+            tail.ledger = self.new_id()
+            tail.next_entry = 0
+        return Position(tail.ledger, tail.next_entry)
+
+    def append(
+        self,
+        txn: lmdb.Transaction,
+        tail: Tail,
+        header: BlockHeader,
+        block: Buffer,
+        *,
+        hole: bool = False,
+        twins: Sequence[Pair] = (),
+        partly: tuple[int, ...] = (),
+    ) -> None:
+        first = self.next_position(tail)
+        key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
+        value = b"".join((tables.LOCAL_PREFIX.pack(tail.entries, tail.messages), block))
+        if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
+            raise PositionTaken(f"position {first} of topic {tail.name!r} is taken")
+        if header.kind is not BlockKind.MESSAGES:
+            txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
+        tail.next_entry += header.entries
+        tail.entries += header.entries
+        tail.messages += header.messages
+        self._committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole, twins, partly))
+
+    def put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
+        tail.high_water[origin] = high_water
+        key = tables.TOPIC_KEY.pack(tail.topic_id) + origin.encode("ascii")
+        value = tables.HIGH_WATER.pack(high_water.incarnation, *high_water.position)
+        txn.put(key, value, db=self._dbs["high_water"])
+
+    def write(self, txn: lmdb.Transaction) -> None:
+        """Write the counter of ids, if one was given."""
+        if self.last_id != self._first_id:
+            txn.put(b"last_id", json.dumps(self.last_id).encode(), db=self._dbs["meta"])
+
+    def roll_back(self) -> None:
+        for tail, before in self._before.values():
+            for name in Tail.__slots__:
+                setattr(tail, name, getattr(before, name))
+            tail.index = None  # what it holds in memory may be of this transaction

@@ -1,0 +1,109 @@
+"""Copying within one transaction: writes blocks of other origins, and what of them a link left out.
+
+Invariants (DESIGN §3): 2, the destination's high-water mark is written in the same transaction as the block; 5, what a
+link left out is written as a hole in that transaction, so that nobody claims later to have it.
+
+1. The whole request is checked first (:mod:`replicator.engine.log.commit.new_blocks`), so a refused one leaves nothing.
+2. A note of what was left out becomes a hole and moves the high-water mark; it has no block.
+3. A block is appended with its hole, if there is one before it, and with those of its messages that are here already.
+4. Its extent is written: where the entries of the origin lie here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import lmdb
+
+from replicator.engine.log import store_tables as tables
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
+from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.commit.deduplicating import GroupDeduplication
+from replicator.engine.log.commit.new_blocks import select_new
+from replicator.engine.log.left_out import Hole, with_hole
+from replicator.engine.log.requests import Committed, CopyRequest, Extent, NewHole, Tail
+from replicator.engine.log.store_tables import HighWater, PartsRow
+from replicator.engine.producing.sequence_index import Pair
+
+
+class BlockCopies:
+    """Writes the copied blocks of one transaction."""
+
+    def __init__(
+        self,
+        dbs: dict[str, Any],
+        cluster: str,
+        appender: LogAppender,
+        deduplication: GroupDeduplication,
+        committed: Committed,
+    ) -> None:
+        self._dbs = dbs
+        self._cluster = cluster
+        self._appender = appender
+        self._deduplication = deduplication
+        self._committed = committed
+
+    def copy(self, txn: lmdb.Transaction, request: CopyRequest) -> list[Extent]:
+        tail, appender = request.tail, self._appender
+        accepted = select_new(request.blocks, cluster=self._cluster, topic=tail.name, high_water=tail.high_water)
+        extents: list[Extent] = []
+        for new in accepted:
+            if isinstance(new, NewHole):
+                self._pass_over(txn, tail, new)
+                continue
+            header = new.header
+            local_first = appender.next_position(tail)
+            if new.hole is not None:
+                self._put_hole(txn, tail, header.origin, new.hole)
+            twins: Sequence[Pair] = ()
+            # A batch that lacks messages is nobody's twin: the other one has more, and hiding that would lose it.
+            if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES and not header.parts_bytes:
+                twins = self._deduplication.twins_of(txn, request, new, local_first)
+            partly = tuple(BlockView(new.block, header).absent) if header.parts_bytes else ()
+            appender.append(txn, tail, header, new.block, hole=new.hole is not None, twins=twins, partly=partly)
+            if partly:
+                row = PartsRow(header.origin, header.origin_first, local_first, partly)
+                txn.put(*tables.parts_row(tail.topic_id, row), db=self._dbs["parts"])
+            appender.put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
+            extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
+            self._put_extent(txn, tail, header, extents[-1])
+        return extents
+
+    def _pass_over(self, txn: lmdb.Transaction, tail: Tail, new: NewHole) -> None:
+        note = new.note
+        self._appender.remember(tail)
+        self._put_hole(txn, tail, note.origin, (new.after, note.upto))
+        self._appender.put_high_water(txn, tail, note.origin, HighWater(note.incarnation, note.upto))
+        self._committed.left_out.setdefault(tail.topic_id, []).append(note)
+
+    def _put_hole(self, txn: lmdb.Transaction, tail: Tail, origin: str, hole: Hole) -> None:
+        before = tail.holes.get(origin)
+        if before is None:
+            before = tables.read_holes(txn, self._dbs["left_out"], tail.topic_id, origin)
+        after = tail.holes[origin] = with_hole(before, *hole)
+        prefix = tables.extent_key_prefix(tail.topic_id, origin)
+        database = self._dbs["left_out"]
+        joined = len(after) < len(before)
+        for start, _ in set(before).difference(after) if joined else ():
+            txn.delete(prefix + tables.encode_place(start), db=database)
+        for start, end in set(after).difference(before) if joined else after[-1:]:
+            txn.put(prefix + tables.encode_place(start), tables.encode_place(end), db=database)
+
+    def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
+        """Write the extent, or lengthen the one before it where both sides go on without a gap."""
+        before = tail.open_extents.get(extent.origin)
+        if (
+            before is not None
+            and before.origin_first.ledger == extent.origin_first.ledger
+            and before.local_first.ledger == extent.local_first.ledger
+            and before.origin_first.entry + before.entries == extent.origin_first.entry
+            and before.local_first.entry + before.entries == extent.local_first.entry
+        ):
+            extent = replace(before, entries=before.entries + extent.entries)
+        tail.open_extents[extent.origin] = extent
+        key = tables.extent_key_prefix(tail.topic_id, extent.origin) + tables.EXTENT_KEY_TAIL.pack(
+            header.incarnation, *extent.origin_first
+        )
+        txn.put(key, tables.EXTENT.pack(extent.entries, *extent.local_first), db=self._dbs["extents"])

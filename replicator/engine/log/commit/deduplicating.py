@@ -1,0 +1,166 @@
+"""Deduplication within one transaction: the tables of the topics that it touches, and what they say of each request.
+
+Invariant: an entry is stored if, and only if, the topic does not have it yet, and what the topic has is written in the
+same transaction as the entry (:mod:`replicator.engine.producing.deduplication`). So what is asked of a table here is
+written with the group, or put back with it.
+
+1. A publish is compared with the topic's table of sequence ids and with what came from other clusters.
+2. The sequence ids of what is stored are noted in the topic's index, so that a copy of it is recognised later.
+3. A copied block is looked up in that index: which of its messages are here by another way?
+4. Where deduplication is off, what it knew is forgotten: it is no longer the whole truth, and must not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lmdb
+
+from replicator.engine.log import store_tables as tables
+from replicator.engine.log.block import BlockView
+from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.requests import (
+    CopyRequest,
+    NewBlock,
+    OpenProducerRequest,
+    PublishRequest,
+    Tail,
+)
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
+from replicator.engine.producing.sequence_index import Pair, SequenceIndex, numbered_of
+from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
+from snapshots.position import Position
+
+
+class GroupDeduplication:
+    """The deduplication of every topic that one transaction touches."""
+
+    def __init__(self, dbs: dict[str, Any], cluster: str, now_ms: int, appender: LogAppender) -> None:
+        self._dbs = dbs
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._appender = appender
+        self._joined: dict[tuple[str, int], SequenceTable] = {}
+        """By the name of the store's table and topic id: the tables that are part of this transaction."""
+
+    def admit(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        """Find out which entries are stored; raises :class:`NotAllowedError` if none of the request may be."""
+        tail = request.tail
+        if request.numbered is None:  # step 4
+            self._appender.remember(tail)
+            self._table(txn, tail).clear()
+            tail.numbered = False
+            self._switch_index(txn, tail, on=False)
+            return
+        self._switch_index(txn, tail, on=True)
+        if request.known_new:
+            return
+        copies = _TopicCopies(txn, self._dbs, self._index(txn, tail), tail.high_water)
+        stored = self._table(txn, tail).admit(request.numbered, self._now_ms, copies)
+        tail.numbered = True
+        request.stored = None if all(stored) else stored
+
+    def record(self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[Numbered]) -> None:
+        """Note that a block of this cluster's own has these sequence ids, from the position ``first`` on."""
+        self._index(txn, tail).record(txn, self._dbs, self._cluster, first, numbered)
+
+    def twins_of(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> list[Pair]:
+        """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
+        tail, header = request.tail, new.header
+        self._switch_index(txn, tail, on=request.numbered)
+        if not request.numbered:
+            return []
+        view = BlockView(new.block, header)
+        numbered = [numbered_of(entry) for entry in view.entries()]
+        index = self._index(txn, tail)
+        identified = list(zip(numbered, view.batch_sizes.tolist(), strict=True))
+        pairs = index.twins_of_block(txn, self._dbs, header, first, identified, tail.high_water)
+        complete = index.record(txn, self._dbs, header.origin, first, numbered)
+        self._copied_table(txn, tail).note(complete, self._now_ms)
+        return pairs
+
+    def open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
+        """Save the topic's epoch; returns the highest sequence id that is here of the producer, -1 if there is none."""
+        tail = request.tail
+        if request.epoch is not None:
+            txn.put(tables.TOPIC_KEY.pack(tail.topic_id), tables.EPOCH.pack(request.epoch), db=self._dbs["epochs"])
+        highest = NONE_YET
+        if request.numbered and tail.numbered:
+            table = self._table(txn, tail)
+            table.touch(request.name, self._now_ms)
+            highest = table.highest(request.name)
+        if request.numbered and tail.indexed:
+            copied = self._copied_table(txn, tail)
+            copied.touch(request.name, self._now_ms)
+            highest = max(highest, copied.highest(request.name))
+        return highest
+
+    def drop_inactive(self, txn: lmdb.Transaction, tail: Tail) -> None:
+        """Forget the sequence ids of producers that were not seen for long."""
+        if tail.numbered:
+            self._table(txn, tail).drop_inactive(self._now_ms)
+        if tail.indexed:
+            self._copied_table(txn, tail).drop_inactive(self._now_ms)
+
+    def write(self, txn: lmdb.Transaction) -> None:
+        """Write the rows that changed."""
+        for (table, topic_id), sequences in self._joined.items():
+            write_sequences(txn, self._dbs[table], topic_id, sequences)
+
+    def roll_back(self) -> None:
+        for table in self._joined.values():
+            table.roll_back()
+
+    def _index(self, txn: lmdb.Transaction, tail: Tail) -> SequenceIndex:
+        if tail.index is None:
+            tail.index = SequenceIndex(txn, self._dbs, tail.topic_id, self._cluster)
+        return tail.index
+
+    def _switch_index(self, txn: lmdb.Transaction, tail: Tail, *, on: bool) -> None:
+        index = self._index(txn, tail)
+        if index.on is not on or tail.indexed is not on:
+            self._appender.remember(tail)
+            self._copied_table(txn, tail)
+            index.switch(txn, self._dbs, on=on)
+            tail.indexed = on
+            if not on:
+                self._copied_table(txn, tail).clear()
+
+    def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
+        """Each producer's highest sequence id of what it sent here, as a part of this transaction."""
+        if tail.sequences is None:
+            rows = load_sequences(txn, self._dbs["sequences"], tail.topic_id) if tail.numbered else ()
+            tail.sequences = SequenceTable(rows, connected=tail.connected)
+        return self._join("sequences", tail, tail.sequences)
+
+    def _copied_table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
+        """Each producer's highest sequence id of other clusters' entries, though those may be trimmed."""
+        if tail.copied is None:
+            rows = load_sequences(txn, self._dbs["copied_sequences"], tail.topic_id) if tail.indexed else ()
+            tail.copied = SequenceTable(rows, connected=tail.connected)
+        return self._join("copied_sequences", tail, tail.copied)
+
+    def _join(self, name: str, tail: Tail, table: SequenceTable) -> SequenceTable:
+        if (name, tail.topic_id) not in self._joined:
+            self._joined[name, tail.topic_id] = table
+            table.begin()
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicCopies:
+    """What of the producers' entries came from other clusters, within one transaction."""
+
+    txn: lmdb.Transaction
+    tables: dict[str, Any]
+    index: SequenceIndex
+    origins: Mapping[str, HighWater]
+
+    def highest(self, producer: str) -> int:
+        return self.index.highest_copied(self.txn, self.tables, producer, self.origins)
+
+    def of(self, sent: Numbered) -> Copied:
+        return self.index.copied(self.txn, self.tables, sent, self.origins)

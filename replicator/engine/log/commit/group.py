@@ -1,0 +1,128 @@
+"""A group of requests as one transaction: takes them in order, gives each to the part that does it, keeps the results.
+
+Invariants (DESIGN §3): 1, the results are given out by the writer once the transaction is durable; 3, requests are done
+in the order in which they came.
+
+1. Neighbouring publishes are gathered by :mod:`.publishing`; whatever else comes ends the run before it.
+2. A request that is refused leaves nothing, and the others of the group go on.
+3. At the end the parts write what they have gathered: sequence ids and the counter of ids.
+4. If the transaction fails, what the parts hold in memory is put back as it was.
+
+It runs on the thread of :mod:`replicator.engine.log.writer`. Of the event loop it knows only the futures, which it
+passes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lmdb
+
+from replicator.engine.errors import EngineError
+from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.commit.copying import BlockCopies
+from replicator.engine.log.commit.deduplicating import GroupDeduplication
+from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
+from replicator.engine.log.commit.topic_records import create_topic, delete_topics
+from replicator.engine.log.requests import (
+    Committed,
+    CopyRequest,
+    CreateTopicRequest,
+    DeleteTopicsRequest,
+    DropInactiveRequest,
+    OpenProducerRequest,
+    PublishRequest,
+    PublishStagedRequest,
+    PutManyRequest,
+    PutRequest,
+    Request,
+    SweepRequest,
+    TrimRequest,
+)
+from replicator.engine.log.store import Store
+from replicator.engine.log.trim import trim_log
+from replicator.engine.topics.topic_deletion import sweep_topic
+
+
+class CommitGroup:
+    """One transaction in the making."""
+
+    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int) -> None:
+        """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1."""
+        dbs, cluster = store.tables, store.cluster
+        self._dbs = dbs
+        self.committed = Committed()
+        self._appender = LogAppender(dbs, last_id, now_ms, salt, self.committed)
+        self._deduplication = GroupDeduplication(dbs, cluster, now_ms, self._appender)
+        self._publishes = PublishRun(cluster, now_ms, self._appender, self._deduplication, self.committed)
+        self._copies = BlockCopies(dbs, cluster, self._appender, self._deduplication, self.committed)
+
+    @property
+    def last_id(self) -> int:
+        return self._appender.last_id
+
+    def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
+        publishes = self._publishes
+        for request in group:
+            if isinstance(request, PublishRequest):
+                publishes.join(txn, request)
+                continue
+            publishes.end(txn)
+            try:
+                result = self._write_one(txn, request)
+            except EngineError as error:
+                result = error
+            self.committed.results.append((request.future, result))
+        publishes.end(txn)
+        self._deduplication.write(txn)
+        self._appender.write(txn)
+
+    def roll_back(self) -> None:
+        self._appender.roll_back()
+        self._deduplication.roll_back()
+
+    def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
+        if isinstance(request, CopyRequest | OpenProducerRequest | DropInactiveRequest) and request.tail.deleted:
+            raise topic_deleted(request.tail)
+        if isinstance(request, CopyRequest):
+            return self._copies.copy(txn, request)
+        if isinstance(request, PublishStagedRequest):
+            positions = self._publishes.publish_staged(txn, request)
+            self._put_all(txn, request.writes)
+            return positions
+        if isinstance(request, CreateTopicRequest):
+            return create_topic(txn, self._dbs, request.name, self._appender)
+        if isinstance(request, OpenProducerRequest):
+            return self._deduplication.open_producer(txn, request)
+        if isinstance(request, DropInactiveRequest):
+            return self._deduplication.drop_inactive(txn, request.tail)
+        if isinstance(request, DeleteTopicsRequest):
+            return delete_topics(txn, self._dbs, request, self._appender)
+        if isinstance(request, SweepRequest):
+            return sweep_topic(txn, self._dbs, request.topic_id)
+        if isinstance(request, TrimRequest):
+            if request.tail is not None:
+                self._appender.remember(request.tail)
+                request.tail.holes.clear()  # batches that are trimmed become holes
+            return trim_log(txn, self._dbs, request.topic_id, request.upto)
+        if isinstance(request, PutManyRequest):
+            for table, prefix in request.cleared:
+                self._clear(txn, table, prefix)
+            return self._put_all(txn, request.writes)
+        assert isinstance(request, PutRequest)
+        return self._put_all(txn, ((request.table, request.key, request.value),))
+
+    def _put_all(self, txn: lmdb.Transaction, writes: Sequence[tuple[str, bytes, bytes | None]]) -> None:
+        for table, key, value in writes:
+            if value is None:
+                txn.delete(key, db=self._dbs[table])
+            else:
+                txn.put(key, value, db=self._dbs[table])
+
+    def _clear(self, txn: lmdb.Transaction, table: str, prefix: bytes) -> None:
+        cursor = txn.cursor(db=self._dbs[table])
+        more = cursor.set_range(prefix)
+        while more and bytes(cursor.key()).startswith(prefix):
+            cursor.delete()  # the cursor is now on the next row, with an empty key at the end
+            more = bool(cursor.key())

@@ -1,0 +1,80 @@
+"""What of the blocks that a link sent is new here. Pure: decides, and :mod:`.copying` writes.
+
+Invariants (DESIGN §3): 2, what is at or below the destination's high-water mark is dropped, so an entry of an origin
+is here at most once; 3, a block that does not follow the high-water mark is refused, so order is kept; 4, a block of
+this cluster's own is refused.
+
+For each block or note, in the order in which they were sent:
+
+1. Refuse what cannot be taken: a damaged block, one of this cluster, of another incarnation, or after a gap.
+2. Drop it if all of it is here. If its first entries are here, cut them off.
+3. Where the link left messages out before it, note the hole between the high-water mark and the block.
+4. The high-water mark that the next one is compared with is the end of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from replicator.engine.errors import CopyGap, IncarnationMismatch, NotAllowedError
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
+from replicator.engine.log.left_out import Hole, LeftOutNote, decode_note, is_note
+from replicator.engine.log.requests import CopiedBlock, NewBlock, NewHole
+from replicator.engine.log.store_tables import HighWater
+from snapshots.position import BEFORE_ALL, Position
+
+
+def select_new(
+    blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
+) -> list[NewBlock | NewHole]:
+    """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
+
+    Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
+    of them cannot be taken.
+    """
+    selected: list[NewBlock | NewHole] = []
+    reached = dict(high_water)
+    for copied in blocks:
+        if is_note(copied.block):
+            if (new := _new_hole(copied, cluster=cluster, topic=topic, high_water=reached)) is not None:
+                reached[new.note.origin] = HighWater(new.note.incarnation, new.note.upto)
+                selected.append(new)
+            continue
+        header, block = verify_block(copied.block), copied.block
+        if header.origin == cluster:
+            raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
+        if header.kind is BlockKind.LOCAL_MARKERS:
+            raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
+        have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
+        _check_follows(f"topic {topic!r}, origin {header.origin!r}", copied.previous, header, have)
+        if header.origin_last <= have.position:
+            continue
+        hole: Hole | None = None
+        if header.origin_first <= have.position:
+            keep_from = have.position.entry - header.origin_first.entry + 1
+            block = BlockView(block, header).slice(keep_from, header.entries)
+            header = verify_block(block)
+        elif copied.left_out:
+            before = Position(header.origin_first.ledger, header.origin_first.entry - 1)
+            hole = (have.position, before) if have.position < before else None
+        reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+        selected.append(NewBlock(header, block, hole))
+    return selected
+
+
+def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNote, have: HighWater) -> None:
+    if have.incarnation != sent.incarnation:
+        raise IncarnationMismatch(f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here")
+    if previous > have.position:
+        place = sent.upto if isinstance(sent, LeftOutNote) else sent.origin_first
+        raise CopyGap(f"{where}: {previous} was sent before {place}, here is {have.position}")
+
+
+def _new_hole(copied: CopiedBlock, *, cluster: str, topic: str, high_water: Mapping[str, HighWater]) -> NewHole | None:
+    """What a note says was left out, if that is above what is here; raises as :func:`select_new` does."""
+    note = decode_note(copied.block)
+    if note.origin == cluster:
+        raise NotAllowedError(f"a note on messages of {note.origin!r} was sent back to where they come from")
+    have = high_water.get(note.origin) or HighWater(note.incarnation, BEFORE_ALL)
+    _check_follows(f"topic {topic!r}, origin {note.origin!r}", copied.previous, note, have)
+    return NewHole(note, have.position) if note.upto > have.position else None

@@ -1,0 +1,189 @@
+"""Publishing within one transaction: neighbouring publishes of one topic become one block.
+
+Invariants (DESIGN §3): 3, requests are taken in their order, and so are their entries; 2, the high-water mark of this
+cluster is written with the block.
+
+1. A publish joins the run before it if that is of the same topic and kind, and the block stays below its targets.
+   Otherwise the run is ended first.
+2. Deduplication looks at each request before it joins, so that a refused one is not part of the run.
+3. Ending a run builds one block of what is stored, appends it, and gives each request its positions. A request all of
+   whose entries are here already gets ``DUPLICATE`` for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import compress
+from typing import Final
+
+import lmdb
+
+from replicator.engine.errors import NotAllowedError, TopicNotFound
+from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block
+from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.commit.deduplicating import GroupDeduplication
+from replicator.engine.log.requests import Committed, PublishRequest, PublishStagedRequest, StagedPart, Tail
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.types import DUPLICATE
+from snapshots.position import Position
+
+BLOCK_BYTES_TARGET: Final = 1024 * 1024
+"""Publishes are merged into blocks of about this size: large enough to copy fast, small enough to read one entry."""
+BLOCK_ENTRIES_TARGET: Final = 10_000
+"""And of about this many entries, so that their messages, however large the batches, fit the block's 32-bit count."""
+
+
+class PublishRun:
+    """The publishes that become the next block, and what became of those before them."""
+
+    def __init__(
+        self,
+        cluster: str,
+        now_ms: int,
+        appender: LogAppender,
+        deduplication: GroupDeduplication,
+        committed: Committed,
+    ) -> None:
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._appender = appender
+        self._deduplication = deduplication
+        self._committed = committed
+        self._run: list[PublishRequest] = []
+        self._run_bytes = 0
+        self._run_entries = 0
+
+    def join(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
+        tail = request.tail
+        if tail.deleted:
+            self._committed.results.append((request.future, topic_deleted(tail)))
+            return
+        if self._run and (self._run[0].numbered is None) is not (request.numbered is None):
+            self.end(txn)  # deduplication was switched between them, and a block is noted whole or not at all
+        if request.kind is BlockKind.MESSAGES and (request.numbered is not None or tail.numbered or tail.indexed):
+            try:
+                self._deduplication.admit(txn, request)
+            except NotAllowedError as error:
+                self._committed.results.append((request.future, error))
+                return
+        run = self._run
+        if run and (
+            run[0].tail is not tail
+            or run[0].kind is not request.kind
+            or self._run_bytes + request.bytes > BLOCK_BYTES_TARGET
+            or self._run_entries + len(request.entries) > BLOCK_ENTRIES_TARGET
+        ):
+            self.end(txn)
+        self._run.append(request)
+        self._run_bytes += request.bytes
+        self._run_entries += len(request.entries)
+
+    def end(self, txn: lmdb.Transaction) -> None:
+        """Write the run as one block, if there is one."""
+        if not self._run:
+            return
+        run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
+        tail, kind = run[0].tail, run[0].kind
+        entries: list[Buffer] = []
+        sizes: list[int] = []
+        for request in run:
+            if request.stored is None:
+                entries += request.entries
+                sizes += request.batch_sizes
+            else:
+                entries += compress(request.entries, request.stored)
+                sizes += compress(request.batch_sizes, request.stored)
+        assert len(entries) <= BLOCK_ENTRIES_MAX
+        if not entries:
+            self._committed.results += [(request.future, [DUPLICATE] * len(request.entries)) for request in run]
+            return
+        first = self._appender.next_position(tail)
+        block = build_block(
+            kind=kind,
+            origin=self._cluster,
+            incarnation=tail.incarnation,
+            origin_first=first,
+            publish_time_ms=self._now_ms,
+            entries=entries,
+            batch_sizes=sizes,
+        )
+        last = Position(first.ledger, first.entry + len(entries) - 1)
+        header = BlockHeader(kind, self._cluster, tail.incarnation, first, len(entries), sum(sizes), self._now_ms, 0)
+        self._appender.append(txn, tail, header, block)
+        if kind is BlockKind.MESSAGES and run[0].numbered is not None:
+            numbered = [each for request in run for each in _numbered_stored(request)]
+            self._deduplication.record(txn, tail, first, numbered)
+        if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
+            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, last))
+        self._answer(run, first)
+
+    def _answer(self, run: list[PublishRequest], first: Position) -> None:
+        """Each request's positions, of a block that begins at ``first``."""
+        ledger, at = first
+        for request in run:
+            if request.stored is None:
+                positions = [Position(ledger, at + index) for index in range(len(request.entries))]
+                at += len(positions)
+            else:
+                positions = []
+                for stored in request.stored:
+                    positions.append(Position(ledger, at) if stored else DUPLICATE)
+                    at += stored
+            self._committed.results.append((request.future, positions))
+
+    def publish_staged(
+        self, txn: lmdb.Transaction, request: PublishStagedRequest
+    ) -> list[tuple[Position, Position] | None]:
+        """The first and last position of each part; None for a topic that was deleted: it would be empty again."""
+        found: list[tuple[Position, Position] | None] = []
+        results = self._committed.results
+        for part in request.parts:
+            if part.tail.deleted:
+                found.append(None)
+                continue
+            before = len(results)
+            for piece in _pieces(part):
+                self.join(
+                    txn,
+                    PublishRequest(
+                        request.future,
+                        sum(map(len, piece.entries)),
+                        tail=part.tail,
+                        entries=piece.entries,
+                        batch_sizes=piece.batch_sizes,
+                        numbered=piece.numbered,
+                        known_new=True,
+                    ),
+                )
+            self.end(txn)
+            positions = [position for _, each in results[before:] for position in each]
+            del results[before:]  # they are this request's, which has one answer
+            found.append((positions[0], positions[-1]))
+        return found
+
+
+def topic_deleted(tail: Tail) -> TopicNotFound:
+    return TopicNotFound(f"topic {tail.name!r} was deleted")
+
+
+def _pieces(part: StagedPart) -> Iterator[StagedPart]:
+    """The part, cut into pieces of about a block's size and entries."""
+    for start in range(0, len(part.entries), BLOCK_ENTRIES_TARGET):
+        yield from _pieces_by_size(part, start, min(start + BLOCK_ENTRIES_TARGET, len(part.entries)))
+
+
+def _pieces_by_size(part: StagedPart, start: int, stop: int) -> Iterator[StagedPart]:
+    size = 0
+    for index in range(start, stop):
+        size += len(part.entries[index])
+        if size >= BLOCK_BYTES_TARGET or index + 1 == stop:
+            cut = slice(start, index + 1)
+            numbered = None if part.numbered is None else part.numbered[cut]
+            yield StagedPart(part.tail, part.entries[cut], part.batch_sizes[cut], numbered)
+            start, size = index + 1, 0
+
+
+def _numbered_stored(request: PublishRequest) -> Iterable[Numbered]:
+    assert request.numbered is not None
+    return request.numbered if request.stored is None else compress(request.numbered, request.stored)

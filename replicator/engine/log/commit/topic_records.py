@@ -1,0 +1,54 @@
+"""The catalog's rows within one transaction: makes topics, and takes deleted ones out.
+
+Invariant (DESIGN §3): 10, a topic that is made anew under the same name has another id and another incarnation, so
+nothing of the deleted one is taken for something of the new one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import lmdb
+
+from replicator.engine.errors import TopicNotFound
+from replicator.engine.log import store_tables as tables
+from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.requests import DeleteTopicsRequest
+from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.topic_name import parse_topic
+
+TOPIC_ID_MAX: Final = 2**32 - 2
+"""Keys have four bytes for it, and the id after the last one must fit, too: it ends a range."""
+
+
+def create_topic(txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender: LogAppender) -> TopicRecord:
+    """The topic's record, made with its tenant and namespace if there is none."""
+    stored = txn.get(name.encode(), db=dbs["topics"])
+    if stored is not None:
+        record = json.loads(bytes(stored))
+        return TopicRecord(record["id"], name, record["incarnation"])
+    topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=dbs["meta"])))) + 1
+    if topic_id > TOPIC_ID_MAX:
+        raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
+    record = {"id": topic_id, "incarnation": appender.new_id()}
+    txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=dbs["meta"])
+    txn.put(name.encode(), json.dumps(record).encode(), db=dbs["topics"])
+    parsed = parse_topic(name)
+    txn.put(parsed.tenant.encode(), b"", overwrite=False, db=dbs["tenants"])
+    txn.put(parsed.full_namespace.encode(), b"{}", overwrite=False, db=dbs["namespaces"])
+    return TopicRecord(topic_id, name, record["incarnation"])
+
+
+def delete_topics(
+    txn: lmdb.Transaction, dbs: dict[str, Any], request: DeleteTopicsRequest, appender: LogAppender
+) -> None:
+    """Move the topics' records from the catalog to the table ``deleted``; their rows are swept later."""
+    for tail in request.tails:
+        appender.remember(tail)
+        tail.deleted = True
+        name = tail.name.encode()
+        txn.delete(name, db=dbs["topics"])
+        txn.put(tables.TOPIC_KEY.pack(tail.topic_id), name, db=dbs["deleted"])
+    if request.partitioned is not None:
+        txn.delete(request.partitioned.encode(), db=dbs["partitioned"])

@@ -1,0 +1,79 @@
+"""Publishes in a transaction: which of them become one block."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from engine_support import (
+    TOPIC,
+    HeldClock,
+    logged,
+    marker,
+    message,
+    one_group,
+    opened,
+)
+
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.commit import publishing
+from snapshots.position import BEFORE_ALL, Position
+
+
+def test_group_commit_merges_the_publishes_of_a_topic_into_one_block(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic = await engine.topic(TOPIC)
+            commits = engine.writer.commits
+            results = await one_group(engine, clock, *(topic.publish([message(b"%d" % n)] * 2) for n in range(50)))
+            assert engine.writer.commits == commits + 2
+            (block,), _ = topic.read_blocks(BEFORE_ALL, bytes_max=1)
+            assert block.header.entries == 100
+            assert [position for positions in results for position in positions] == [
+                Position(block.position.ledger, entry) for entry in range(100)
+            ]
+
+    asyncio.run(main())
+
+
+def test_markers_and_messages_do_not_share_a_block(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic, other = await engine.topic(TOPIC), await engine.topic("other")
+            await one_group(
+                engine,
+                clock,
+                topic.publish([message()]),
+                topic.write_marker(marker()),
+                topic.write_marker(marker(), local=True),
+                other.publish([message()]),
+                topic.publish([message()]),
+            )
+            blocks, _ = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)
+            kinds = [BlockKind.MESSAGES, BlockKind.MARKERS, BlockKind.LOCAL_MARKERS, BlockKind.MESSAGES]
+            assert [block.header.kind for block in blocks] == kinds
+            assert [block.position.entry for block in blocks] == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("constant", "limit"), [("BLOCK_BYTES_TARGET", 1000), ("BLOCK_ENTRIES_TARGET", 10)])
+def test_blocks_are_merged_up_to_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constant: str, limit: int
+) -> None:
+    monkeypatch.setattr(publishing, constant, limit)
+
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic = await engine.topic(TOPIC)
+            await one_group(engine, clock, *(topic.publish([message(b"x" * 60)]) for _ in range(50)))
+            blocks, _ = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)
+            assert len(blocks) >= 5
+            assert all(block.header.entries <= 12 for block in blocks)
+            assert len(logged(topic)) == 50
+
+    asyncio.run(main())
