@@ -5,8 +5,8 @@ uses it holds a shared lock on ``postgres.users``; whoever can turn that into an
 the server. The kernel gives up the lock of a process that dies. The wheel's own list of process ids still names the
 killed ones, and would keep the server running for ever.
 
-Everything here blocks: call it in a thread. As root, the wheel runs the server as a system user that it makes, and lets
-others look through the directories above the data directory.
+Everything here blocks: call it in a thread. As root, the server runs as a system user (``system_user.py``), and the
+wheel lets others look through the directories above the data directory.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import psutil
 import psycopg
+
+from replicator.index.system_user import SystemUserMissing, ensure_system_user
 
 START_SECONDS_MAX: Final = 90.0
 """A server that was killed replays its log first; the index writes little, so that takes seconds."""
@@ -50,6 +52,7 @@ class EmbeddedPostgres:
         """
         try:
             self._directory.parent.mkdir(parents=True, exist_ok=True)
+            ensure_system_user()
             self._hold_users_lock()
             deadline = time.monotonic() + START_SECONDS_MAX
             while True:
@@ -61,7 +64,7 @@ class EmbeddedPostgres:
                     if time.monotonic() > deadline or _is_hopeless(error):
                         raise EmbeddedPostgresError(self._explain()) from None
                 time.sleep(_RETRY_SECONDS)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SystemUserMissing) as error:
             # RuntimeError: the directory is of another major version of PostgreSQL.
             raise EmbeddedPostgresError(f"the embedded database in {self._directory} cannot start: {error}") from None
 

