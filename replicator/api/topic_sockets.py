@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 def add_topic_sockets(app: web.Application, engine: Engine) -> None:
     """Serve the watchers of an engine; the application has the sockets of :mod:`replicator.api.client_sockets` too."""
-    watchers = app[WATCHERS] = TopicWatchers(engine.catalog)
+    watchers = app[WATCHERS] = TopicWatchers(engine.catalog, engine.supervisor)
     engine.add_listener(watchers)
     app.add_routes([web.get(PATH, topics_socket)])
 

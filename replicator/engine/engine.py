@@ -38,6 +38,8 @@ from replicator.engine.topics.partitions import TABLE as PARTITIONED_TABLE
 from replicator.engine.topics.partitions import PartitionedTopic, check_new, check_plain, load_partitioned, partition_of
 from replicator.engine.topics.topic_sweeper import TopicSweeper
 from replicator.engine.upkeep.maintenance import INTERVAL_SECONDS, Maintenance
+from replicator.running.short_tasks import awaited
+from replicator.running.supervisor import Supervisor
 
 
 def _wall_clock_ms() -> int:
@@ -72,10 +74,13 @@ class Engine:
     Make it with :meth:`open`; it belongs to the event loop on which it was opened.
     """
 
-    def __init__(self, store: Store, settings: EngineSettings) -> None:
+    def __init__(self, store: Store, settings: EngineSettings, supervisor: Supervisor | None = None) -> None:
         self.cluster = store.cluster
         self.store = store
         self.started_at_ms = settings.wall_clock_ms()
+        self.supervisor = supervisor or Supervisor()
+        """Of the tasks of this engine, and of what is built around it."""
+        self._own_supervisor = supervisor is None
         self.admission = Admission()
         self._listeners: list[TopicListener[Topic]] = []
         self._topics: dict[str, Topic] = {}
@@ -89,20 +94,31 @@ class Engine:
         self._cache = BlockCache(settings.cache_bytes_max)
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
         self.catalog = Catalog(store, self.writer, self)
-        self._sweeper = TopicSweeper(self.writer)
+        self._sweeper = TopicSweeper(self.writer, self.supervisor)
         self.maintenance = Maintenance(
-            store, self.topics, wall_clock_ms=settings.wall_clock_ms, interval_seconds=settings.maintenance_seconds
+            store,
+            self.topics,
+            self.supervisor,
+            wall_clock_ms=settings.wall_clock_ms,
+            interval_seconds=settings.maintenance_seconds,
         )
         self._listeners.append(self.maintenance)
 
     @classmethod
-    async def open(cls, path: Path, *, cluster: str, settings: EngineSettings | None = None) -> Engine:
+    async def open(
+        cls,
+        path: Path,
+        *,
+        cluster: str,
+        settings: EngineSettings | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> Engine:
         """Open the data directory, made if there is none, and load its topics.
 
         Raises :class:`StoreUnusable`; nothing is changed then.
         """
         settings = settings or EngineSettings()
-        engine = cls(Store(path, cluster=cluster, size_max=settings.store_bytes_max), settings)
+        engine = cls(Store(path, cluster=cluster, size_max=settings.store_bytes_max), settings, supervisor)
         try:
             for record in engine.store.topics():
                 try:
@@ -142,6 +158,8 @@ class Engine:
                 for consumer in list(subscription.consumers.values()):
                     consumer.close("the worker is stopping")
             await topic.stop("the worker is stopping")
+        if self._own_supervisor:
+            await self.supervisor.stop()
         await self.writer.close()
         self.store.close()
 
@@ -315,7 +333,7 @@ class Engine:
             async with self._changing:
                 return await change()
 
-        task = asyncio.get_running_loop().create_task(make(), name="change of the catalog")
+        task = awaited(make(), name="change of the catalog")
         self._changes.add(task)
         task.add_done_callback(self._changed)
         return await asyncio.shield(task)
@@ -392,7 +410,7 @@ class Engine:
             self.catalog.check_takes_topics(name.full_namespace)
             namespace = self.catalog.index.namespace(name.full_namespace)
             check_plain(name, {} if namespace is None else namespace.partitioned)
-            making = asyncio.get_running_loop().create_task(self._making(full_name), name="making of a topic")
+            making = awaited(self._making(full_name), name="making of a topic")
             making.add_done_callback(_note_failure)
             self._being_made[full_name] = making
         return await asyncio.shield(making)

@@ -47,6 +47,7 @@ from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import END_LEDGER, LoggedEntry, ProducerOptions, SubscribeOptions
 from replicator.engine.upkeep.hold_quota import REFUSE_PRODUCERS, RELEASE, HoldQuota
 from replicator.engine.upkeep.retention import done_through
+from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -475,7 +476,7 @@ class Topic:
         overrides = PolicyOverrides.of(policies) if isinstance(policies, TopicPolicies) else policies or None
         stored = None if overrides is None else encode_overrides(overrides)
         # Who is cancelled cannot call them back from the store: they hold here as well.
-        setting = self.loop.create_task(self._set_policies(overrides, stored))
+        setting = awaited(self._set_policies(overrides, stored))
         setting.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(setting)
 

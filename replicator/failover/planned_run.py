@@ -30,6 +30,7 @@ from replicator.failover.planned import (
 )
 from replicator.failover.report import SwitchReport
 from replicator.failover.takeover import Takeover
+from replicator.running.short_tasks import awaited
 
 LEASE_MS: Final = 15_000
 RENEW_SECONDS: Final = 3.0
@@ -70,7 +71,7 @@ class PlannedRun:
         """Make the switch, and hold the source meanwhile. Whatever ends it before it is written is taken back."""
         renewing: asyncio.Task[None] | None = None
         try:
-            renewing = asyncio.create_task(self._renew_often())
+            renewing = awaited(self._renew_often())
             await self._run()
         except BaseException:  # the operator gave up: what was begun is taken back, whatever else happens
             await asyncio.shield(asyncio.ensure_future(self._give_up()))

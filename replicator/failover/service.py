@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -42,6 +42,7 @@ from replicator.failover.epochs_log import EpochsLog
 from replicator.failover.errors import EpochConflict, FailoverError, SwitchImpossible
 from replicator.failover.gatekeeper import Gatekeeper
 from replicator.failover.peers import Peers, record_of
+from replicator.running.short_tasks import in_background
 from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
 
@@ -93,7 +94,8 @@ class FailoverService:
         """Clusters that did not answer when they were asked last, each with why."""
         self._proposing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loops: list[asyncio.Task[None]] = []
+        self._polling = engine.supervisor.task("failover", "failover polls", self._poll)
+        self._ticking = engine.supervisor.task("failover", "failover ticks", self._tick)
 
     # Life.
 
@@ -116,10 +118,12 @@ class FailoverService:
                 epoch=self._core.record.epoch,
                 fenced=is_fenced(self._core.record, self.engine.cluster),
             )
-        self._loops = [asyncio.create_task(self._poll()), asyncio.create_task(self._tick())]
+        self._polling.start()
+        self._ticking.start()
 
     async def stop(self) -> None:
-        tasks = [*self._loops, *self._tasks]
+        await asyncio.gather(self._polling.stop(), self._ticking.stop())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,8 +152,8 @@ class FailoverService:
         if rest:
             self._task(self._run_all(rest))
 
-    def _task(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = in_background(work, "an answer to news of a failover", tell=_tell_failure)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -375,6 +379,10 @@ class FailoverService:
 
     def _urls(self) -> dict[str, str]:
         return {name: self._service_urls.get(name, f"http://{address}") for name, address in self._addresses.items()}
+
+
+def _tell_failure(name: str, error: BaseException) -> None:
+    log.error("failover: a step failed", step=name, exc_info=error)
 
 
 def _wall_ms() -> int:

@@ -31,6 +31,7 @@ from replicator.engine.log.extent_rows import extent_keys, extent_row, read_exte
 from replicator.engine.topic import Topic
 from replicator.index.extents import append, follows, part
 from replicator.index.writer import IndexWriter
+from replicator.running.short_tasks import in_background
 from snapshots.errors import MarkerCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.mapping import SnapshotMapping
@@ -89,7 +90,7 @@ class IndexRebuild:
         if self.progress.state == "running":
             return False
         self.progress = RebuildProgress("running")
-        self._task = asyncio.get_running_loop().create_task(self._run(topic), name="mapping rebuild")
+        self._task = in_background(self._run(topic), "mapping rebuild")
         return True
 
     async def stop(self) -> None:

@@ -37,6 +37,7 @@ from replicator.engine.topic import Topic
 from replicator.index.database import Database, DatabaseError
 from replicator.index.extents import WRITE_SECONDS_MAX, ExtentWriter
 from replicator.index.waiting import Changes, Waiting
+from replicator.running.supervisor import Supervisor
 from snapshots import markers
 from snapshots.ack_vector import AckVector
 from snapshots.errors import ExtentsCorrupt
@@ -97,6 +98,7 @@ class IndexWriter:
         kept: Callable[[str, str], Collection[Position]] | None = None,
         vector: Callable[[Topic, Subscription], AckVector] | None = None,
     ) -> None:
+        supervisor = Supervisor() if engine is None else engine.supervisor
         self._database = database
         self._cluster = cluster
         self._resync = resync
@@ -116,19 +118,16 @@ class IndexWriter:
         """Held by who writes."""
         self.rows_refused = 0
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = supervisor.task("index writer", "index writer", self._run)
 
     def start(self) -> None:
-        self._changed.set()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="index writer")
-        self._task.add_done_callback(_report)
+        self._task.start()
 
     async def stop(self) -> None:
         """Write what is waiting, if the database takes it at once."""
-        if self._task is None:
+        if not self._task.running:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
         if self._database.state != "up":
             return
         try:
@@ -292,6 +291,7 @@ class IndexWriter:
     # Writing.
 
     async def _run(self) -> None:
+        self._changed.set()  # a run before this one may have ended with changes that it had seen and not written
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause()):
@@ -494,9 +494,3 @@ def summary_of(vector: AckVector) -> dict[str, Any]:
         }
         for origin, acks in sorted(vector.origins.items())[:VECTOR_ORIGINS_MAX]
     }
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    """The writer ends when it is cancelled; anything else is a defect that must not pass in silence."""
-    if not task.cancelled() and task.exception() is not None:
-        log.error("index writer ended", exc_info=task.exception())

@@ -34,13 +34,13 @@ from replicator.links.route import Route
 from replicator.links.sending import FrameSender
 from replicator.links.status import link_status
 from replicator.links.transport import HttpTransport
+from replicator.running.together import until_all_end
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from snapshots.position import Position
 
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
-CANCEL_AGAIN_SECONDS: Final = 0.1
 
 SETTLED_AT_ONCE: Final = 50
 """Topics asked for in one request; their names go into its address."""
@@ -81,7 +81,9 @@ class Link:
         self._nudged = asyncio.Event()
         self._pause_changed = asyncio.Event()
         self._changed_hands = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._copying = engine.supervisor.task("link", f"link {self.key}", self._run)
+        self._saving = engine.supervisor.task("link marks", f"link {self.key} marks", self._save_often)
         self._transport: HttpTransport | None = None
         self._settling = asyncio.Lock()
         self._partitions = PartitionTeller(engine, to, self._topics.carries_name)
@@ -118,23 +120,15 @@ class Link:
         return self._carriage.figures
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._run(), name=f"link {self.key}"),
-            loop.create_task(self._save_often(), name=f"link {self.key} marks"),
-        ]
+        self._stopping = False
+        self._copying.start()
+        self._saving.start()
 
     async def stop(self) -> None:
-        """Stop copying; returns when the link's tasks have ended.
-
-        A task group in which a child has just failed drops a cancellation of its own task (Python before 3.13), and the
-        link would reconnect: so it is cancelled until it ends.
-        """
+        """Stop copying; returns when the link's tasks have ended."""
+        self._stopping = True
         self.planner.stop()
-        while running := [task for task in self._tasks if not task.done()]:
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
+        await asyncio.gather(self._copying.stop(), self._saving.stop())
         with contextlib.suppress(EngineError):
             await self._topics.save()
 
@@ -243,6 +237,16 @@ class Link:
     # The connection.
 
     async def _run(self) -> None:
+        """See :meth:`_connect_and_copy`. Should it end, it starts from the beginning: nothing in flight counts."""
+        self._copier.on_disconnected()
+        self._set_state("connecting", "")
+        try:
+            await self._connect_and_copy()
+        finally:
+            if not self._stopping:
+                self._set_state("connecting", "its task ended; it starts again")
+
+    async def _connect_and_copy(self) -> None:
         """Connect, copy until the connection breaks, and again, for ever, with growing pauses between failures."""
         while True:
             retrying = AsyncRetrying(
@@ -314,16 +318,14 @@ class Link:
 
     async def _copy(self, transport: HttpTransport) -> None:
         """Send and receive until one of them fails."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                carrying = self._carrying
-                for loop in carrying.loops(transport):
-                    group.create_task(loop)
-                group.create_task(self._settle_often(transport))
-                group.create_task(self._notice_pause())
-                group.create_task(self._notice_other(carrying))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        carrying = self._carrying
+        await until_all_end(
+            *carrying.loops(transport),
+            self._settle_often(transport),
+            self._notice_pause(),
+            self._notice_other(carrying),
+            names=f"link {self.key}",
+        )
 
     async def _notice_pause(self) -> None:
         while not self.paused:

@@ -34,6 +34,7 @@ from replicator.links.copier import LANES_MAX
 from replicator.links.errors import BadReport, LinkError, PlanGone, TooManyPolls
 from replicator.links.plans import KINDS, LIVE, Carriers, Done, Plan, Segment, Shift
 from replicator.links.transport import HttpTransport
+from replicator.running.short_tasks import awaited
 from replicator.topology.links import Link, parse_patterns
 
 SEGMENTS_OPEN_MAX: Final = 4
@@ -115,7 +116,7 @@ class Planner:
 
     async def _keep_open(self, transport: HttpTransport) -> None:
         """Frames of nothing, so that both ends notice when the other goes away."""
-        ended = asyncio.ensure_future(transport.ended())
+        ended = awaited(transport.ended())
         try:
             while not transport.at_end:
                 await asyncio.wait([ended], timeout=SIGN_OF_LIFE_SECONDS)

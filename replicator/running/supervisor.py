@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from replicator.running.restarts import Chance, RestartHistory
+from replicator.running.restarts import PAUSE_SECONDS_MIN, Chance, RestartHistory
 
 CANCEL_AGAIN_SECONDS: Final = 5.0
 """A task that goes on for so long after it was cancelled may have lost the cancellation: it is cancelled again."""
@@ -141,10 +141,13 @@ class SupervisedTask:
         if self._task is not None:
             self._task.cancel()
 
-    async def ended(self) -> None:
-        """Returns when the run has ended that is under way now, whether it is started again or not."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+    async def done(self) -> None:
+        """Returns when it does not run any more: it was stopped, or is done; not when it only pauses."""
+        while self.running:
+            if self._task is not None:
+                await asyncio.wait([self._task])
+            else:
+                await asyncio.sleep(PAUSE_SECONDS_MIN)
 
     def interrupt(self) -> bool:
         """For tests: cancel it as something foreign would, which is no :meth:`stop`. Returns whether it runs."""

@@ -22,6 +22,7 @@ from replicator.engine.errors import EngineError, StoreFailed, StoreFull, Subscr
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.running.supervisor import SupervisedTask
 from replicator.sync.applying import UpdateApplier
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.shared import Shared
@@ -86,7 +87,8 @@ class ActionQueue:
         self._repeating = False
         """Whether the first of the actions was tried before."""
         self._stopped = False
-        self._task: asyncio.Task[None] | None = None
+        self._task: SupervisedTask | None = None
+        """None until there is something to do: most topics never have anything."""
         self._sequence = count()
 
     @property
@@ -101,7 +103,7 @@ class ActionQueue:
     @property
     def is_idle(self) -> bool:
         """Nothing is carried out, and nothing waits for it."""
-        return not self._actions and self._task is None
+        return not self._actions and (self._task is None or not self._task.running)
 
     def add(self, actions: Sequence[Action]) -> None:
         self._actions.extend(actions)
@@ -114,14 +116,17 @@ class ActionQueue:
 
     def wake(self) -> None:
         """There is something to carry out or to save."""
-        if self._task is None and self._paused is None and not self._stopped:
-            self._task = self._loop.create_task(self._work(), name=f"sync {self._topic.name}")
+        if self._paused is None and not self._stopped:
+            if self._task is None:
+                name = f"sync {self._topic.name}"
+                self._task = self._shared.engine.supervisor.task("sync", name, self._work, until_done=True)
+            self._task.start()
 
     async def stop(self) -> None:
         """Carry out nothing more; returns when the task has ended."""
         self._end()
         if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task.stop()
 
     def discard(self) -> None:
         """The topic is gone."""
@@ -157,8 +162,9 @@ class ActionQueue:
                 log.error("subscription sync stands still", topic=self._topic.name, reason=str(error))  # noqa: TRY400
             self._repeating = True
             self._paused = self._loop.call_later(REFUSED_PAUSE_SECONDS, self._go_on)
-        finally:
-            self._task = None
+        except BaseException:  # it starts again: what it was about may be done, or not
+            self._repeating = True
+            raise
 
     def _go_on(self) -> None:
         self._paused = None

@@ -68,7 +68,7 @@ class EmbeddedConnector:
     async def open_topic_watch(self, pattern: str, known_hash: str) -> EmbeddedTopicWatchChannel:
         engine = await self.engine()
         if self._watchers is None:
-            self._watchers = TopicWatchers(engine.catalog)
+            self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
             engine.add_listener(self._watchers)
         return await watch_embedded(self._watchers, pattern, known_hash)
 

@@ -25,6 +25,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import LoggedEntry
+from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -126,7 +127,7 @@ class Compaction:
     def start(self) -> asyncio.Task[ViewState]:
         """The pass that is running, started if there is none."""
         if self._pass is None:
-            self._pass = asyncio.create_task(self._run(), name=f"compaction of {self._topic.name}")
+            self._pass = awaited(self._run(), name=f"compaction of {self._topic.name}")
             self._pass.add_done_callback(self._passed)
             self.hold_back()
         return self._pass
@@ -264,7 +265,7 @@ def _note_all(compactor: Compactor, entries: Sequence[LoggedEntry]) -> None:
 
 async def _on_thread(work: Callable[_P, _R], *arguments: _P.args, **named: _P.kwargs) -> _R:
     """Run ``work`` on a thread; when cancelled, return only when it has ended, for it reads from the store."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    running = awaited(asyncio.to_thread(work, *arguments, **named))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -47,6 +47,8 @@ from replicator.engine.staging.values import (
 )
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
+from replicator.running.short_tasks import to_the_end
+from replicator.running.supervisor import SupervisedTask
 from snapshots.position import Position
 
 SWEEP_SECONDS: Final = 60.0
@@ -84,6 +86,14 @@ class StagingCounters:
     bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Publishing:
+    """A commit that is being published. ``outcome`` is set when it is."""
+
+    task: SupervisedTask
+    outcome: asyncio.Future[Outcome]
+
+
 class StagingService:
     """Use :meth:`start` once the engine is open, and :meth:`stop` before it is closed. Runs on the engine's loop."""
 
@@ -99,22 +109,22 @@ class StagingService:
         """Why the commits that are being published do not go on at the moment."""
         self._decided: set[EpochKey] = {commit.key for commit in self.core.pending()}
         """The commits whose decision is durable."""
-        self._publishing: dict[EpochKey, asyncio.Task[Outcome]] = {}
-        self._upkeep: asyncio.Task[None] | None = None
+        self._publishing: dict[EpochKey, _Publishing] = {}
+        self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_now_and_then)
         self._body_bytes = 0
 
     def start(self) -> None:
         for commit in self.core.pending():
             log.info("commit goes on", writer=commit.key.writer, run=commit.key.run, epoch=commit.key.epoch)
             self._publish_in_background(commit)
-        self._upkeep = asyncio.get_running_loop().create_task(self._sweep_now_and_then(), name="staging upkeep")
+        self._upkeep.start()
 
     async def stop(self) -> None:
         """Leave off. What is decided is published to its end by the next start."""
-        tasks: list[asyncio.Task[Any]] = [*self._publishing.values(), *([self._upkeep] if self._upkeep else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        publishing = list(self._publishing.values())
+        await asyncio.gather(self._upkeep.stop(), *(each.task.stop() for each in publishing))
+        for each in publishing:
+            each.outcome.cancel()
 
     def status(self) -> dict[str, Any]:
         """Figures for the worker's status."""
@@ -180,7 +190,7 @@ class StagingService:
             if not self.core.begin_append(key, at, len(body), self._clock()):
                 return at + len(body)
             try:
-                await _to_the_end(asyncio.to_thread(self.files.append, key, at, body))
+                await to_the_end(asyncio.to_thread(self.files.append, key, at, body))
             except OSError as error:
                 raise StoreFull(f"{self.files.path}: nothing more can be staged: {error.strerror}") from None
             finally:
@@ -243,7 +253,7 @@ class StagingService:
                 return Outcome(repeated=True)
             if key not in self._publishing:  # the core knows it from here on, so whoever asks again joins
                 self._publish_in_background(commit)
-        done, _ = await asyncio.wait({self._publishing[key]}, timeout=wait_seconds)
+        done, _ = await asyncio.wait({self._publishing[key].outcome}, timeout=wait_seconds)
         return next(iter(done)).result() if done else None
 
     def _is_decided(self, key: EpochKey) -> bool:
@@ -262,20 +272,32 @@ class StagingService:
             topic.check_takes()
 
     def _publish_in_background(self, commit: PendingCommit) -> None:
-        task = asyncio.get_running_loop().create_task(self._publish(commit), name="publishing of a commit")
-        self._publishing[commit.key] = task
-        task.add_done_callback(lambda task: self._published(commit.key, task))
+        key = commit.key
+        task = self._engine.supervisor.task(
+            "commit publishing", f"publishing of {key}", lambda: self._publish_to_the_end(commit), until_done=True
+        )
+        self._publishing[key] = _Publishing(task, asyncio.get_running_loop().create_future())
+        task.start()
 
-    def _published(self, key: EpochKey, task: asyncio.Task[Outcome]) -> None:
+    async def _publish_to_the_end(self, commit: PendingCommit) -> None:
+        """Started again, it goes on after the last step that is durable, as after a restart of the worker."""
+        key = commit.key
+        outcome = self._publishing[key].outcome
+        try:
+            published = await self._publish(commit)
+        except EngineError as error:  # its decision was not stored: who asked has to ask again
+            log.error("commit not published", writer=key.writer, run=key.run, epoch=key.epoch, reason=str(error))  # noqa: TRY400
+            outcome.set_exception(error)
+            outcome.exception()  # maybe nobody is left to ask
+        else:
+            outcome.set_result(published)
         del self._publishing[key]
         self.obstacles.pop(key, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("commit not published", writer=key.writer, run=key.run, epoch=key.epoch, reason=str(error))
 
     async def _publish(self, commit: PendingCommit) -> Outcome:
         key = commit.key
         if key not in self._decided:
-            await _to_the_end(self._make_durable(commit))
+            await to_the_end(self._make_durable(commit))
         outcome = Outcome(entries=commit.entries, messages=commit.messages, bytes=commit.bytes)
         while True:
             progress = self.core.writers[key.writer].progress
@@ -308,7 +330,7 @@ class StagingService:
                 for topic, run in zip(topics, step.runs, strict=True):
                     if topic is not None:
                         await topic.admit(sum(map(len, run.entries)))
-                await _to_the_end(self._append_step(commit, step, topics, outcome))
+                await to_the_end(self._append_step(commit, step, topics, outcome))
         self.obstacles.pop(commit.key, None)
         return step.last
 
@@ -384,13 +406,3 @@ def _numbered(run: StagedRun) -> list[Numbered]:
         entries = run.entries[first : first + PUBLISH_ENTRIES_MAX]
         numbered += check_entries(entries, TopicPolicies(deduplication=True)).numbered or ()
     return numbered
-
-
-async def _to_the_end(work: Any) -> Any:
-    """Await ``work`` to its end, also when whoever waits is cancelled meanwhile; then raise that."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

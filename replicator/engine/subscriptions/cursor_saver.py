@@ -9,6 +9,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.cursor import CursorState
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
+from replicator.running.short_tasks import in_background
 
 
 class CursorSaver:
@@ -40,7 +41,7 @@ class CursorSaver:
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(future)
         if self._running is None:
-            self._running = self._loop.create_task(self._run())
+            self._running = in_background(self._run(), "saving of a cursor")
         return future
 
     async def delete(self, refusal: EngineError, writes: Sequence[RowWrite]) -> None:

@@ -34,6 +34,7 @@ from replicator.engine.subscriptions.subscription_status import subscription_sta
 from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.subscriptions.untold import Untold
 from replicator.engine.types import Ack, LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
+from replicator.running.short_tasks import awaited
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -556,7 +557,7 @@ class Subscription:
         # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
         if generation is None and self.replicated:
             generation = self.cursor.generation + 1
-        deletion = self._deletion = self.topic.loop.create_task(self._delete(by, generation))
+        deletion = self._deletion = awaited(self._delete(by, generation))
         deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
         await asyncio.shield(deletion)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Iterable
 
@@ -11,6 +9,7 @@ import structlog
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
+from replicator.running.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
@@ -18,30 +17,26 @@ log = structlog.get_logger(__name__)
 class TopicSweeper:
     """Deletes what deleted topics left behind, one topic after another, beside everything else."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, supervisor: Supervisor) -> None:
         self._writer = writer
         self._waiting: deque[int] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._task = supervisor.task("topic sweeper", "topic sweeper", self._run, until_done=True)
         self._stopped = False
 
     def add(self, topic_ids: Iterable[int]) -> None:
         """These topics are deleted; begin with what they left when the ones before them are done."""
         self._waiting.extend(topic_ids)
-        if self._waiting and self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="topic sweeper")
+        if self._waiting and not self._stopped:
+            self._task.start()
 
     async def swept(self) -> None:
         """Returns when nothing is left of what was deleted before this call, or the store takes no writes."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        await self._task.done()
 
     async def stop(self) -> None:
         """What is left is taken up at the next start."""
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._task.stop()
 
     async def _run(self) -> None:
         try:
@@ -51,5 +46,3 @@ class TopicSweeper:
         except EngineError as error:  # the store takes no writes: the next start takes it up
             self._waiting.clear()
             log.warning("deleting of old topics stopped", reason=str(error))
-        finally:
-            self._task = None

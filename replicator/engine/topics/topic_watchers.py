@@ -23,6 +23,7 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_patterns import parse_pattern
 from replicator.engine.topics.topic_watch import TopicListing, TopicWatch, TopicWatchRegistry, WatchedPattern
+from replicator.running.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class TopicNames(Protocol):
 class TopicWatchers:
     """The watchers of one engine, which tells of its topics by the methods of a :class:`TopicListener`."""
 
-    def __init__(self, names: TopicNames) -> None:
+    def __init__(self, names: TopicNames, supervisor: Supervisor) -> None:
         self._names = names
         self._registry = TopicWatchRegistry()
         self._on_change: dict[TopicWatch, Callable[[], None]] = {}
@@ -55,7 +56,7 @@ class TopicWatchers:
         self._not_before: dict[WatchedPattern, float] = {}
         self._waking: set[WatchedPattern] = set()
         """Those that are notified when their pause is over."""
-        self._task: asyncio.Task[None] | None = None
+        self._task = supervisor.task("topic watchers", "topic watchers", self._work, until_done=True)
 
     def __len__(self) -> int:
         """How many watch."""
@@ -145,23 +146,19 @@ class TopicWatchers:
             _log.warning("pattern %s: more topics come and go than can be matched", pattern.pattern)
             return
         jobs.append(job)
-        if self._task is None:
-            self._task = asyncio.create_task(self._work())
+        self._task.start()
 
     async def _work(self) -> None:
-        try:
-            while self._ready:
-                pattern = self._ready.popleft()
-                jobs = self._jobs[pattern]
-                _work_off(jobs, time.perf_counter() + SLICE_SECONDS)
-                if jobs:
-                    self._ready.append(pattern)
-                else:
-                    del self._jobs[pattern]
-                self._notify(pattern)
-                await asyncio.sleep(0)
-        finally:
-            self._task = None
+        while self._ready:
+            pattern = self._ready.popleft()
+            jobs = self._jobs[pattern]
+            _work_off(jobs, time.perf_counter() + SLICE_SECONDS)
+            if jobs:
+                self._ready.append(pattern)
+            else:
+                del self._jobs[pattern]
+            self._notify(pattern)
+            await asyncio.sleep(0)
 
     def _notify(self, pattern: WatchedPattern) -> None:
         """Tell the watchers that have something to take, now or when the pause is over."""

@@ -33,6 +33,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.upkeep import backlog_quota, hold_quota, retention
 from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
 from replicator.engine.upkeep.hold_quota import Held
+from replicator.running.supervisor import Supervisor
 from snapshots.position import Position
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Maintenance:
         self,
         store: Store,
         topics: Callable[[], Iterable[Topic]],
+        supervisor: Supervisor,
         *,
         wall_clock_ms: Callable[[], int],
         interval_seconds: float = INTERVAL_SECONDS,
@@ -70,21 +72,18 @@ class Maintenance:
         self._moved: set[Topic] = set()
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._task = supervisor.task("maintenance", "maintenance", self._run)
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
+        self._task.start()
 
     @property
     def running(self) -> bool:
-        return self._task is not None and not self._task.done()
+        return self._task.running
 
     async def stop(self) -> None:
         """Returns when nothing is read or trimmed any more."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._task.stop()
 
     async def run_once(self) -> None:
         """One pass over all topics."""

@@ -13,6 +13,7 @@ from replicator.engine.errors import EngineError, InvalidPattern
 from replicator.engine.topics.topic_list import topic_list_hash
 from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
 from replicator.engine.topics.topic_watchers import NOTIFY_PAUSE_SECONDS, TopicWatchers
+from replicator.running.supervisor import Supervisor
 
 NAMESPACE = "public/default"
 
@@ -26,7 +27,7 @@ class Names:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.watchers = TopicWatchers(self)
+        self.watchers = TopicWatchers(self, Supervisor())
 
     def subscribable(self, namespace: str) -> Collection[str]:
         return list(self.names) if namespace == NAMESPACE else []
@@ -180,7 +181,7 @@ def test_a_hostile_pattern_holds_up_neither_the_event_loop_nor_other_watchers() 
         assert longest < 0.2
         for each in hostile:
             each.watchers.close(each.watch)
-        await eventually(lambda: names.watchers._task is None, "the end of work for those who left")
+        await eventually(lambda: not names.watchers._task.running, "the end of work for those who left")
 
     run(scenario)
 
@@ -192,7 +193,7 @@ def test_who_watches_no_longer_gets_no_answer_and_the_work_ends() -> None:
         watcher.poll()
         names.watchers.close(watcher.watch)
         names.watchers.close(watcher.watch)
-        await eventually(lambda: names.watchers._task is None, "the end of the work")
+        await eventually(lambda: not names.watchers._task.running, "the end of the work")
         assert watcher.told == []
         assert len(names.watchers) == 0
 

@@ -182,7 +182,7 @@ async def test_a_task_that_runs_until_it_is_done_ends_in_silence_and_can_start_a
     await eventually(lambda: done == [1, 2, 3] and not task.running)
     queue.append(4)
     task.start()
-    await task.ended()
+    await task.done()
     assert done == [1, 2, 3, 4]
     assert lines.lines == []
     await asyncio.sleep(0)
