@@ -109,9 +109,9 @@ async def abort(request: web.Request) -> web.Response:
     told = await _json(request)
     with _form("the abort"):
         key = _epoch(told)
-        attempts = told.get("attempts")
-        attempts = None if attempts is None else [str(name) for name in attempts]
-    return web.json_response({"dropped": await request.app[STAGING].abort(key, attempts)})
+        job = None if told.get("job") is None else check_name("job", str(told["job"]))
+        attempts = [check_name("attempt", str(name)) for name in told.get("attempts") or ()]
+    return web.json_response({"dropped": await request.app[STAGING].abort(key, job=job, attempts=attempts)})
 
 
 async def topics(request: web.Request) -> web.Response:

@@ -216,6 +216,12 @@ class StagedMissing(EngineError):
     status = 409
 
 
+class AttemptAborted(EngineError):
+    """The job of a staged attempt was aborted before: nothing of it is taken any more."""
+
+    status = 409
+
+
 class WriterMoved(EngineError):
     """Something else was committed under the writer's name since the tasks asked what is published already."""
 

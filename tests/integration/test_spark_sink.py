@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from replicator.engine.staging.core import StagingLimits
 from replicator.engine.staging.values import EpochKey
 from replicator.metadata.metadata_pb2 import ZSTD
 from replicator.pipeline.errors import WriteRefused
+from replicator.pipeline.sink import sink
 from replicator.pipeline.sink.options import SinkColumns, SinkOptions
-from replicator.pipeline.sink.sink import BatchWriter, Staged, sink
+from replicator.pipeline.sink.sink import BatchWriter, Staged
 
 OUT = "persistent://public/default/out"
 EPOCH = EpochKey("w", "r", 0)
@@ -57,7 +59,7 @@ def options_of(url: str, **options: str) -> tuple[SinkOptions, SinkColumns]:
 def staged(url: str, payloads: list[bytes], epoch: EpochKey = EPOCH, **options: str) -> Staged:
     """What a task stages, without Spark."""
     batch = pa.record_batch({"payload": pa.array([payload.decode() for payload in payloads])})
-    return sink.stage(*options_of(url, **options), epoch, iter([batch]), marked=False)
+    return sink.stage(*options_of(url, **options), epoch, "job", iter([batch]), marked=False)
 
 
 # Batch jobs.
@@ -223,9 +225,42 @@ def test_an_abort_leaves_nothing_and_spares_what_is_decided(worker: StagingWorke
     assert worker.staging.core.attempts == 1
     job.abort([message, None])
     assert (worker.staging.core.attempts, worker.staging.files.scan()) == (0, {})
-    with pytest.raises(WriteRefused, match="what partition 0 staged is not here any more"):
+    with pytest.raises(WriteRefused, match=r"epoch 0: the job of attempt .* was aborted"):
         job.commit([message])
     assert worker.payloads(OUT) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_task_that_goes_on_after_the_abort_is_refused_and_a_new_try_is_not(
+    worker: StagingWorker, restarted: bool
+) -> None:
+    """What Spark leaves behind when a job fails: Python processes that have not noticed yet."""
+    options, columns = options_of(worker.url, writer="nightly", run="1")
+    job = BatchWriter(options, columns)
+    begun, aborted = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"payload": pa.array(["a"])})
+        begun.set()
+        assert aborted.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(job.write, rows())
+        assert begun.wait(60)
+        job.abort([None])
+        if restarted:
+            worker.stop()
+            worker.start()
+        aborted.set()
+        with pytest.raises(WriteRefused) as refused:
+            late.result(60)
+    assert refused.value.code == "AttemptAborted"
+    with pytest.raises(WriteRefused, match="was aborted"):
+        job.write(iter([]))  # a task of the job that begins only now
+    assert (worker.staging.core.attempts, worker.staging.files.scan()) == (0, {})
+    again = BatchWriter(options, columns)
+    again.commit([again.write(iter([pa.record_batch({"payload": pa.array(["b"])})]))])
+    assert worker.payloads(OUT) == [b"b"]
 
 
 def test_a_worker_that_is_started_anew_has_what_was_staged(worker: StagingWorker) -> None:
@@ -411,11 +446,11 @@ def test_two_queries_of_one_name_are_told_apart(worker: StagingWorker) -> None:
         )
 
     one, other = (
-        sink.stage(options, columns, EpochKey("orders", run, 0), iter([batch()]), marked=True) for run in "ab"
+        sink.stage(options, columns, EpochKey("orders", run, 0), "job", iter([batch()]), marked=True) for run in "ab"
     )
     sink.commit(options, [one])
     with pytest.raises(WriteRefused, match="is another query running with the same `writer`"):
         sink.commit(options, [other])
-    third = sink.stage(options, columns, EpochKey("orders", "b", 1), iter([batch()]), marked=True)
+    third = sink.stage(options, columns, EpochKey("orders", "b", 1), "job", iter([batch()]), marked=True)
     assert (third.left_out, third.receipt.messages) == (1, 0)
     assert worker.payloads(OUT) == [b"a"]

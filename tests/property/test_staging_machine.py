@@ -1,6 +1,8 @@
 """Invariant 2 for staged commits: whatever is staged, repeated, aborted, lost or killed, an epoch of a writer's run is
 visible whole and once if its commit was decided, in the order of its partitions, and not at all if it was not.
 
+An abort is final: whatever a task of an aborted job does later, also after a restart, is refused and leaves nothing.
+
 The core decides; files and the store's transactions are models that lose what a crash loses: everything in memory, and
 with the power also what was written and not sealed.
 """
@@ -13,9 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from replicator.engine.errors import CommitPending, EngineError, StagedMissing, StagingFull
+from replicator.engine.errors import AttemptAborted, CommitPending, EngineError, StagedMissing, StagingFull
 from replicator.engine.staging import rows
 from replicator.engine.staging.core import StagingCore, StagingLimits
+from replicator.engine.staging.fences import Fence
 from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Progress, Receipt
 
 FRAME_BYTES = 10
@@ -38,11 +41,18 @@ class Staging(RuleBasedStateMachine):
         """The model: what each decided commit is to publish."""
         self.done: set[EpochKey] = set()
         self.owners: dict[int, EpochKey] = {}
+        self.begun: list[AttemptKey] = []
+        self.aborted: set[Fence] = set()
+        """The model: the jobs and attempts whose abort was answered."""
         self.core = self._started()
 
     def _started(self) -> StagingCore:
         files = {key: len(frames) * FRAME_BYTES for key, frames in self.disk.items()}
-        return StagingCore(rows.load_writers(self.table.items()), files, self.now_ms, LIMITS)
+        writers, fences = rows.load_writers(self.table.items()), rows.load_fences(self.table.items())
+        core = StagingCore(writers, files, self.now_ms, LIMITS, fences)
+        attempts, _ = core.sweep(self.now_ms)  # as the service does when it starts
+        self._drop(attempts)
+        return core
 
     # The shell, over models.
 
@@ -95,8 +105,10 @@ class Staging(RuleBasedStateMachine):
     @rule(epoch=epochs, tasks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=4))
     def a_job_stages(self, epoch: EpochKey, tasks: list[tuple[int, int]]) -> None:
         """Several attempts at one partition are a task that was tried again, or ran twice."""
+        self.number += 1
+        job = f"j{self.number}"
         for partition, frames in tasks:
-            self.a_task_stages(epoch, partition, frames, repeated=frames % 2 == 0, sealed=True)
+            self._stage(epoch, job, partition, frames, repeated=frames % 2 == 0, sealed=True)
 
     @rule(
         epoch=epochs,
@@ -106,8 +118,14 @@ class Staging(RuleBasedStateMachine):
         sealed=st.booleans(),
     )
     def a_task_stages(self, epoch: EpochKey, partition: int, frames: int, *, repeated: bool, sealed: bool) -> None:
+        self._stage(epoch, f"j{self.number}", partition, frames, repeated=repeated, sealed=sealed)
+
+    def _stage(self, epoch: EpochKey, job: str, partition: int, frames: int, *, repeated: bool, sealed: bool) -> None:
         self.number += 1
-        key = AttemptKey(epoch, partition, f"t{self.number}")
+        key = AttemptKey(epoch, partition, f"{job}.t{self.number}")
+        if self._is_aborted(key):
+            return
+        self.begun.append(key)
         try:
             if self.core.open(key, self.now_ms).done:
                 return
@@ -141,7 +159,11 @@ class Staging(RuleBasedStateMachine):
         epoch = known[which % len(known)]
         chosen: dict[int, AttemptKey] = {}
         for key in sorted(self.sealed):
-            if key.epoch == epoch and (key.partition not in chosen or choice & 1 << key.partition):
+            if (
+                key.epoch == epoch
+                and not self._is_aborted(key)
+                and (key.partition not in chosen or choice & 1 << key.partition)
+            ):
                 chosen[key.partition] = key
         receipts = [
             Receipt(key.partition, key.attempt, len(self.disk[key]) * FRAME_BYTES, 0, 0)
@@ -191,10 +213,50 @@ class Staging(RuleBasedStateMachine):
                 if self._step(commit.key, frames):
                     break
 
-    @rule(epoch=epochs, some=st.booleans())
-    def a_driver_aborts(self, epoch: EpochKey, some: bool) -> None:
-        attempts = [key.attempt for key in self.disk if key.epoch == epoch]
-        self._drop(self.core.abort(epoch, attempts[:1] if some else None))
+    @precondition(lambda self: self.begun)
+    @rule(which=st.integers(0, 30), what=st.sampled_from(["job", "attempt", "epoch"]), killed=st.booleans())
+    def a_driver_aborts(self, which: int, what: str, killed: bool) -> None:
+        """``killed``: the worker is, before the fence is durable; nobody gets an answer then."""
+        key = self.begun[-1 - which % len(self.begun)]
+        known = {each.job for each in self.disk if each.epoch == key.epoch}
+        job, attempts = (key.job if what == "job" else None), ([key.attempt] if what == "attempt" else [])
+        aborted = self.core.abort(key.epoch, self.now_ms, job=job, attempts=attempts)
+        if killed:
+            self._restart()
+            return
+        self._write(rows.rows_of_fences(aborted.fences, self.now_ms))
+        self._write(rows.rows_of_fences(aborted.dropped_fences, None))
+        self._drop(aborted.attempts)
+        names = known if what == "epoch" else {job or key.attempt}
+        self.aborted |= {Fence(key.epoch, name) for name in names}
+
+    def _is_aborted(self, key: AttemptKey) -> bool:
+        return bool({Fence(key.epoch, key.attempt), Fence(key.epoch, key.job)} & self.aborted)
+
+    @precondition(lambda self: any(map(self._is_aborted, self.begun)))
+    @rule(which=st.integers(0, 30), newcomer=st.booleans(), frames=st.integers(0, 2))
+    def a_task_of_an_aborted_job_goes_on(self, which: int, newcomer: bool, frames: int) -> None:
+        aborted = [key for key in self.begun if self._is_aborted(key)]
+        key = aborted[which % len(aborted)]
+        if newcomer and Fence(key.epoch, key.job) in self.aborted:
+            key = key._replace(attempt=f"{key.job}.late")
+        state = self.core.writers.get(key.epoch.writer)
+        if state is not None and (state.is_done(key.epoch) or state.pending is not None):
+            return  # it is refused, or repeated, by the commit that there is
+        before = self.core.attempts, self.core.staged_bytes
+        receipt = Receipt(key.partition, key.attempt, frames * FRAME_BYTES, 0, 0)
+        for late in (
+            lambda: self.core.open(key, self.now_ms),
+            lambda: self.core.begin_append(key, frames * FRAME_BYTES, FRAME_BYTES, self.now_ms),
+            lambda: self.core.sealed(key, frames * FRAME_BYTES, self.now_ms),
+            lambda: self.core.decide(CommitRequest(key.epoch, [receipt]), self.now_ms),
+        ):
+            try:
+                late()
+            except AttemptAborted:
+                continue
+            raise AssertionError(f"{key} was aborted, and is taken")
+        assert (self.core.attempts, self.core.staged_bytes) == before
 
     @rule(power=st.booleans(), kept=st.integers(0, 3))
     def a_worker_is_killed(self, power: bool, kept: int) -> None:
@@ -225,6 +287,11 @@ class Staging(RuleBasedStateMachine):
             assert numbers == self.decided[epoch][: len(numbers)], f"{epoch} is not published in order, or twice"
         for epoch in self.done:
             assert visible.get(epoch, []) == self.decided[epoch], f"{epoch} is done and not whole"
+
+    @invariant()
+    def of_what_was_aborted_nothing_stays_but_what_a_decided_commit_publishes(self) -> None:
+        decided = {commit.key for commit in self.core.pending()}
+        assert not [key for key in self.disk if self._is_aborted(key) and key.epoch not in decided]
 
     @invariant()
     def what_is_counted_is_on_disk(self) -> None:

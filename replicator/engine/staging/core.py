@@ -16,7 +16,9 @@ and what is decided becomes visible whole, in the order of the partitions.
 5. A writer whose rows have origins keeps *marks*: for each origin the highest place that is published. Tasks leave out
    rows at or below them, which is what makes a query harmless that starts over without its checkpoint. They are only
    right if nobody else commits in between: a commit says on how many commits its marks are based (*base*).
-6. Attempts that nobody has touched for a time are swept, by epochs: the tasks of one job end at different times.
+6. An abort is final: what is staged of the job goes, and what comes later is refused (:mod:`.fences`). A commit that
+   was decided before goes on.
+7. Attempts that nobody has touched for a time are swept, by epochs: the tasks of one job end at different times.
 
 Clock and files are the caller's: see :mod:`replicator.engine.staging.service`.
 """
@@ -28,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replicator.engine.errors import CommitPending, InvalidWriter, StagedMissing, StagingFull, TooBusy, WriterMoved
+from replicator.engine.staging.fences import FENCES_MAX, Fence, Fences
 from replicator.engine.staging.values import (
     AttemptKey,
     CommitRequest,
@@ -68,6 +71,7 @@ class StagingLimits:
     staged_ms_max: int = STAGED_MS_MAX
     writers_max: int = WRITERS_MAX
     runs_max: int = RUNS_MAX
+    fences_max: int = FENCES_MAX
 
 
 @dataclass(slots=True)
@@ -123,6 +127,15 @@ class Finished:
     marks: Mapping[Origin, SourceMark]
 
 
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """What an abort changes: ``attempts`` whose files go, fences to be written down, and old ones that make room."""
+
+    attempts: list[AttemptKey]
+    fences: list[Fence]
+    dropped_fences: list[Fence]
+
+
 class StagingCore:
     """The state of a worker's staging area. ``files`` has the size of each attempt's file that was found at start."""
 
@@ -132,8 +145,10 @@ class StagingCore:
         files: Mapping[AttemptKey, int],
         now_ms: int,
         limits: StagingLimits | None = None,
+        fences: Mapping[Fence, int] | None = None,
     ) -> None:
         self.limits = limits or StagingLimits()
+        self.fences = Fences(fences or {}, self.limits.fences_max)
         self.writers = dict(writers)
         self._attempts: dict[AttemptKey, Attempt] = {
             key: Attempt(size, now_ms, recovered=True) for key, size in files.items()
@@ -151,7 +166,8 @@ class StagingCore:
     # Staging.
 
     def open(self, key: AttemptKey, now_ms: int) -> Opened:
-        """A task begins an attempt. Raises :class:`CommitPending` and :class:`StagingFull`."""
+        """A task begins an attempt. Raises :class:`AttemptAborted`, :class:`CommitPending`, :class:`StagingFull`."""
+        self.fences.check(key)
         state = self.writers.get(key.epoch.writer) or WriterState()
         run = state.runs.get(key.epoch.run)
         opened = Opened(
@@ -173,8 +189,9 @@ class StagingCore:
         """Whether ``length_bytes`` at offset ``at`` are to be written; False if they are there already.
 
         The file is cut off at ``at`` first. Room is taken at once; :meth:`end_append` says how it went.
-        Raises :class:`StagingFull`, :class:`StagedMissing`, :class:`TooBusy`.
+        Raises :class:`AttemptAborted`, :class:`StagingFull`, :class:`StagedMissing`, :class:`TooBusy`.
         """
+        self.fences.check(key)
         state = self.writers.get(key.epoch.writer)
         if state is not None and state.is_done(key.epoch):
             raise StagedMissing(f"epoch {key.epoch.epoch} of writer {key.epoch.writer!r} was committed meanwhile")
@@ -203,10 +220,13 @@ class StagingCore:
         return True
 
     def end_append(self, key: AttemptKey, size_bytes: int) -> None:
-        """What :meth:`begin_append` let be written is written, or was not: the file has ``size_bytes`` now."""
+        """What :meth:`begin_append` let be written is written, or was not: the file has ``size_bytes`` now.
+
+        Nothing changes where the attempt was dropped meanwhile.
+        """
         attempt = self._attempts.get(key)
         if attempt is None:
-            return  # dropped meanwhile
+            return
         self.staged_bytes += size_bytes - attempt.bytes
         attempt.bytes = size_bytes
         attempt.busy = False
@@ -214,8 +234,9 @@ class StagingCore:
     def to_be_verified(self, key: AttemptKey, size_bytes: int) -> bool:
         """An attempt is about to be sealed: whether its file must be read as a whole first.
 
-        Raises :class:`StagedMissing` where it has not ``size_bytes``.
+        Raises :class:`StagedMissing` where it has not ``size_bytes``, and :class:`AttemptAborted`.
         """
+        self.fences.check(key)
         attempt = self._attempts.get(key)
         if attempt is None or attempt.busy or attempt.bytes != size_bytes:
             here = 0 if attempt is None else attempt.bytes
@@ -223,7 +244,7 @@ class StagingCore:
         return attempt.recovered and not attempt.sealed
 
     def sealed(self, key: AttemptKey, size_bytes: int, now_ms: int) -> None:
-        """The file is durable. Raises :class:`StagedMissing` where it went, or was written on, meanwhile."""
+        """The file is durable. Raises what :meth:`to_be_verified` does where it went, or was written on, meanwhile."""
         self.to_be_verified(key, size_bytes)
         attempt = self._attempts[key]
         attempt.sealed, attempt.recovered, attempt.touched_ms = True, False, now_ms
@@ -243,8 +264,8 @@ class StagingCore:
         """The commit to be published, to be made durable first; None if it is published already.
 
         If it was decided before, that commit is returned, with the attempts that were chosen then.
-        Raises :class:`CommitPending`, :class:`StagedMissing`, :class:`WriterMoved`, :class:`InvalidWriter`,
-        :class:`StagingFull` for too many writers; nothing has changed then.
+        Raises :class:`CommitPending`, :class:`AttemptAborted`, :class:`StagedMissing`, :class:`WriterMoved`,
+        :class:`InvalidWriter`, :class:`StagingFull` for too many writers; nothing has changed then.
         """
         key = request.key
         state = self.writers.get(key.writer) or WriterState()
@@ -261,6 +282,7 @@ class StagingCore:
             )
         if len({receipt.partition for receipt in request.receipts}) < len(request.receipts):
             raise InvalidWriter(f"writer {key.writer!r}: a commit names two attempts of one partition")
+        self.check_not_aborted(request)
         for receipt in request.receipts:
             if not receipt.bytes:
                 continue  # it has no file, so that a worker that was started anew does not know of it
@@ -280,6 +302,11 @@ class StagingCore:
         state.pending = PendingCommit(key, receipts, dict(request.marks), request.kept)
         state.progress = Progress()
         return state.pending
+
+    def check_not_aborted(self, request: CommitRequest) -> None:
+        """Raises :class:`AttemptAborted`."""
+        for receipt in request.receipts:
+            self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
         """The commit could not be made durable: there is none."""
@@ -326,29 +353,35 @@ class StagingCore:
             key for key in self._attempts if key.epoch[:2] == finished.key[:2] and key.epoch.epoch <= finished.key.epoch
         )
 
-    def abort(self, key: EpochKey, attempts: Iterable[str] | None = None) -> list[AttemptKey]:
-        """Drop what is staged for an epoch, or only those attempts of it; returns those whose files go.
+    def abort(self, key: EpochKey, now_ms: int, *, job: str | None = None, attempts: Iterable[str] = ()) -> Aborted:
+        """End a job of an epoch, or only those attempts; without both, all jobs of the epoch that are known by now.
 
         What a decided commit publishes stays: a driver that lost the answer to its commit may well abort.
         """
+        names = set(attempts) | ({job} if job is not None else set())
+        if not names:
+            names = {each.job for each in self._attempts if each.epoch == key}
         state = self.writers.get(key.writer)
         if state is not None and state.pending is not None and state.pending.key == key:
             chosen = {receipt.attempt for receipt in state.pending.receipts}
         else:
             chosen = set()
-        wanted = None if attempts is None else set(attempts)
-        return self._drop(
+        fenced = () if self._is_done(key) else sorted(names)  # of what is done, nothing is taken anyway
+        fences, dropped_fences = self.fences.add((Fence(key, name) for name in fenced), now_ms)
+        dropped = self._drop(
             each
             for each in self._attempts
-            if each.epoch == key and each.attempt not in chosen and (wanted is None or each.attempt in wanted)
+            if each.epoch == key and each.attempt not in chosen and (each.attempt in names or each.job in names)
         )
+        return Aborted(dropped, fences, dropped_fences)
 
     # Upkeep.
 
     def sweep(self, now_ms: int) -> tuple[list[AttemptKey], list[str]]:
         """What nobody comes back for: attempts whose files go, and writers that need not be remembered.
 
-        Of epochs that are done at once, of others when none of their attempts was touched for a time.
+        Of epochs that are done at once, of others when none of their attempts was touched for a time. What was aborted
+        is here only after a crash between the fence and the deletion of the files.
         """
         touched: dict[EpochKey, int] = {}
         for key, attempt in self._attempts.items():
@@ -359,7 +392,11 @@ class StagingCore:
             for epoch, last_ms in touched.items()
             if epoch not in publishing and (now_ms - last_ms > self.limits.staged_ms_max or self._is_done(epoch))
         }
-        attempts = self._drop(key for key in self._attempts if key.epoch in abandoned)
+        attempts = self._drop(
+            key
+            for key in self._attempts
+            if key.epoch in abandoned or (self.fences.covers(key) and key.epoch not in publishing)
+        )
         forgotten = [
             name
             for name, state in self.writers.items()

@@ -8,6 +8,7 @@ key                                        value
 ``m`` writer NUL cluster NUL incarnation   ledger u64 | entry u64 | batch index u32: up to there an origin is published
 ``c`` writer                               JSON: :class:`PendingCommit`
 ``p`` writer                               receipt u32 | offset u64: :class:`Progress` of that commit
+``f`` writer NUL run NUL epoch NUL name    u64: when that job or attempt was aborted, in ms (:class:`Fence`)
 ========================================== ===================================================================
 """
 
@@ -20,6 +21,7 @@ from dataclasses import asdict
 from typing import Final
 
 from replicator.engine.staging.core import Finished, WriterState
+from replicator.engine.staging.fences import Fence
 from replicator.engine.staging.values import (
     EpochKey,
     Origin,
@@ -35,6 +37,8 @@ TABLE: Final = "staging"
 _MARK = struct.Struct(">QQI")
 _INCARNATION = struct.Struct(">Q")
 _PROGRESS = struct.Struct(">IQ")
+_ABORTED_MS = struct.Struct(">Q")
+_FENCE: Final = b"f"
 
 Row = tuple[str, bytes, bytes | None]
 
@@ -43,6 +47,8 @@ def load_writers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, WriterState]:
     """The state of every writer, from all rows of the table."""
     writers: dict[str, WriterState] = {}
     for key, value in rows:
+        if key.startswith(_FENCE):
+            continue
         kind, name, *rest = _split(key)
         state = writers.setdefault(name.decode(), WriterState())
         if kind == b"w":
@@ -57,6 +63,24 @@ def load_writers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, WriterState]:
         elif kind == b"p":
             state.progress = Progress(*_PROGRESS.unpack(value))
     return writers
+
+
+def load_fences(rows: Iterable[tuple[bytes, bytes]]) -> dict[Fence, int]:
+    """When what was aborted, from all rows of the table."""
+    fences = {}
+    for key, value in rows:
+        if key.startswith(_FENCE):
+            writer, run, epoch, name = key[1:].decode().split("\0")
+            fences[Fence(EpochKey(writer, run, int(epoch)), name)] = _ABORTED_MS.unpack(value)[0]
+    return fences
+
+
+def rows_of_fences(fences: Iterable[Fence], aborted_ms: int | None) -> list[Row]:
+    """Writes fences, or deletes them with None."""
+    value = None if aborted_ms is None else _ABORTED_MS.pack(aborted_ms)
+    return [
+        (TABLE, _FENCE + f"{writer}\0{run}\0{epoch}\0{name}".encode(), value) for (writer, run, epoch), name in fences
+    ]
 
 
 def rows_of_decision(commit: PendingCommit) -> list[Row]:

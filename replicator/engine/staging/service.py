@@ -5,7 +5,8 @@
    room. Then the decision is made durable, and a task of the worker publishes it, step by step.
 3. A step that cannot be done now (the cluster is fenced, a quota is exceeded, the store is full) is tried again until
    it can: :attr:`StagingService.obstacles` has the reason. Commits that a worker finds when it starts go on like that.
-4. A topic that is deleted after the decision gets nothing more: as if it had been published before it was deleted.
+4. An abort is durable before it is answered, and its files are gone, also those that a request was just writing.
+5. A topic that is deleted after the decision gets nothing more: as if it had been published before it was deleted.
 """
 
 from __future__ import annotations
@@ -102,8 +103,10 @@ class StagingService:
         self._clock = engine.writer.wall_clock_ms
         self.files = StagingFiles(engine.store.path)
         with engine.store.env.begin(db=engine.store.tables[rows.TABLE]) as txn:
-            writers = rows.load_writers((bytes(key), bytes(value)) for key, value in txn.cursor())
-        self.core = StagingCore(writers, self.files.scan(), self._clock(), limits)
+            found = [(bytes(key), bytes(value)) for key, value in txn.cursor()]
+        self.core = StagingCore(
+            rows.load_writers(found), self.files.scan(), self._clock(), limits, rows.load_fences(found)
+        )
         self.counters = StagingCounters()
         self.obstacles: dict[EpochKey, str] = {}
         """Why the commits that are being published do not go on at the moment."""
@@ -112,6 +115,8 @@ class StagingService:
         self._publishing: dict[EpochKey, _Publishing] = {}
         self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_now_and_then)
         self._body_bytes = 0
+        self._appending: dict[AttemptKey, asyncio.Future[int]] = {}
+        """The files that threads are writing to: those must not be deleted under them, or they come back."""
 
     def start(self) -> None:
         for commit in self.core.pending():
@@ -189,15 +194,18 @@ class StagingService:
                 self._check_topic(name, entry_bytes)
             if not self.core.begin_append(key, at, len(body), self._clock()):
                 return at + len(body)
+            writing = self._appending[key] = asyncio.ensure_future(asyncio.to_thread(self.files.append, key, at, body))
             try:
-                await to_the_end(asyncio.to_thread(self.files.append, key, at, body))
+                await to_the_end(writing)
             except OSError as error:
                 raise StoreFull(f"{self.files.path}: nothing more can be staged: {error.strerror}") from None
             finally:
+                del self._appending[key]
                 self.core.end_append(key, self.files.size(key))
                 self.counters.staged_bytes += len(body)
         finally:
             self._body_bytes -= len(body)
+        self.core.fences.check(key)  # aborted while it was written
         return at + len(body)
 
     def _check_topic(self, name: str, entry_bytes_max: int) -> None:
@@ -218,15 +226,28 @@ class StagingService:
         """Make an attempt durable, that has ``size_bytes``. Raises :class:`StagedMissing`, :class:`BlockCorrupt`."""
         if size_bytes:
             verify = self.core.to_be_verified(key, size_bytes)
-            await asyncio.to_thread(self.files.seal, key, verify=verify)
+            with contextlib.suppress(FileNotFoundError):  # it was dropped meanwhile: the core says why
+                await asyncio.to_thread(self.files.seal, key, verify=verify)
             self.core.sealed(key, size_bytes, self._clock())
 
-    async def abort(self, key: EpochKey, attempts: Sequence[str] | None = None) -> int:
-        """Drop what is staged for an epoch and not decided; returns how many attempts that were."""
-        dropped = self.core.abort(key, attempts)
-        self.counters.aborted_attempts += len(dropped)
-        await asyncio.to_thread(self.files.drop, dropped)
-        return len(dropped)
+    async def abort(self, key: EpochKey, *, job: str | None = None, attempts: Sequence[str] = ()) -> int:
+        """See :meth:`StagingCore.abort`; returns how many attempts were dropped. What comes later is refused."""
+        now_ms = self._clock()
+        aborted = self.core.abort(key, now_ms, job=job, attempts=attempts)
+        self.counters.aborted_attempts += len(aborted.attempts)
+        written = rows.rows_of_fences(aborted.fences, now_ms) + rows.rows_of_fences(aborted.dropped_fences, None)
+        try:
+            if written:
+                await self._engine.writer.put_many(written)
+        finally:
+            await self._delete(aborted.attempts)
+        return len(aborted.attempts)
+
+    async def _delete(self, keys: Sequence[AttemptKey]) -> None:
+        """Delete the files of attempts that the core has dropped."""
+        if writing := {self._appending[key] for key in keys if key in self._appending}:
+            await asyncio.wait(writing)
+        await asyncio.to_thread(self.files.drop, keys)
 
     # Committing.
 
@@ -240,6 +261,7 @@ class StagingService:
         key = request.key
         if key not in self._publishing:
             if not self._is_decided(key):
+                self.core.check_not_aborted(request)
                 await self._check_takes(request, topics)
                 lost = await asyncio.to_thread(self.files.lost, request)
                 if lost is not None and not self._is_decided(key):  # once it is, its files go
@@ -363,7 +385,7 @@ class StagingService:
         else:
             dropped = self.core.finish(finished)
             self._decided.discard(key)
-            await asyncio.to_thread(self.files.drop, dropped)
+            await self._delete(dropped)
 
     def _note_obstacle(self, key: EpochKey, state: RetryCallState) -> None:
         error = None if state.outcome is None else state.outcome.exception()
@@ -377,7 +399,9 @@ class StagingService:
         """Drop what nobody comes back for."""
         attempts, writers = self.core.sweep(self._clock())
         self.counters.swept_attempts += len(attempts)
-        await asyncio.to_thread(self.files.drop, attempts)
+        await self._delete(attempts)
+        if expired := self.core.fences.sweep(self._clock()):
+            await self._engine.writer.put_many(rows.rows_of_fences(expired, None))
         for writer in writers:
             await self._engine.writer.put_many([rows.row_of_facts(writer)], cleared=rows.prefixes_of(writer))
 

@@ -33,11 +33,19 @@ class EpochKey(NamedTuple):
 
 
 class AttemptKey(NamedTuple):
-    """What one attempt of one task stages. ``attempt`` is never used twice."""
+    """What one attempt of one task stages. ``attempt`` is never used twice; it begins with the name of its job.
+
+    A job is one try at an epoch, with all its tasks. A driver that tries the epoch again begins another job.
+    """
 
     epoch: EpochKey
     partition: int
     attempt: str
+
+    @property
+    def job(self) -> str:
+        """What stands before the first dot; an attempt without one is a job of its own."""
+        return self.attempt.partition(".")[0]
 
 
 class Origin(NamedTuple):

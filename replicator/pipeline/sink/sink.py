@@ -6,7 +6,9 @@ What is promised rests on the worker (:mod:`replicator.engine.staging.core`); th
    fail, are repeated, or run twice by speculation stay apart from each other.
 2. Spark hands the messages of the attempts that count to the driver, which commits them under (writer, run, epoch):
    for a stream the query's id and its batch, for a batch job its ``run``. A repeated commit does nothing.
-3. A stream whose ``writer`` is named and whose rows have their origins goes by the writer's marks at the destination:
+3. All tasks of one try at an epoch are a *job*, whose name begins those of its attempts. An abort ends the job for
+   good: a task that goes on after it is refused, and a driver that tries the epoch again begins another job.
+4. A stream whose ``writer`` is named and whose rows have their origins goes by the writer's marks at the destination:
    without its checkpoint it begins anew, and leaves out what is published (:mod:`.source_marks`).
 """
 
@@ -35,6 +37,8 @@ from replicator.pipeline.sink.staging_client import Published, StagingClient
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """What Spark tells the tasks of a stream; the query's id is kept in its checkpoint."""
+_ATTEMPT_DIGITS: Final = 16
+"""Of an attempt's name behind its job's: both together must be short enough for a part of a file's name."""
 _NAMELESS: Final = "job-"
 """Begins the writer of a batch job that has no name; names may begin like that, too."""
 ABORT_SECONDS_MAX: Final = 5
@@ -52,6 +56,7 @@ class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types
 
     key: EpochKey
     receipt: Receipt
+    job: str
     done: bool = False
     base: int | None = None
     marks: Mapping[Origin, SourceMark] = field(default_factory=dict)
@@ -67,17 +72,17 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
-        job = uuid.uuid4().hex
+        self._job = job = uuid.uuid4().hex
         self._key = EpochKey(options.writer or f"{_NAMELESS}{job}", options.run or f"run-{job}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return stage(self._options, self._columns, self._key, iterator, marked=False)
+        return stage(self._options, self._columns, self._key, self._job, iterator, marked=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit(self._options, [message for message in messages if message is not None])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(self._options, self._key)
+        abort(self._options, self._key, job=self._job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -86,6 +91,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
+        self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -94,14 +100,14 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             raise PipelineError("Spark did not tell the task which batch of which query it is of")
         key = EpochKey(self._options.writer or f"query-{query}", self._options.run or query, int(batch))
         marked = self._columns.origins and self._options.writer is not None
-        return stage(self._options, self._columns, key, iterator, marked=marked)
+        return stage(self._options, self._columns, key, self._job, iterator, marked=marked)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         commit(self._options, [message for message in messages if message is not None])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        for key in {message.key for message in messages if message is not None}:
-            abort(self._options, key)
+        for key, job in {(message.key, message.job) for message in messages if message is not None}:
+            abort(self._options, key, job=job)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
@@ -126,17 +132,18 @@ def stage(
     options: SinkOptions,
     columns: SinkColumns,
     epoch: EpochKey,
+    job: str,
     batches: Iterator[pa.RecordBatch],
     *,
     marked: bool,
 ) -> Staged:
-    """Stage the rows of one task. With ``marked``, those that the writer has published before are left out.
+    """Stage the rows of one task of a job. With ``marked``, those that the writer has published before are left out.
 
     Raises :class:`OldCheckpoint` where Spark plans anew what was published, and other rows would go with it.
     """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    key = AttemptKey(epoch, partition, uuid.uuid4().hex)
+    key = AttemptKey(epoch, partition, f"{job}.{uuid.uuid4().hex[:_ATTEMPT_DIGITS]}")
     with StagingClient(options.url, wait_seconds=options.wait_seconds) as client:
         opened = client.open(key, marks=marked)
         marks = SourceMarks(opened.marks) if marked else None
@@ -146,7 +153,7 @@ def stage(
                 raise OldCheckpoint(epoch.writer, epoch.epoch, f"so are later ones up to {opened.epoch}")
             if marks is not None:
                 _check_published(epoch, columns, marks, batches)
-            return Staged(epoch, Receipt(partition, key.attempt, 0, 0, 0), done=True)
+            return Staged(epoch, Receipt(partition, key.attempt, 0, 0, 0), job, done=True)
         made = StagedBatches(
             options,
             columns,
@@ -164,12 +171,13 @@ def stage(
                 at += len(body)
             client.seal(key, at)
         except BaseException:
-            abort(options, epoch, [key.attempt])
+            abort(options, epoch, attempts=[key.attempt])
             raise
     receipt = Receipt(partition, key.attempt, at, made.entries, made.messages, made.sequence_last)
     return Staged(
         epoch,
         receipt,
+        job,
         base=opened.commits if marked else None,
         marks={} if marks is None else marks.reached,
         topics=made.topics,
@@ -206,11 +214,11 @@ def commit(options: SinkOptions, staged: Sequence[Staged]) -> Published | None:
     return published
 
 
-def abort(options: SinkOptions, key: EpochKey, attempts: Sequence[str] | None = None) -> None:
-    """Drop what the tasks of an epoch staged, or those attempts. Raises nothing: it is swept later, and what went wrong
-    before is what the user must see."""
+def abort(options: SinkOptions, key: EpochKey, *, job: str | None = None, attempts: Sequence[str] = ()) -> None:
+    """End a job of an epoch, or those attempts. Raises nothing: it is swept later, and what went wrong before is what
+    the user must see."""
     with StagingClient(options.url, wait_seconds=ABORT_SECONDS_MAX) as client, contextlib.suppress(PipelineError):
-        client.abort(key, attempts)
+        client.abort(key, job=job, attempts=attempts)
 
 
 def _check_published(

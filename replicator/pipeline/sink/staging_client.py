@@ -107,9 +107,9 @@ class StagingClient(WorkerConnection):
     def seal(self, key: AttemptKey, size_bytes: int) -> None:
         self._post("seal", b"", {**_attempt(key), "bytes": str(size_bytes)})
 
-    def abort(self, key: EpochKey, attempts: Sequence[str] | None = None) -> None:
-        """Drop what is staged for an epoch, or those attempts of it."""
-        self._post("abort", {**key._asdict(), "attempts": None if attempts is None else list(attempts)})
+    def abort(self, key: EpochKey, *, job: str | None = None, attempts: Sequence[str] = ()) -> None:
+        """End a job of an epoch, or those attempts: what they staged goes, and nothing more of them is taken."""
+        self._post("abort", {**key._asdict(), "job": job, "attempts": list(attempts)})
 
     def commit(self, request: CommitRequest, topics: Sequence[str]) -> Published:
         """Publish; returns when all is published, however often that must be asked."""

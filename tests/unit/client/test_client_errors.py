@@ -23,6 +23,7 @@ NOT_OF_CLIENTS = {"BlockCorrupt", "CopyGap", "IncarnationMismatch", "FrameTooLar
     "InvalidWriter",
     "StagingFull",
     "StagedMissing",
+    "AttemptAborted",
     "CommitPending",
     "WriterMoved",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from staging_support import payloads_of
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import (
+    AttemptAborted,
     BlockCorrupt,
     ClusterFenced,
     EngineError,
@@ -26,9 +28,10 @@ from replicator.engine.errors import (
     TopicNotFound,
 )
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.staging import area
+from replicator.engine.staging import area, rows
 from replicator.engine.staging.area import encode_frame
 from replicator.engine.staging.core import KEPT_MS_MAX, STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
+from replicator.engine.staging.fences import FENCED_MS_MAX
 from replicator.engine.staging.service import Outcome, StagingService
 from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Receipt, check_name
 from replicator.engine.topics.namespace_policies import NamespacePolicies
@@ -280,6 +283,81 @@ def test_topics_that_may_not_be_made_are_named_before_anything_is_staged(tmp_pat
             await engine.catalog.set_namespace("public/default", NamespacePolicies(auto_topic_creation=False))
             with pytest.raises(TopicNotFound, match="auto_topic_creation"):
                 await service.partitions([TOPIC])
+
+    asyncio.run(main())
+
+
+def test_an_abort_waits_for_what_a_request_is_just_writing_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            begun, go_on, append = threading.Event(), threading.Event(), service.files.append
+
+            def held(key: AttemptKey, at: int, body: bytes) -> int:
+                begun.set()
+                assert go_on.wait(60)
+                return append(key, at, body)
+
+            monkeypatch.setattr(service.files, "append", held)
+            attempt = AttemptKey(KEY, 0, "job.a")
+            frame = encode_frame(TOPIC, [batch([b"a"])], [1], 1)
+            appended = asyncio.ensure_future(service.append(attempt, 0, frame))
+            await asyncio.to_thread(begun.wait, 60)
+            aborted = asyncio.ensure_future(service.abort(KEY, job="job"))
+            await eventually(lambda: service.core.attempts == 0)
+            assert not aborted.done()
+            go_on.set()
+            assert await aborted == 1
+            with pytest.raises(AttemptAborted, match=r"the job of attempt 'job.a' was aborted"):
+                await appended
+            assert (service.files.scan(), service.core.staged_bytes) == ({}, 0)
+
+    asyncio.run(main())
+
+
+def test_a_file_that_a_crash_left_behind_an_abort_goes_at_the_next_start(tmp_path: Path) -> None:
+    attempt = AttemptKey(KEY, 0, "job.a")
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            await stage(service, b"a")
+            await service.abort(KEY, job="job")
+            service.files.append(attempt, 0, b"left")
+        async with staging_over(tmp_path) as service:
+            await eventually(lambda: service.files.scan().keys() == {AttemptKey(KEY, 0, "a0-0")})
+            assert service.core.attempts == 1
+            with pytest.raises(AttemptAborted):
+                service.open(attempt)
+
+    asyncio.run(main())
+
+
+def test_fences_are_limited_and_go_with_time_in_the_store_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fenced(service: StagingService) -> set[str]:
+        with service._engine.store.env.begin(db=service._engine.store.tables[rows.TABLE]) as txn:
+            stored = rows.load_fences((bytes(key), bytes(value)) for key, value in txn.cursor())
+        names = {fence.name for fence in stored}
+        assert {name for name in "abc" if service.core.fences.covers(AttemptKey(KEY, 0, f"{name}.x"))} == names
+        return names
+
+    async def main() -> None:
+        async with staging_over(tmp_path, StagingLimits(fences_max=2)) as service:
+            clock = Clock()
+            monkeypatch.setattr(service, "_clock", clock)
+            await service.abort(KEY, job="a")
+            await service.abort(KEY, attempts=["a"])
+            await service.abort(KEY, job="b")
+            assert fenced(service) == {"a", "b"}
+            clock.now_ms += 1
+            await service.abort(KEY, job="c")
+            assert fenced(service) == {"b", "c"}, "the oldest went"
+            clock.now_ms += FENCED_MS_MAX
+            await service.sweep()
+            assert fenced(service) == {"c"}
+            clock.now_ms += 1
+            await service.sweep()
+            assert fenced(service) == set()
 
     asyncio.run(main())
 
