@@ -164,8 +164,17 @@ class Traffic:
     clusters: set[str] = field(default_factory=set)
     """The origins of what was received."""
     stopping: bool = False
+    producers: int = 0
+    """Those that may still be told that a message of theirs is confirmed."""
 
     async def produce(self, client: Client, *, topic: str = TOPIC) -> None:
+        self.producers += 1
+        try:
+            await self._produce(client, topic)
+        finally:
+            self.producers -= 1
+
+    async def _produce(self, client: Client, topic: str) -> None:
         producer = await client.create_producer(topic, producer_name="orders-in", batching_max_publish_delay_ms=1)
         number = 0
         while not self.stopping:
@@ -197,7 +206,7 @@ class Traffic:
             receiver_queue_size=100,
         )
         assert isinstance(consumer, Consumer)
-        while not (self.stopping and len(self.acknowledged) >= len(self.confirmed)):
+        while not (self.stopping and not self.producers and len(self.acknowledged) >= len(self.confirmed)):
             try:
                 message = await consumer.receive(timeout_millis=200)
             except PulsarException:
