@@ -53,6 +53,8 @@ def test_it_runs_while_a_link_is_spark_s_and_is_told_the_worker_and_the_settings
         await watched.driver.change(watched.settings(), links=2)
         await eventually(watched.runs)
         assert watched.file.read_text().split()[1:] == ["--worker", URL]
+        # The process may run before its start has returned to us, which is when its pid is known.
+        await eventually(lambda: watched.driver.status()["driver"] == "running")
         assert watched.driver.status()["pid"] == watched.runs()[0]
         await watched.driver.change(watched.settings(), links=1)
         assert watched.driver.starts == 1, "nothing changed for it"

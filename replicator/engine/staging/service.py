@@ -115,7 +115,7 @@ class StagingService:
         self._publishing: dict[EpochKey, _Publishing] = {}
         self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_now_and_then)
         self._body_bytes = 0
-        self._appending: dict[AttemptKey, asyncio.Future[int]] = {}
+        self._appending: dict[AttemptKey, asyncio.Event] = {}
         """The files that threads are writing to: those must not be deleted under them, or they come back."""
 
     def start(self) -> None:
@@ -194,14 +194,15 @@ class StagingService:
                 self._check_topic(name, entry_bytes)
             if not self.core.begin_append(key, at, len(body), self._clock()):
                 return at + len(body)
-            writing = self._appending[key] = asyncio.ensure_future(asyncio.to_thread(self.files.append, key, at, body))
+            written = self._appending[key] = asyncio.Event()
             try:
-                await to_the_end(writing)
+                await to_the_end(asyncio.to_thread(self.files.append, key, at, body))
             except OSError as error:
                 raise StoreFull(f"{self.files.path}: nothing more can be staged: {error.strerror}") from None
             finally:
-                del self._appending[key]
                 self.core.end_append(key, self.files.size(key))
+                del self._appending[key]
+                written.set()
                 self.counters.staged_bytes += len(body)
         finally:
             self._body_bytes -= len(body)
@@ -245,8 +246,8 @@ class StagingService:
 
     async def _delete(self, keys: Sequence[AttemptKey]) -> None:
         """Delete the files of attempts that the core has dropped."""
-        if writing := {self._appending[key] for key in keys if key in self._appending}:
-            await asyncio.wait(writing)
+        for written in [self._appending[key] for key in keys if key in self._appending]:
+            await written.wait()
         await asyncio.to_thread(self.files.drop, keys)
 
     # Committing.
