@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
@@ -16,11 +15,12 @@ import structlog
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
-from replicator.engine.upkeep.hold_quota import HoldQuota
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import COPY_ANEW, SKIP_AND_RECORD, Gap, Mark
+from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
+from replicator.links.refusals import Refusals
 from replicator.links.route import Route
 from replicator.links.starts import Starts
 from snapshots.position import BEFORE_ALL, Position
@@ -28,8 +28,6 @@ from snapshots.position import BEFORE_ALL, Position
 DELETED_SHOWN_MAX: Final = 1_000
 OPERATOR: Final = "operator"
 """Who did it, in the audit log: the paths that only operators use do not tell one from another."""
-REFUSED_SECONDS_MIN: Final = 0.05
-"""The shortest pause before a topic that was refused twice is tried again."""
 BEING_ASKED: Final = "the destination is being asked what it has of the topic"
 
 log = structlog.get_logger(__name__)
@@ -49,15 +47,6 @@ class CopyDeleter(Protocol):
     """What it needs of the connection."""
 
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """``due`` is when the destination is to be asked again, on the event loop's clock."""
-
-    times: int
-    due: float
-    reason: str
 
 
 class LinkTopics:
@@ -83,40 +72,25 @@ class LinkTopics:
         self._route = route
         self._index = index
         self._on_lost_copy = on_lost_copy
-        self._holder = f"link to {route.link.destination}" + (f" ({route.link.name})" if route.link.name else "")
-        link = route.link
-        self._quota = HoldQuota(link.hold_bytes, link.hold_seconds, link.on_hold_exceeded)
+        self._holding = Holding(engine, route.link)
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
-        self._refusals: dict[str, _Refusal] = {}
-        """By topic of which the destination has taken nothing since it refused it."""
+        self._refusals = Refusals()
         self._news: set[str] = set()
         """Topics that stopped or went on since the index was told."""
         for topic in engine.topics():
             if self.carries(topic):
                 self._take_up(topic)
 
-    @property
-    def holder(self) -> str:
-        """The name under which it holds logs back from retention."""
-        return self._holder
-
     def let_go(self) -> None:
         """Hold nothing back any more."""
         for topic in self._engine.topics():
-            self._release(topic)
-
-    def _release(self, topic: Topic) -> None:
-        topic.held_back.pop(self._holder, None)
-        topic.hold_quotas.pop(self._holder, None)
-        if topic.holds_exceeded.pop(self._holder, None) is not None:
-            topic.set_holds_exceeded(topic.holds_exceeded)
+            self._holding.release(topic)
 
     def held_too_far(self) -> list[str]:
         """The topics of which the link holds back more than it may."""
-        found = map(self._engine.find, self.copier.topics)
-        return [topic.name for topic in found if topic is not None and self._holder in topic.holds_exceeded]
+        return self._holding.exceeded(self.copier.topics)
 
     # Which topics.
 
@@ -163,15 +137,13 @@ class LinkTopics:
                 self._take_up(topic)
                 self.ask([name])
             else:
-                self._release(topic)
+                self._holding.release(topic)
                 self.copier.topic_gone(name)
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
         mark = self.memory.mark(topic.topic_id)
-        topic.held_back[self._holder] = mark
-        if self._quota.limited:
-            topic.hold_quotas[self._holder] = self._quota
+        self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.last_add_confirmed, self._route.origins)
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.last_add_confirmed)
@@ -180,7 +152,7 @@ class LinkTopics:
         self._carried.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
-        self._refusals.pop(name, None)
+        self._refusals.forget(name)
 
     def _note_deleted(self, name: str) -> None:
         self.deleted_here.pop(name, None)
@@ -236,9 +208,7 @@ class LinkTopics:
         if ask_again:
             self.unsettled[name] = None
             loop = asyncio.get_running_loop()
-            times = self._refusals[name].times if name in self._refusals else 0
-            seconds = min(seconds_max, REFUSED_SECONDS_MIN * 2.0 ** min(times, 16)) if times else 0.0
-            self._refusals[name] = _Refusal(times + 1, loop.time() + seconds, reason)
+            seconds = self._refusals.note(name, reason, loop.time(), seconds_max)
             loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
 
@@ -254,12 +224,12 @@ class LinkTopics:
     def to_settle(self) -> list[str]:
         """Topics that wait and about which the destination is to be asked now."""
         now = asyncio.get_running_loop().time()
-        return [name for name in self.unsettled if name not in self._refusals or self._refusals[name].due <= now]
+        return [name for name in self.unsettled if self._refusals.is_due(name, now)]
 
     def stopped(self) -> dict[str, str]:
         """Topics that are not copied, with why; also those that are just being tried again, but not those that only
         wait for an answer, as after a plan that was given up."""
-        refused = {name: refusal.reason for name, refusal in self._refusals.items()}
+        refused = dict(self._refusals.reasons())
         halted = ((name, copy.halted) for name, copy in self.copier.topics.items())
         return refused | {name: reason for name, reason in halted if reason is not None and reason != BEING_ASKED}
 
@@ -343,7 +313,7 @@ class LinkTopics:
         )
 
     def _goes_on(self, name: str) -> None:
-        self._refusals.pop(name, None)
+        self._refusals.forget(name)
         if self._reported.pop(name, None) is not None:
             link = self._route.link
             log.info("link copies a topic again", cluster=self._engine.cluster, to=link.destination, topic=name)
@@ -365,9 +335,7 @@ class LinkTopics:
     def _hold(self, name: str) -> None:
         topic, copy = self._engine.find(name), self.copier.topics.get(name)
         if topic is not None and copy is not None:
-            topic.held_back[self._holder] = copy.acknowledged
-            if topic.holds_exceeded:
-                self._engine.maintenance.hold_moved(topic)
+            self._holding.move(topic, copy.acknowledged)
             if copy.sent:  # else the destination never had anything of it, however far the log was read
                 self.memory.moved(topic.topic_id, copy.acknowledged)
 
@@ -406,5 +374,5 @@ class LinkTopics:
                 state=state,
                 acknowledged=copy.acknowledged,
                 backlog_entries=self.backlog_of(name),
-                detail=copy.halted or (self._refusals[name].reason if stopped else ""),
+                detail=copy.halted or self._refusals.reason(name),
             )

@@ -21,8 +21,7 @@ import asyncio
 import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -31,19 +30,16 @@ from replicator.engine.log.arrow import encode_append
 from replicator.links.carriage import SIGN_OF_LIFE_SECONDS, Carriage
 from replicator.links.choosing import SegmentChooser
 from replicator.links.copier import LANES_MAX
-from replicator.links.errors import BadReport, LinkError, PlanGone, TooManyPolls
+from replicator.links.errors import BadReport, LinkError, PlanGone
 from replicator.links.plans import KINDS, LIVE, Carriers, Done, Plan, Segment, Shift
+from replicator.links.reports import take_report
 from replicator.links.transport import HttpTransport
+from replicator.links.waiting_requests import WaitingRequests, deadline_of
 from replicator.running.short_tasks import awaited
 from replicator.topology.links import Link, parse_patterns
 
 SEGMENTS_OPEN_MAX: Final = 4
 """Of one lane: one that is carried and some that wait, so that a lane never stands still."""
-WAIT_SECONDS_MAX: Final = 30.0
-POLLS_MAX: Final = 4 * LANES_MAX
-"""Requests of one link that wait at once."""
-POLL_AGAIN_SECONDS: Final = 5.0
-"""Who waits is alive: so often that is noted, well within the silence that costs a carrier the link."""
 WATCH_SECONDS: Final = 1.0
 """How often it is looked whether the carrier is still heard of."""
 WAITING: Final = "waiting"
@@ -54,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 def carrier_name(pid: int) -> str:
-    """How a driver of live copy on this machine is called as a carrier, to begin with."""
+    """Prefix of the carrier name of a live-copy driver on this machine."""
     return f"{socket.gethostname()[:60]} {pid} "
 
 
@@ -76,9 +72,7 @@ class Planner:
         self._plan: Plan | None = None
         self._plans = 0
         self._handing_out = asyncio.Lock()
-        self._changed = asyncio.Event()
-        self._polls = 0
-        self._stopped = False
+        self._requests = WaitingRequests(key, self._rate_seconds)
         self._waits_for = NOBODY_ASKED
         self._last_error = ""
 
@@ -86,16 +80,14 @@ class Planner:
 
     def wake(self) -> None:
         """There is something to copy, or to tell."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._requests.wake()
 
     def stop(self) -> None:
         """Let nobody wait any more: the worker stops, or the link is replaced."""
-        self._stopped = True
-        self.wake()
+        self._requests.stop()
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
-        self._stopped = False
+        self._requests.start()
         return self._serve(transport), self._keep_open(transport), self._watch()
 
     def waits_for(self, what: str) -> None:
@@ -164,9 +156,9 @@ class Planner:
                 f"a plan is for a carrier, of kind {' or '.join(KINDS)}, 1 to {LANES_MAX} lanes and some bytes"
             )
         only = _carries(topics) if topics else None
-        deadline = _deadline(wait_ms)
+        deadline = deadline_of(wait_ms)
         mine, session = None, ""
-        with self._poll():
+        with self._requests.admitted():
             while True:
                 was_backfilling = self.carriers.backfilling
                 if self.carriers.asks(self._key, carrier, kind, time.monotonic()):
@@ -184,7 +176,7 @@ class Planner:
                         break
                 else:
                     mine, session = None, ""
-                if not await self._wait(deadline):
+                if not await self._requests.wait(deadline):
                     break
             return self._answer(mine, session, lanes)
 
@@ -224,13 +216,13 @@ class Planner:
         segment: Segment | None = None
         if bytes_max > 0:
             plan.bytes_max = bytes_max
-            deadline = _deadline(wait_ms)
-            with self._poll():
+            deadline = deadline_of(wait_ms)
+            with self._requests.admitted():
                 while True:
                     segment = await self._next_of(session, number, lane, holding)
                     if segment is not None or self._find(session, number, or_relieved=True).is_relieved(lane, number):
                         break
-                    if not await self._wait(deadline):
+                    if not await self._requests.wait(deadline):
                         break
             plan = self._find(session, number, or_relieved=True)
         return {
@@ -352,33 +344,11 @@ class Planner:
             for done in reports:
                 segment = plan.reported(done.segment)
                 if segment is not None:
-                    self._note_report(segment, done)
+                    take_report(self._carriage, segment, done)
         except LinkError as error:
             self._fail(error)
         self._note_state()
         self.wake()
-
-    def _note_report(self, segment: Segment, done: Done) -> None:
-        carriage, copier, number = self._carriage, self._copier, segment.number
-        carriage.figures.add(done.blocks, done.entries, done.messages, done.size_bytes, done.wire_bytes)
-        if carriage.bucket is not None:
-            carriage.bucket.take(done.wire_bytes - segment.size_bytes, time.monotonic())
-        refused = {
-            name: carried.refused
-            for name, carried in done.topics.items()
-            if carried.refused is not None and name in segment.topics
-        }
-        short = [
-            name
-            for name, planned in segment.topics.items()
-            if name not in refused
-            and (name not in done.topics or done.topics[name].reached < planned.upto)
-            and not copier.outdated(name, number)
-        ]
-        carriage.failures = carriage.failures if refused else 0
-        carriage.refused(refused, number)
-        carriage.topics.ask(short)
-        carriage.topics.reached(copier.on_acknowledged(number))
 
     def _fail(self, error: LinkError) -> None:
         """Connect again, as after any other failure."""
@@ -439,34 +409,6 @@ class Planner:
     def _rate_seconds(self) -> float:
         bucket = self._carriage.bucket
         return 0.0 if bucket is None else bucket.wait_seconds(time.monotonic())
-
-    # Waiting.
-
-    @contextmanager
-    def _poll(self) -> Iterator[None]:
-        if self._polls >= POLLS_MAX:
-            raise TooManyPolls(f"link {self._key}: {self._polls} requests wait for its segments; try again later")
-        self._polls += 1
-        try:
-            yield
-        finally:
-            self._polls -= 1
-
-    async def _wait(self, deadline: float) -> bool:
-        """Wait for a change, for some seconds, or until the rate is paid off; returns whether to look again."""
-        left = deadline - time.monotonic()
-        if left <= 0 or self._stopped:
-            return False
-        seconds = min(left, POLL_AGAIN_SECONDS, self._rate_seconds() or left)
-        changed = self._changed
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await changed.wait()
-        return not self._stopped
-
-
-def _deadline(wait_ms: int) -> float:
-    return time.monotonic() + min(max(wait_ms / 1000, 0.0), WAIT_SECONDS_MAX)
 
 
 def _carries(patterns: Sequence[str]) -> Callable[[str], bool]:

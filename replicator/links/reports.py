@@ -1,0 +1,32 @@
+"""What a carrier reports of a segment: what arrived counts as copied, and of what did not the destination is asked."""
+
+from __future__ import annotations
+
+import time
+
+from replicator.links.carriage import Carriage
+from replicator.links.plans import Done, Segment
+
+
+def take_report(carriage: Carriage, segment: Segment, done: Done) -> None:
+    """Raises :class:`PeerRefused` where the destination takes nothing at all."""
+    copier, number = carriage.copier, segment.number
+    carriage.figures.add(done.blocks, done.entries, done.messages, done.size_bytes, done.wire_bytes)
+    if carriage.bucket is not None:
+        carriage.bucket.take(done.wire_bytes - segment.size_bytes, time.monotonic())
+    refused = {
+        name: carried.refused
+        for name, carried in done.topics.items()
+        if carried.refused is not None and name in segment.topics
+    }
+    short = [
+        name
+        for name, planned in segment.topics.items()
+        if name not in refused
+        and (name not in done.topics or done.topics[name].reached < planned.upto)
+        and not copier.outdated(name, number)
+    ]
+    carriage.failures = carriage.failures if refused else 0
+    carriage.refused(refused, number)
+    carriage.topics.ask(short)
+    carriage.topics.reached(copier.on_acknowledged(number))

@@ -1,0 +1,70 @@
+"""Requests of carriers that wait until there is something for them, of one link: bounded in number and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from replicator.links.copier import LANES_MAX
+from replicator.links.errors import TooManyPolls
+
+WAIT_SECONDS_MAX: Final = 30.0
+POLLS_MAX: Final = 4 * LANES_MAX
+"""Requests of one link that wait at once."""
+POLL_AGAIN_SECONDS: Final = 5.0
+"""Who waits is alive: so often that is noted, well within the silence that costs a carrier the link."""
+
+
+class WaitingRequests:
+    """Of the link ``key``. ``pause_seconds`` says after how long to look again in any case, 0 for no such time."""
+
+    def __init__(self, key: str, pause_seconds: Callable[[], float]) -> None:
+        self._key = key
+        self._pause_seconds = pause_seconds
+        self._changed = asyncio.Event()
+        self._waiting = 0
+        self._stopped = False
+
+    def wake(self) -> None:
+        """Something changed: all of them look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def start(self) -> None:
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let nobody wait any more."""
+        self._stopped = True
+        self.wake()
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Raises :class:`TooManyPolls` where too many wait already."""
+        if self._waiting >= POLLS_MAX:
+            raise TooManyPolls(f"link {self._key}: {self._waiting} requests wait for its segments; try again later")
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    async def wait(self, deadline: float) -> bool:
+        """Wait for a change, for some seconds, or until the pause is over; returns whether to look again."""
+        left = deadline - time.monotonic()
+        if left <= 0 or self._stopped:
+            return False
+        seconds = min(left, POLL_AGAIN_SECONDS, self._pause_seconds() or left)
+        changed = self._changed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await changed.wait()
+        return not self._stopped
+
+
+def deadline_of(wait_ms: int) -> float:
+    """When a request that asked to wait so long is answered, on the clock of :func:`time.monotonic`."""
+    return time.monotonic() + min(max(wait_ms / 1000, 0.0), WAIT_SECONDS_MAX)
