@@ -60,7 +60,7 @@ class WorkerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "replicator.cli.main",
+                "replicator.cli",
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
