@@ -83,7 +83,7 @@ def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes
     command = [
         sys.executable,
         "-m",
-        "replicator.cli.main",
+        "replicator.cli",
         "drills",
         "show",
         "latest",
