@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from replicator.engine.subscriptions.cursor import CursorState
 from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CURSORS, CursorRows, RowChanges, load_cursors
+from replicator.engine.subscriptions.cursor_state import CursorState
 
 TOPIC_ID = 7
 

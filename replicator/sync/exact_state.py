@@ -64,11 +64,11 @@ class ExactState:
 
     def take(self, subscription: Replicated, *, whole: bool) -> tuple[AckVector, bool]:
         """What of a subscription is not told yet, or all of it; see :class:`~snapshots.telling.AckSource`."""
-        untold = subscription.cursor.take_untold()
+        untold = subscription.cursor.state.take_untold()
         if whole or untold.whole:
             return self.whole(subscription), True
         delta, later = self.acks.delta_of(untold, subscription.cursor.state)
-        subscription.cursor.tell_later(later)
+        subscription.cursor.state.tell_later(later)
         if untold.heard:
             delta.merge(self.pending.heard(subscription.name, subscription.cursor.generation))
         return delta, False

@@ -34,7 +34,7 @@ from pyroaring import BitMap
 
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.subscriptions.cursor import CursorState
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.untold import Untold
 from replicator.sync.partly_told import of_missing, tell_around, tell_parts
 from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without

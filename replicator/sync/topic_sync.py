@@ -220,7 +220,7 @@ class TopicSync:
             self.controller.on_acknowledged(subscription.name, monotonic_ms())
             self._settle()
         else:
-            subscription.cursor.take_untold()
+            subscription.cursor.state.take_untold()
 
     def _peers(self) -> frozenset[str]:
         """The clusters that get the topic's markers: its namespace may say that it is copied to some only."""

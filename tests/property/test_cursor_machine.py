@@ -15,7 +15,8 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -224,7 +225,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def tell_others(self) -> None:
-        untold = self.cursor.take_untold()
+        untold = self.cursor.state.take_untold()
         if untold.whole:
             self.told = set(self.model.acked)
         for position, size in self.model.sizes.items():
@@ -236,16 +237,16 @@ class CursorMachine(RuleBasedStateMachine):
             self.told |= {(position, index) for index in acked}
         assert self.told <= self.model.acked, "invariant 5: told of what nobody has consumed"
         assert self.told == self.model.acked, "others miss something"
-        assert not self.cursor.take_untold()
-        assert self.cursor.told()
+        assert not self.cursor.state.take_untold()
+        assert self.cursor.state.told()
         assert not self.cursor.state.to_tell
 
     @rule()
     def replicate_no_more_and_again(self) -> None:
-        self.cursor.set_replicated(False)
+        self.cursor.state.set_replicated(False)
         assert self.cursor.state.untold is None
         assert not self.cursor.state.to_tell
-        self.cursor.set_replicated(True)
+        self.cursor.state.set_replicated(True)
 
     @rule(position=probes)
     def seek(self, position: Position) -> None:

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pyroaring import BitMap
 
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CursorRows
+from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -81,8 +82,8 @@ class CursorRowsMachine(RuleBasedStateMachine):
 
     @rule()
     def tell(self) -> None:
-        self.cursor.take_untold()
-        self.cursor.told()
+        self.cursor.state.take_untold()
+        self.cursor.state.told()
 
     @rule(position=st.just(BEFORE_ALL) | positions)
     def seek(self, position: Position) -> None:
@@ -90,7 +91,7 @@ class CursorRowsMachine(RuleBasedStateMachine):
 
     @rule(flag=st.booleans(), value=st.text(max_size=3))
     def set_head(self, flag: bool, value: str) -> None:
-        self.cursor.set_replicated(flag)
+        self.cursor.state.set_replicated(flag)
         self.cursor.state.properties = {"p": value}
 
     # Saves, and what goes wrong with them.

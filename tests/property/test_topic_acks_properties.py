@@ -15,7 +15,8 @@ from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.parts import PartlyHere
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.untold import Untold
 from replicator.sync import partly_told
 from replicator.sync.topic_acks import TopicAcks

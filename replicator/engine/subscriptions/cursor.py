@@ -5,26 +5,12 @@ was, or skipped by a reset; 6, within a generation the state only grows, and mer
 associative and idempotent; 7, markers are stepped over and never become part of the state.
 
 The state is a mark-delete position (MDP: all up to it is consumed), the positions individually deleted beyond
-it, and for batches in which some messages are acknowledged the bitmap of their indexes. After every change the MDP
-is moved as far as it goes:
+it, and for batches in which some messages are acknowledged the bitmap of their indexes. Each change takes three steps:
 
-0. It is never below the place up to which the log is trimmed: what is gone can be delivered to nobody.
-1. Take the position after the MDP.
-2. If it is individually deleted, jump to the end of that run; if it is a marker, to the end of the run of
-   markers; else stop.
-3. Forget what is now at or below the MDP. (Upstream issue 14261: ranges left behind below the MDP block it.)
-
-A subscription that reads compacted has only the positions of the compacted view as far as that reaches (the horizon),
-and all of the log above it. It asked for the newest message of each key: what is compacted away is no message of it, so
-for invariant 5 there is nothing to skip. Below the horizon
-
-- rule 0 does not hold: the view outlives the log;
-- the MDP is moved from one position of the view to the next, while they are individually deleted, and after the last
-  of them to the horizon. Positions that the view lacks are neither looked at nor noted, however many they are;
-- an acknowledgement of what is compacted away since it was sent is harmless, and late.
-
-What the view once lacks it lacks for ever, and the horizon only grows, so invariant 6 holds. When the topic is
-compacted anew, :meth:`Cursor.advance` does the rest.
+1. The state takes it, and notes what is to be saved and told (:mod:`.cursor_state`).
+2. Other entries of the same messages follow (:mod:`.twins`).
+3. The MDP goes as far as it can (:mod:`.mark_delete`). When the topic is compacted anew, or trimmed, this step is done
+   by itself, with :meth:`Cursor.advance`.
 
 Of a batch of which a link left out a part (:mod:`replicator.engine.log.parts`) the messages that are not here count
 with those that are acknowledged, so that the entry completes. They never become part of the state: what the state has
@@ -36,63 +22,16 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
 
 from pyroaring import BitMap
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch_chunk_of
-from replicator.engine.subscriptions.twins import shared_indexes, to_consume
-from replicator.engine.subscriptions.untold import Untold
+from replicator.engine.subscriptions.cursor_state import CursorState
+from replicator.engine.subscriptions.mark_delete import move_mark_delete, place_before
+from replicator.engine.subscriptions.twins import consume_others, share_batch
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.position_set import PositionSet, chunk_of
-
-FIRST_GENERATION: Final = 1
-_SINGLE_STEPS: Final = 3
-"""Through the view, before it is searched: who acknowledges in order takes one, and a search costs as much as ten."""
-
-
-@dataclass(slots=True)
-class DirtyChunks:
-    """Which chunks of the state have changed since they were saved. What mark-delete has passed needs no note.
-
-    Keys of dicts, as a set that is empty takes 216 bytes, and there are two for each subscription.
-    """
-
-    deleted: dict[ChunkId, None] = field(default_factory=dict)
-    batches: dict[ChunkId, None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class CursorState:
-    """What is stored of a cursor; ``batch_acks`` holds the acknowledged indexes of partly acknowledged batches.
-
-    Only :class:`Cursor` changes these and ``individually_deleted``, so that ``dirty`` says what is to be saved.
-    """
-
-    mark_delete: Position = BEFORE_ALL
-    generation: int = FIRST_GENERATION
-    replicated: bool = False
-    properties: Mapping[str, str] = field(default_factory=dict)
-    individually_deleted: PositionSet = field(default_factory=PositionSet)
-    batch_acks: BatchAcks = field(default_factory=BatchAcks)
-    dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
-    read_compacted: bool = False
-    """Whether the subscription is one to the compacted view."""
-    untold: Untold | None = field(default=None, compare=False)
-    """What changed here and others were not told of; None unless the subscription is replicated."""
-    to_tell: bool = field(default=False, compare=False)
-    """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
-
-    unclaimed: Mapping[str, Position] | None = None
-    """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
-    in it, and others may have them. None if there are none."""
-
-    def __post_init__(self) -> None:
-        if self.replicated and self.untold is None:
-            self.untold = Untold(whole=self.to_tell)
+from snapshots.position_set import PositionSet
 
 
 class Cursor:
@@ -181,18 +120,12 @@ class Cursor:
             indexes = indexes if done is None else done | indexes
             if not self._is_whole(position, indexes, batch_size):
                 if indexes:
-                    self._put_batch(position, indexes)
-                    if (untold := self._telling()) is not None:
-                        untold.note_batch(position)
+                    self._state.put_batch(position, indexes, tell=True)
                     self._share_batch(position, batch_size)
                 return False
-        if self._state.batch_acks.pop(position, None) is not None:
-            self._state.dirty.batches[batch_chunk_of(position)] = None
-        self._state.individually_deleted.add(position)
-        self._state.dirty.deleted[chunk_of(position)] = None
-        if (untold := self._telling()) is not None:
-            untold.note(position)
-        self._follow_twins((position,))
+        self._state.consume(position)
+        if self._log.twins is not None:
+            self._follow_twins((position,))
         self.advance()
         return True
 
@@ -210,7 +143,7 @@ class Cursor:
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
             raise InvalidAck(f"batch index {batch_index} of {position} is negative")
-        self._move(self.clamp(_before(position)), tell=True)
+        self._move(self.clamp(place_before(position)), tell=True)
         self.acknowledge(position, prefix, batch_size)
 
     def merge_mark_delete(self, position: Position, generation: int, *, tell: bool = False) -> bool:
@@ -267,14 +200,8 @@ class Cursor:
         if not new and not opened:
             return False
         for position, united in opened.items():
-            self._put_batch(position, united)
-        self._forget_batches(new)
-        state.individually_deleted.update(new)
-        state.dirty.deleted.update(dict.fromkeys(new.chunk_ids()))
-        if tell and (untold := self._telling()) is not None:
-            untold.note_set(new)
-            for position in opened:
-                untold.note_batch(position)
+            state.put_batch(position, united, tell=tell)
+        state.consume_all(new, tell=tell)
         if self._log.twins is not None:
             self._follow_twins(self._log.twins.among(new))
             for position in opened:
@@ -289,100 +216,24 @@ class Cursor:
         self.restart(through, generation)
         self._state.unclaimed = unclaimed or None
 
-    def set_replicated(self, replicated: bool) -> None:
-        """Tell others from now on, beginning with the whole state; or not any more."""
-        state = self._state
-        state.replicated = state.to_tell = replicated
-        state.untold = Untold(whole=True) if replicated else None
-
-    def note_all(self) -> None:
-        """The whole state is to be told."""
-        if (untold := self._telling()) is not None:
-            untold.note_all()
-
-    def note_heard(self) -> None:
-        """Others said something that is to be told on, of messages that are not in this log. It stands elsewhere."""
-        if (untold := self._telling()) is not None:
-            untold.heard = True
-
-    def take_untold(self) -> Untold:
-        """What changed here since the last call; empty if nothing has, or if nobody is to be told.
-
-        A batch that is consumed as a whole by now, also by what others said, is among the positions.
-        """
-        state, untold = self._state, self._state.untold
-        if not untold:
-            return Untold()
-        state.untold = Untold()
-        for position in list(untold.batches):
-            if position <= state.mark_delete or position in state.individually_deleted:
-                untold.note(position)
-        return untold
-
-    def tell_later(self, positions: PositionSet) -> None:
-        """Those of what was taken that could not be told yet."""
-        if positions and (untold := self._telling()) is not None:
-            untold.note_set(positions)
-
-    def told(self) -> bool:
-        """What was taken is known to be told for good. Returns whether that is all there is to tell."""
-        if not self._state.untold:
-            self._state.to_tell = False
-        return not self._state.to_tell
-
     def restart(self, position: Position, generation: int | None = None) -> None:
         """Start a new generation in which all up to ``position`` is consumed and nothing else is (seek, reset)."""
         state = self._state
         assert generation is None or generation > state.generation
-        state.generation = state.generation + 1 if generation is None else generation
-        state.unclaimed = None
-        state.mark_delete = self.clamp(position)
-        state.individually_deleted = PositionSet()
-        state.batch_acks = BatchAcks()
-        if state.untold is not None:
-            state.untold = Untold(whole=generation is None)
-            state.to_tell |= generation is None
+        following = state.generation + 1 if generation is None else generation
+        state.begin(following, self.clamp(position), tell=generation is None)
         self._follow_all_twins()
         self.advance()
 
     def advance(self) -> bool:
-        """Move the MDP over what is consumed or trimmed, and over markers. Returns whether it moved."""
-        state, log = self._state, self._log
+        """Move the MDP as far as it goes. Returns whether it moved."""
+        log, state = self._log, self._state
         before = state.mark_delete
-        passed = not state.read_compacted or self._advance_in_view()
-        if passed and state.mark_delete < log.trimmed:
-            state.mark_delete = log.trimmed
-        while passed and (candidate := log.next_after(state.mark_delete)) is not None:
-            if candidate in state.individually_deleted:
-                state.mark_delete = state.individually_deleted.run_end(candidate)
-            elif candidate in log.markers:
-                state.mark_delete = log.markers.run_end(candidate)
-            else:
-                break
-        if state.mark_delete == before:
+        if not move_mark_delete(log, state):
             return False
-        state.individually_deleted.discard_through(state.mark_delete)
-        state.batch_acks.discard_through(state.mark_delete)
         if log.twins is not None and self._follow_twins(log.twins.between(before, state.mark_delete)):
             self.advance()
         return True
-
-    def _advance_in_view(self) -> bool:
-        """Move the MDP over the consumed positions of the view; whether that is behind it."""
-        state, view = self._state, self._log.view
-        if state.mark_delete >= view.horizon:
-            return True
-        for _ in range(_SINGLE_STEPS):
-            following = view.positions.next_after(state.mark_delete)
-            if following is not None and following not in state.individually_deleted:
-                return False
-            if following is None:
-                break
-            state.mark_delete = following
-        missing = view.positions.first_missing(state.individually_deleted, state.mark_delete)
-        reached = self._log.clamp(view.horizon) if missing is None else view.clamp(_before(missing))
-        state.mark_delete = max(state.mark_delete, reached)
-        return missing is None
 
     def backlog_entries(self) -> int:
         """Entries not yet consumed; neither markers are counted nor what is compacted away."""
@@ -406,7 +257,7 @@ class Cursor:
         state = self._state
         if position <= state.mark_delete:
             return
-        if tell and (untold := self._telling()) is not None:
+        if tell and (untold := state.note_untold()) is not None:
             untold.note_runs(self._log.runs_between(state.mark_delete, position))
             if state.read_compacted and state.mark_delete < self._log.trimmed:
                 of_view = self._log.view.positions.copy()
@@ -444,35 +295,14 @@ class Cursor:
         """These entries are consumed: so are all others of their messages. Returns whether there were any."""
         if self._log.twins is None:
             return False
-        state, untold = self._state, None
-        found = to_consume(self._log.twins, consumed, self.is_consumed)
-        for position in found:
-            untold = untold or self._telling()
-            if state.batch_acks.pop(position, None) is not None:
-                state.dirty.batches[batch_chunk_of(position)] = None
-            state.individually_deleted.add(position)
-            state.dirty.deleted[chunk_of(position)] = None
-            if untold is not None:
-                untold.note(position)
+        found = consume_others(self._log.twins, self._state, consumed, self.is_consumed)
         self._followed.update(found)
         return bool(found)
 
     def _share_batch(self, position: Position, batch_size: int | None) -> None:
         """Some messages of the batch are acknowledged: they are so in all entries that have it."""
-        twins = self._log.twins
-        if twins is None or position not in twins.members:
-            return
-        union, lacking = shared_indexes(twins, self._state.batch_acks, position)
-        if batch_size is not None and len(union) >= batch_size:  # a part of it was acknowledged here, the rest there
-            self._follow_twins((position,))
-            self._follow_twins((next(twins.others(position)),))
-            return
-        for entry in lacking:
-            if not self.is_consumed(entry):
-                self._put_batch(entry, union)
-                self._followed[entry] = None
-                if (untold := self._telling()) is not None:
-                    untold.note_batch(entry)
+        if self._log.twins is not None:
+            self._followed.update(share_batch(self._log.twins, self._state, position, batch_size, self.is_consumed))
 
     def _follow_all_twins(self) -> None:
         """The state was loaded, or put elsewhere."""
@@ -484,30 +314,7 @@ class Cursor:
         for position in [each for each in twins.members if each in state.batch_acks]:
             self._share_batch(position, None)
 
-    def _telling(self) -> Untold | None:
-        """Where to note a change; None if nobody is to be told."""
-        untold = self._state.untold
-        if untold is not None:
-            self._state.to_tell = True
-        return untold
-
-    def _put_batch(self, position: Position, indexes: BitMap) -> None:
-        self._state.batch_acks[position] = indexes
-        self._state.dirty.batches[batch_chunk_of(position)] = None
-
-    def _forget_batches(self, whole: PositionSet) -> None:
-        """These entries are consumed as a whole: which of their messages were is of no interest any more."""
-        batch_acks = self._state.batch_acks
-        if not batch_acks:
-            return
-        done: Iterable[Position] = (
-            [position for position in whole if position in batch_acks]
-            if len(whole) < len(batch_acks)
-            else [position for position in batch_acks if position in whole]
-        )
-        for position in done:
-            del batch_acks[position]
-            self._state.dirty.batches[batch_chunk_of(position)] = None
+    # Of what is asked for, what counts.
 
     def _unconsumed(self, positions: PositionSet) -> PositionSet:
         """Those of ``positions`` that are messages here and not consumed."""
@@ -541,7 +348,3 @@ class Cursor:
         if wrong:
             raise InvalidAck(f"batch index {wrong[0]} of {position}: the batch has {batch_size} messages")
         return BitMap(indexes)
-
-
-def _before(position: Position) -> Position:
-    return Position(position.ledger, position.entry - 1)

@@ -16,7 +16,7 @@ cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 
             | chunk of 256 entry ids                    acknowledged indexes) for each batch
 =========== =========================================== ==================================================
 
-1. The cursor notes the chunks that it changes (:class:`replicator.engine.subscriptions.cursor.DirtyChunks`).
+1. The cursor notes the chunks that it changes (:class:`replicator.engine.subscriptions.cursor_state.DirtyChunks`).
    :meth:`CursorRows.changes` takes that note away and makes the rows of those chunks; the head goes with them if it
    differs from the stored one.
 2. Rows that lie wholly at or below the mark-delete position are deleted. One in which it lies is left as it is: what
@@ -39,7 +39,7 @@ from typing import Any, Final, Protocol
 
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.subscriptions.batch_acks import BATCH_CHUNK_SHIFT, ChunkId
-from replicator.engine.subscriptions.cursor import CursorState, DirtyChunks
+from replicator.engine.subscriptions.cursor_state import CursorState, DirtyChunks
 from snapshots.position import Position
 from snapshots.position_set import CHUNK_SHIFT
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
-from replicator.engine.subscriptions.cursor import CursorState
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.running.short_tasks import in_background
 
 

@@ -18,9 +18,10 @@ from replicator.engine.log.last_message import last_message
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_saver import CursorSaver
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.dispatch.choice import make_dispatcher, unacked_limits
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
@@ -374,13 +375,13 @@ class Subscription:
         self._changed(None, local=False)
 
     def note_all(self) -> None:
-        """See :meth:`Cursor.note_all`. Not yet saved."""
-        self.cursor.note_all()
+        """See :meth:`CursorState.note_all`. Not yet saved."""
+        self.cursor.state.note_all()
         self.announce_untold()
 
     def note_heard(self) -> None:
-        """See :meth:`Cursor.note_heard`. Not yet saved."""
-        self.cursor.note_heard()
+        """See :meth:`CursorState.note_heard`. Not yet saved."""
+        self.cursor.state.note_heard()
         self.announce_untold()
 
     async def set_replicated(self, replicated: bool) -> None:
@@ -391,18 +392,18 @@ class Subscription:
         if self._deleting:
             raise self._being_deleted()
         if replicated != self.replicated:
-            self.cursor.set_replicated(replicated)
+            self.cursor.state.set_replicated(replicated)
             self._news.on_subscription(self)  # first: nobody does so if this caller gives up
             self.announce_untold()
         await self.saved()
 
     def take_untold(self) -> Untold:
-        """See :meth:`Cursor.take_untold`."""
-        return self.cursor.take_untold()
+        """See :meth:`CursorState.take_untold`."""
+        return self.cursor.state.take_untold()
 
     def told(self) -> None:
         """What was taken is durable where others will find it. Noted with the next save: a crash only repeats it."""
-        if self.cursor.state.to_tell and self.cursor.told():
+        if self.cursor.state.to_tell and self.cursor.state.told():
             self.to_be_saved = True
 
     def announce_untold(self) -> None:

@@ -14,8 +14,8 @@ from replicator.engine.errors import EngineError, InvalidSeek, NotAllowedError, 
 from replicator.engine.log.store import Store
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
-from replicator.engine.subscriptions.cursor import FIRST_GENERATION, CursorState
 from replicator.engine.subscriptions.cursor_rows import load_cursors
+from replicator.engine.subscriptions.cursor_state import FIRST_GENERATION, CursorState
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.subscription import Subscription, SubscriptionNews
 from replicator.engine.subscriptions.tombstones import Tombstones

@@ -1,4 +1,4 @@
-"""Twins in one subscription: the entries of one message are acknowledged as one. Pure; decides, and the cursor does it.
+"""Twins in one subscription: the entries of one message are acknowledged as one. Pure.
 
 Invariants (DESIGN §3): 5, an entry is consumed with its twin only: they are the same message; 6, consuming more never
 takes anything back, so merging stays commutative, associative and idempotent.
@@ -19,10 +19,47 @@ from pyroaring import BitMap
 
 from replicator.engine.log.twins import TwinLinks
 from replicator.engine.subscriptions.batch_acks import BatchAcks
+from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import Position
 
 
-def to_consume(
+def consume_others(
+    links: TwinLinks, state: CursorState, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
+) -> dict[Position, None]:
+    """``consumed`` are: so are all other entries of their messages. Returns those that became so now."""
+    found = _to_consume(links, consumed, is_consumed)
+    for position in found:
+        state.consume(position)
+    return found
+
+
+def share_batch(
+    links: TwinLinks,
+    state: CursorState,
+    position: Position,
+    batch_size: int | None,
+    is_consumed: Callable[[Position], bool],
+) -> dict[Position, None]:
+    """Some messages of the batch at ``position`` are acknowledged: they are so in all entries that have it.
+
+    Returns the entries that changed by that. With a ``batch_size`` the entries are consumed if together they have all
+    of its messages: a part of it was acknowledged in this entry, the rest in that.
+    """
+    if position not in links.members:
+        return {}
+    union, lacking = _shared_indexes(links, state.batch_acks, position)
+    if batch_size is not None and len(union) >= batch_size:
+        found = consume_others(links, state, (position,), is_consumed)
+        return found | consume_others(links, state, (next(links.others(position)),), is_consumed)
+    changed: dict[Position, None] = {}
+    for entry in lacking:
+        if not is_consumed(entry):
+            state.put_batch(entry, union, tell=True)
+            changed[entry] = None
+    return changed
+
+
+def _to_consume(
     links: TwinLinks, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
 ) -> dict[Position, None]:
     """Which entries are consumed because others of their messages are."""
@@ -34,7 +71,7 @@ def to_consume(
     return found
 
 
-def shared_indexes(links: TwinLinks, batch_acks: BatchAcks, position: Position) -> tuple[BitMap, list[Position]]:
+def _shared_indexes(links: TwinLinks, batch_acks: BatchAcks, position: Position) -> tuple[BitMap, list[Position]]:
     """All indexes that are acknowledged in any entry of the batch at ``position``, and the entries that lack some."""
     entries = [position, *links.others(position)]
     acked = [batch_acks.get(entry) or BitMap() for entry in entries]

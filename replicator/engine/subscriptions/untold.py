@@ -22,7 +22,7 @@ UNTOLD_BATCHES_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Untold:
-    """Taken with :meth:`Cursor.take_untold`, and then the taker's to keep."""
+    """Taken with :meth:`CursorState.take_untold`, and then the taker's to keep."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     """Entries that are consumed as a whole."""

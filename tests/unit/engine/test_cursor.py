@@ -9,7 +9,8 @@ from engine_support import make_log
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 

@@ -14,8 +14,9 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CURSORS, CursorRows
+from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 

@@ -23,8 +23,9 @@ from replicator.engine.log.log_index import LogIndex, ViewIndex
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows, load_cursors
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, LoggedEntry, SubscriptionType

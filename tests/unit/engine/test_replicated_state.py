@@ -18,7 +18,8 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.subscriptions import tombstones
-from replicator.engine.subscriptions.cursor import Cursor, CursorState
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.subscriptions.untold import UNTOLD_BATCHES_MAX
 from replicator.engine.topic import Topic
@@ -180,7 +181,7 @@ def test_a_batch_that_others_made_whole_meanwhile_is_told_as_a_whole() -> None:
         cursor.acknowledge(Position(1, entry), [0], 2)
     cursor.merge_acks(PositionSet([Position(1, 0)]), {Position(1, 1): BitMap([1])}, lambda _: 2, tell=False)
     assert cursor.mark_delete == Position(1, 1)
-    untold = cursor.take_untold()
+    untold = cursor.state.take_untold()
     assert (set(untold.positions), list(untold.batches)) == ({Position(1, 1)}, [Position(1, 3)])
 
 

@@ -390,12 +390,12 @@ def test_what_was_acknowledged_before_the_later_entry_came_stays_so_and_is_told(
             await inbox.holds(2)
             await consumer.acknowledge([Ack(inbox.positions[1])])
             cursor = b.subscriptions["sub"].cursor
-            cursor.take_untold()
+            cursor.state.take_untold()
             await copy(a, b)
             later = b.twin_of(inbox.positions[1])
             assert later is not None
             assert cursor.is_consumed(later)
-            assert later in cursor.take_untold().positions
+            assert later in cursor.state.take_untold().positions
             await consumer.acknowledge([Ack(inbox.positions[0])])
             assert cursor.mark_delete == later
         async with two(tmp_path) as (a, b):
@@ -437,7 +437,7 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             consumer, inbox = await subscribed(b, replicated=True, permits=100)
             await inbox.holds(3)
             subscription = b.subscriptions["sub"]
-            subscription.cursor.take_untold()
+            subscription.cursor.state.take_untold()
             held_on, single, batched = inbox.positions
             twin, batch_twin = b.twin_of(single), b.twin_of(batched)
             assert twin is not None
@@ -449,7 +449,7 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             assert held.unacked_messages == 3
             assert subscription.cursor.is_consumed(single)
             assert subscription.cursor.acked_indexes(batched) == BitMap([1])
-            untold = subscription.cursor.take_untold()
+            untold = subscription.cursor.state.take_untold()
             assert single in untold.positions
             assert batched in untold.batches
             assert twin not in untold.positions

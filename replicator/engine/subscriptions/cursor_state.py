@@ -1,0 +1,169 @@
+"""What is stored of a cursor, and how it changes: each change is noted, to be saved and to be told to others. Pure.
+
+Invariants (DESIGN §3): 6, nothing is ever taken out of the state but by mark-delete passing it, or by a new generation;
+5, only what was consumed here, or what others may not know, is noted as untold.
+
+The methods change one thing and make the notes that belong to it:
+
+1. ``dirty`` names the chunks to save. What mark-delete has passed needs no note: it is deleted with the next save.
+2. ``untold`` has what other clusters were not told of; it exists only while the subscription is replicated. With the
+   first note ``to_tell`` is set, which is stored, so that a worker that starts again knows that it has to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyroaring import BitMap
+
+from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch_chunk_of
+from replicator.engine.subscriptions.untold import Untold
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet, chunk_of
+
+FIRST_GENERATION: Final = 1
+
+
+@dataclass(slots=True)
+class DirtyChunks:
+    """Which chunks of the state have changed since they were saved.
+
+    Keys of dicts, as a set that is empty takes 216 bytes, and there are two for each subscription.
+    """
+
+    deleted: dict[ChunkId, None] = field(default_factory=dict)
+    batches: dict[ChunkId, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CursorState:
+    """The state of one subscription in one topic. Only its own methods and those of
+    :class:`~replicator.engine.subscriptions.cursor.Cursor` change it, so that the notes are complete."""
+
+    mark_delete: Position = BEFORE_ALL
+    """All up to here is consumed."""
+    generation: int = FIRST_GENERATION
+    replicated: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    individually_deleted: PositionSet = field(default_factory=PositionSet)
+    """Entries beyond ``mark_delete`` that are consumed as a whole."""
+    batch_acks: BatchAcks = field(default_factory=BatchAcks)
+    """The acknowledged indexes of batches in which some messages are acknowledged."""
+    dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
+    read_compacted: bool = False
+    """Whether the subscription reads the compacted view."""
+    untold: Untold | None = field(default=None, compare=False)
+    """What changed here and others were not told of; None unless the subscription is replicated."""
+    to_tell: bool = field(default=False, compare=False)
+    """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
+
+    unclaimed: Mapping[str, Position] | None = None
+    """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
+    in it, and others may have them. None if there are none."""
+
+    def __post_init__(self) -> None:
+        if self.replicated and self.untold is None:
+            self.untold = Untold(whole=self.to_tell)
+
+    # Changes.
+
+    def consume(self, position: Position) -> None:
+        """The entry beyond mark-delete is consumed as a whole."""
+        if self.batch_acks.pop(position, None) is not None:
+            self.dirty.batches[batch_chunk_of(position)] = None
+        self.individually_deleted.add(position)
+        self.dirty.deleted[chunk_of(position)] = None
+        untold = self.untold
+        if untold is not None:
+            self.to_tell = True
+            untold.note(position)
+
+    def consume_all(self, positions: PositionSet, *, tell: bool) -> None:
+        """The entries beyond mark-delete are consumed as a whole; with ``tell`` they are noted as untold."""
+        self._forget_batches(positions)
+        self.individually_deleted.update(positions)
+        self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
+        if tell and (untold := self.note_untold()) is not None:
+            untold.note_set(positions)
+
+    def put_batch(self, position: Position, indexes: BitMap, *, tell: bool) -> None:
+        """These messages of the batch are acknowledged, others are not."""
+        self.batch_acks[position] = indexes
+        self.dirty.batches[batch_chunk_of(position)] = None
+        if tell and (untold := self.note_untold()) is not None:
+            untold.note_batch(position)
+
+    def begin(self, generation: int, mark_delete: Position, *, tell: bool) -> None:
+        """Start a generation in which all up to ``mark_delete`` is consumed, and nothing else."""
+        self.generation = generation
+        self.unclaimed = None
+        self.mark_delete = mark_delete
+        self.individually_deleted = PositionSet()
+        self.batch_acks = BatchAcks()
+        if self.untold is not None:
+            self.untold = Untold(whole=tell)
+            self.to_tell |= tell
+
+    def _forget_batches(self, whole: PositionSet) -> None:
+        """These entries are consumed as a whole: which of their messages were is of no interest any more."""
+        batch_acks = self.batch_acks
+        if not batch_acks:
+            return
+        done: Iterable[Position] = (
+            [position for position in whole if position in batch_acks]
+            if len(whole) < len(batch_acks)
+            else [position for position in batch_acks if position in whole]
+        )
+        for position in done:
+            del batch_acks[position]
+            self.dirty.batches[batch_chunk_of(position)] = None
+
+    # What others are to be told.
+
+    def note_untold(self) -> Untold | None:
+        """Where to note a change; None if nobody is to be told."""
+        if self.untold is not None:
+            self.to_tell = True
+        return self.untold
+
+    def set_replicated(self, replicated: bool) -> None:
+        """Tell others from now on, beginning with the whole state; or not any more."""
+        self.replicated = self.to_tell = replicated
+        self.untold = Untold(whole=True) if replicated else None
+
+    def note_all(self) -> None:
+        """The whole state is to be told."""
+        if (untold := self.note_untold()) is not None:
+            untold.note_all()
+
+    def note_heard(self) -> None:
+        """Others said something that is to be told on, of messages that are not in this log. It is kept elsewhere."""
+        if (untold := self.note_untold()) is not None:
+            untold.heard = True
+
+    def take_untold(self) -> Untold:
+        """What changed here since the last call; empty if nothing has, or if nobody is to be told.
+
+        A batch that is consumed as a whole by now, also by what others said, is among the positions.
+        """
+        untold = self.untold
+        if not untold:
+            return Untold()
+        self.untold = Untold()
+        for position in list(untold.batches):
+            if position <= self.mark_delete or position in self.individually_deleted:
+                untold.note(position)
+        return untold
+
+    def tell_later(self, positions: PositionSet) -> None:
+        """These of what was taken could not be told yet."""
+        if positions and (untold := self.note_untold()) is not None:
+            untold.note_set(positions)
+
+    def told(self) -> bool:
+        """What was taken is known to be told for good. Returns whether nothing is left to tell."""
+        if not self.untold:
+            self.to_tell = False
+        return not self.to_tell
