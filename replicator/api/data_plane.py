@@ -46,7 +46,7 @@ PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened")
 """Told the name of a cluster whose link opens a stream: a sign that it is there."""
 
-PARTITIONED_TOLD_MAX: Final = 1_000
+PARTITIONED_AT_ONCE_MAX: Final = 1_000
 """In one request, so that it is answered in bounded time."""
 FRAMES_PENDING_MAX: Final = 8
 """Frames that are read and not yet committed, for each stream."""
@@ -75,7 +75,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/subscriptions", list_subscriptions),
         web.get("/replication/v1/high-water", high_water),
         web.post("/replication/v1/append", append),
-        web.post("/replication/v1/partitions", tell_partitions),
+        web.post("/replication/v1/partitions", take_partitions),
         web.post("/replication/v1/delete-copy", delete_copy),
     ]
 
@@ -201,21 +201,21 @@ def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
     }
 
 
-async def tell_partitions(request: web.Request) -> web.Response:
+async def take_partitions(request: web.Request) -> web.Response:
     """A link says how many partitions topics have at its source: have as many here. Answers with the numbers here."""
     source = _linked_source(request)
     try:
-        told = (await request.json())["topics"]
-        if not isinstance(told, dict) or not all(type(number) is int for number in told.values()):
+        announced = (await request.json())["topics"]
+        if not isinstance(announced, dict) or not all(type(number) is int for number in announced.values()):
             raise BadRequest("the body's topics must be numbers of partitions by name")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
-    if len(told) > PARTITIONED_TOLD_MAX:
-        raise BadRequest(f"{len(told)} topics were told at once, the limit is {PARTITIONED_TOLD_MAX}")
+    if len(announced) > PARTITIONED_AT_ONCE_MAX:
+        raise BadRequest(f"{len(announced)} topics were told at once, the limit is {PARTITIONED_AT_ONCE_MAX}")
     engine = request.app[ENGINE]
     partitions: dict[str, int] = {}
     refused: dict[str, dict[str, str]] = {}
-    for name, number in told.items():
+    for name, number in announced.items():
         try:
             partitions[name] = await engine.adopt_partitions(name, number)
         except EngineError as error:

@@ -1,7 +1,7 @@
 """What carriers ask of the links that leave this cluster: plans, their next segments, and where reports go.
 
 A carrier is a driver of the pipeline, or one of its tasks. Requests for something to copy wait for it, a bounded time.
-The forms are in docs/live-copy.md; what they mean, in :mod:`replicator.links.planning`.
+The forms are in docs/live-copy.md; what they mean, in :mod:`replicator.links.planner`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPORTS_MAX: Final = 10_000
 
 
 class PlannerControl(Protocol):
-    """The plans of a link; see :class:`replicator.links.planning.Planner`."""
+    """The plans of a link; see :class:`replicator.links.planner.Planner`."""
 
     async def plan(
         self,

@@ -25,7 +25,7 @@ class LinkPaused(LinkError):
     """An operator paused the link."""
 
 
-class CarriageChanged(LinkError):
+class CarrierChanged(LinkError):
     """Others carry the link's blocks from now on: connect again, for them."""
 
 

@@ -1,8 +1,8 @@
 """A link: copies one cluster's blocks to another cluster, for as long as the worker runs.
 
 The shell around :class:`replicator.links.copier.Copier`. It belongs to the source's worker, reads its engine, and
-decides what is copied; carrying is done by that worker (:mod:`replicator.links.sending`) or by Spark
-(:mod:`replicator.links.planning`). A destination that is away delays only this link (invariant 8); when it is back the
+decides what is copied; the transfer is done by that worker (:mod:`replicator.links.frame_sender`) or by Spark
+(:mod:`replicator.links.planner`). A destination that is away delays only this link (invariant 8); when it is back the
 link resumes by itself. Until the destination has confirmed what it was sent, the link holds the source's log back from
 retention.
 """
@@ -24,15 +24,15 @@ from replicator.engine.log.arrow import encode_append
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.links.carriage import SETTLE_SECONDS, Carriage, Carrying
-from replicator.links.errors import CarriageChanged, LinkError, LinkPaused, NotResolved, PeerUnavailable
+from replicator.links.errors import CarrierChanged, LinkError, LinkPaused, NotResolved, PeerUnavailable
 from replicator.links.figures import LinkFigures
+from replicator.links.frame_sender import FrameSender
 from replicator.links.link_topics import LinkIndex, LinkTopics
-from replicator.links.partition_teller import PartitionTeller
-from replicator.links.planning import Planner
+from replicator.links.partition_announcer import PartitionAnnouncer
+from replicator.links.planner import Planner
 from replicator.links.route import Route
-from replicator.links.sending import FrameSender
 from replicator.links.status import link_status
+from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
 from replicator.running.together import until_all_end
 from replicator.topology import SPARK
@@ -54,7 +54,7 @@ class Link:
     """Copies from ``engine`` to the worker of cluster ``to`` at ``address``, as ``route`` says; without one, the own
     messages of all topics.
 
-    ``index`` is told how far the topics are; ``on_lost_copy`` of a topic of which the destination has less than it had,
+    ``index`` learns how far the topics are; ``on_lost_copy`` of a topic of which the destination has less than it had,
     whenever that is found out; ``on_state`` of the link's state when it changes: ``connecting``,
     ``copying``, ``idle``, ``paused`` or ``failed``; with Spark also ``waiting`` for it, and ``backfilling``.
     """
@@ -75,7 +75,7 @@ class Link:
         self.address = address
         self.route = route or Route.single(LinkSpec(engine.cluster, to))
         self.backfill_progress: tuple[int, int] | None = None
-        """Bytes in all and bytes left, as the backfill that has the link was last told; None without one."""
+        """Bytes in all and bytes left, as the backfill that has the link last said; None without one."""
         self._topics = LinkTopics(engine, self.route, index, on_lost_copy)
         self._copier = self._topics.copier
         self._nudged = asyncio.Event()
@@ -86,16 +86,16 @@ class Link:
         self._saving = engine.supervisor.task("link marks", f"link {self.key} marks", self._save_often)
         self._transport: HttpTransport | None = None
         self._settling = asyncio.Lock()
-        self._partitions = PartitionTeller(engine, to, self._topics.carries_name)
-        self._carriage = Carriage(
+        self._partitions = PartitionAnnouncer(engine, to, self._topics.carries_name)
+        self._transfer = Transfer(
             engine,
             self._topics,
             self._partitions,
             self.route.link.rate_bytes,
             lambda: None if on_state is None else on_state(self),
         )
-        self._frames = FrameSender(self._carriage)
-        self.planner = Planner(self.key, self._carriage, self._changed_hands.set)
+        self._frames = FrameSender(self._transfer)
+        self.planner = Planner(self.key, self._transfer, self._changed_hands.set)
         engine.add_listener(self)
 
     @property
@@ -109,15 +109,15 @@ class Link:
 
     @property
     def state(self) -> str:
-        return self._carriage.state
+        return self._transfer.state
 
     @property
     def detail(self) -> str:
-        return self._carriage.detail
+        return self._transfer.detail
 
     @property
     def figures(self) -> LinkFigures:
-        return self._carriage.figures
+        return self._transfer.figures
 
     def start(self) -> None:
         self._stopping = False
@@ -133,7 +133,7 @@ class Link:
             await self._topics.save()
 
     def let_go(self) -> None:
-        """The link is stopped for good: nothing is held back for it, and the engine tells it nothing more."""
+        """The link is stopped for good: nothing is held back for it, and it hears nothing more of the engine."""
         self.engine.remove_listener(self)
         self._topics.let_go()
 
@@ -141,9 +141,9 @@ class Link:
         """The destination was heard of, by its own link to us: if we are waiting to try again, try now."""
         self._nudged.set()
 
-    def tell_index(self) -> None:
-        """The index lost something: tell it again how far all topics are."""
-        self._topics.tell_index(self._copier.topics)
+    def update_index(self) -> None:
+        """The index lost something: write again how far all topics are."""
+        self._topics.update_index(self._copier.topics)
 
     def carrier_heard(self, carrier: str) -> bool:
         """A carrier said that it is alive; returns whether it has the link."""
@@ -196,11 +196,11 @@ class Link:
             reason = self._copier.topics[topic_name].halted
             raise NotResolved(f"the gap in {topic_name!r} is still there: {reason}")
 
-    # What the engine tells.
+    # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
         if self._topics.moved(topic):
-            self._carrying.wake()
+            self._method.wake()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Links carry blocks; what happens to subscriptions travels in markers."""
@@ -219,14 +219,14 @@ class Link:
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         self._partitions.changed(topic_name)
-        self._carrying.wake()
+        self._method.wake()
 
     def on_namespace_policies(self, namespace: str) -> None:
         """They say which clusters the namespace is copied to."""
         self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
-        self._carrying.wake()
+        self._method.wake()
 
     def on_topic_created(self, topic_name: str) -> None:
         """A topic is copied from its first entry on."""
@@ -280,7 +280,7 @@ class Link:
 
     def _pause_seconds(self, _: RetryCallState) -> float:
         """Grows with the failures since the link last made progress, so that no failure is retried in a tight loop."""
-        failures = self._carriage.failures = self._carriage.failures + 1
+        failures = self._transfer.failures = self._transfer.failures + 1
         pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(failures, 16))
         return pause * random.uniform(0.5, 1.0)
 
@@ -296,8 +296,8 @@ class Link:
         if isinstance(error, LinkPaused):
             self._set_state("paused", "")
             return
-        if isinstance(error, CarriageChanged):
-            self._carriage.failures = 0
+        if isinstance(error, CarrierChanged):
+            self._transfer.failures = 0
             return
         self.figures.reconnects += 1
         if not isinstance(error, LinkError):
@@ -318,12 +318,12 @@ class Link:
 
     async def _copy(self, transport: HttpTransport) -> None:
         """Send and receive until one of them fails."""
-        carrying = self._carrying
+        method = self._method
         await until_all_end(
-            *carrying.loops(transport),
+            *method.loops(transport),
             self._settle_often(transport),
             self._notice_pause(),
-            self._notice_other(carrying),
+            self._notice_other(method),
             names=f"link {self.key}",
         )
 
@@ -334,15 +334,15 @@ class Link:
         raise LinkPaused(f"link {self.key} is paused")
 
     @property
-    def _carrying(self) -> Carrying:
+    def _method(self) -> TransferMethod:
         """Who carries now: Spark also for a link that is embedded, while it is backfilled."""
         return self.planner if self.route.engine == SPARK or self.planner.backfilling else self._frames
 
-    async def _notice_other(self, carrying: Carrying) -> None:
-        while self._carrying is carrying:
+    async def _notice_other(self, method: TransferMethod) -> None:
+        while self._method is method:
             self._changed_hands.clear()
             await self._changed_hands.wait()
-        raise CarriageChanged(f"link {self.key} is carried by others from now on")
+        raise CarrierChanged(f"link {self.key} is carried by others from now on")
 
     async def _settle_often(self, transport: HttpTransport) -> None:
         """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""
@@ -361,7 +361,7 @@ class Link:
             there = await transport.high_water(self.route.origins, names)
             for name in names:
                 await self._topics.settle(name, there.get(name, {}), policy, transport)
-            self._carrying.wake()
+            self._method.wake()
 
     async def _save_often(self) -> None:
         while True:
@@ -372,7 +372,7 @@ class Link:
                 log.warning("link: marks not saved", cluster=self.engine.cluster, to=self.to, reason=str(error))
 
     def _set_state(self, state: str, detail: str) -> None:
-        self._carriage.set_state(state, detail)
+        self._transfer.set_state(state, detail)
 
     # Figures.
 
@@ -404,4 +404,4 @@ class Link:
 
     def status(self) -> dict[str, Any]:
         """The figures of this link, as the status page shows them."""
-        return link_status(self.route, self.address, self._carriage, self.planner.carriers, self.backfill_progress)
+        return link_status(self.route, self.address, self._transfer, self.planner.carriers, self.backfill_progress)

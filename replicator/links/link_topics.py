@@ -22,7 +22,7 @@ from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
 from replicator.links.route import Route
-from replicator.links.starts import Starts
+from replicator.links.start_positions import StartPositions
 from snapshots.position import BEFORE_ALL, Position
 
 DELETED_SHOWN_MAX: Final = 1_000
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class LinkIndex(Protocol):
-    """Who is told how far a link's topics are, and what was done to it; the index in Postgres."""
+    """Who records how far a link's topics are, and what was done to it; the index in Postgres."""
 
     def link_state(
         self, link_key: str, topic: str, *, state: str, acknowledged: Position, backlog_entries: int, detail: str
@@ -61,7 +61,7 @@ class LinkTopics:
     ) -> None:
         self.copier = Copier()
         self.memory = LinkMemory(engine, route.link.key)
-        self.starts = Starts(engine, route)
+        self.start_positions = StartPositions(engine, route)
         self.unsettled: dict[str, None] = {}
         """Topics that wait until the destination's copy is a beginning of what is here, or is deleted."""
         self.ask_again = asyncio.Event()
@@ -78,7 +78,7 @@ class LinkTopics:
         """By topic that has stopped, why, as it was logged."""
         self._refusals = Refusals()
         self._news: set[str] = set()
-        """Topics that stopped or went on since the index was told."""
+        """Topics that stopped or went on since the index was updated."""
         for topic in engine.topics():
             if self.carries(topic):
                 self._take_up(topic)
@@ -187,7 +187,7 @@ class LinkTopics:
                 self._note_deleted(name)
 
     def _gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
-        return self.starts.gap(topic, there, copied_before=self.memory.mark(topic.topic_id) > BEFORE_ALL)
+        return self.start_positions.gap(topic, there, copied_before=self.memory.mark(topic.topic_id) > BEFORE_ALL)
 
     def gap_of(self, name: str) -> Gap | None:
         copy = self.copier.topics.get(name)
@@ -267,7 +267,7 @@ class LinkTopics:
                 return False
             if policy == COPY_ANEW:
                 try:
-                    await deleter.delete_copy(name, self.starts.whole(topic))
+                    await deleter.delete_copy(name, self.start_positions.whole(topic))
                 except PeerRefused as error:
                     self.halt(name, f"{gap.detail}; it cannot be copied anew: {error}", gap)
                     return False
@@ -287,8 +287,8 @@ class LinkTopics:
     def _start(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> Start:
         """Where copying starts. If the destination had all up to ``mark`` and has less now, it lost also what its own
         consumers had acknowledged: others know of it, and are to tell."""
-        start = self.starts.start(topic, there)
-        if self._on_lost_copy is not None and self.starts.lost(topic, there, mark):
+        start = self.start_positions.start(topic, there)
+        if self._on_lost_copy is not None and self.start_positions.lost(topic, there, mark):
             link = self._route.link
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
             self._on_lost_copy(topic.name)
@@ -297,7 +297,7 @@ class LinkTopics:
     def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
         """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""
         have = there[before.origin].position if before.origin in there else BEFORE_ALL
-        missing = self.starts.unexpected(topic).newest(before.origin)
+        missing = self.start_positions.unexpected(topic).newest(before.origin)
         return Gap.trimmed(before.origin, have, missing) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
@@ -350,15 +350,15 @@ class LinkTopics:
         return topic.log.entries_between(copy.acknowledged, copy.last)
 
     async def save(self) -> None:
-        """Write down how far the topics are, and tell the index of those that moved. Raises the store's errors."""
+        """Write down how far the topics are, and update the index for those that moved. Raises the store's errors."""
         moved = await self.memory.save()
         news, self._news = self._news, set()
         topics = map(self._engine.find, self.copier.topics)
         by_id = {topic.topic_id: topic.name for topic in topics if topic is not None}
-        self.tell_index({*news, *(by_id[topic_id] for topic_id in moved if topic_id in by_id)})
+        self.update_index({*news, *(by_id[topic_id] for topic_id in moved if topic_id in by_id)})
 
-    def tell_index(self, names: Iterable[str]) -> None:
-        """Tell the index how far these topics are."""
+    def update_index(self, names: Iterable[str]) -> None:
+        """Write into the index how far these topics are."""
         index = self._index
         if index is None:
             return

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-from replicator.links.carriage import Carriage
 from replicator.links.plans import Done, Segment
+from replicator.links.transfer import Transfer
 
 
-def take_report(carriage: Carriage, segment: Segment, done: Done) -> None:
+def take_report(transfer: Transfer, segment: Segment, done: Done) -> None:
     """Raises :class:`PeerRefused` where the destination takes nothing at all."""
-    copier, number = carriage.copier, segment.number
-    carriage.figures.add(done.blocks, done.entries, done.messages, done.size_bytes, done.wire_bytes)
-    if carriage.bucket is not None:
-        carriage.bucket.take(done.wire_bytes - segment.size_bytes, time.monotonic())
+    copier, number = transfer.copier, segment.number
+    transfer.figures.add(done.blocks, done.entries, done.messages, done.size_bytes, done.wire_bytes)
+    if transfer.bucket is not None:
+        transfer.bucket.take(done.wire_bytes - segment.size_bytes, time.monotonic())
     refused = {
         name: carried.refused
         for name, carried in done.topics.items()
@@ -26,7 +26,7 @@ def take_report(carriage: Carriage, segment: Segment, done: Done) -> None:
         and (name not in done.topics or done.topics[name].reached < planned.upto)
         and not copier.outdated(name, number)
     ]
-    carriage.failures = carriage.failures if refused else 0
-    carriage.refused(refused, number)
-    carriage.topics.ask(short)
-    carriage.topics.reached(copier.on_acknowledged(number))
+    transfer.failures = transfer.failures if refused else 0
+    transfer.refused(refused, number)
+    transfer.topics.ask(short)
+    transfer.topics.reached(copier.on_acknowledged(number))

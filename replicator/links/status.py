@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any, Final
 
 from replicator.engine.engine import Engine
-from replicator.links.carriage import Carriage
 from replicator.links.link_topics import LinkTopics
 from replicator.links.plans import Carriers
 from replicator.links.route import Route
+from replicator.links.transfer import Transfer
 
 SHOWN_MAX: Final = 1_000
 """Of each list in a status; the number of all is given beside it."""
@@ -30,16 +30,16 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
 
 
 def link_status(
-    route: Route, address: str, carriage: Carriage, carriers: Carriers, backfill_progress: tuple[int, int] | None
+    route: Route, address: str, transfer: Transfer, carriers: Carriers, backfill_progress: tuple[int, int] | None
 ) -> dict[str, Any]:
     """As ``GET /replication/v1/status`` gives it (docs/http.md). ``backfill_progress`` is bytes in all and bytes left,
     as the backfill that has the link last said."""
-    topics = carriage.topics
+    topics = transfer.topics
     copies = topics.copier.topics
-    halted = {**carriage.partitions.refused, **topics.stopped()}
+    halted = {**transfer.partitions.refused, **topics.stopped()}
     held = topics.held_too_far()
     gaps = [(name, copy.gap) for name, copy in copies.items() if copy.gap is not None]
-    spec, figures = route.link, carriage.figures
+    spec, figures = route.link, transfer.figures
     return {
         "key": spec.key,
         "to": spec.destination,
@@ -49,9 +49,9 @@ def link_status(
         "engine": route.engine,
         "carrier": carriers.holder,
         "origins": sorted(route.origins),
-        "state": carriage.state,
+        "state": transfer.state,
         "backfill": _backfill(carriers, backfill_progress),
-        "detail": carriage.detail,
+        "detail": transfer.detail,
         "paused": topics.memory.paused,
         "topics": len(copies),
         "halted": dict(islice(halted.items(), SHOWN_MAX)),
@@ -68,7 +68,7 @@ def link_status(
         "on_hold_exceeded": spec.on_hold_exceeded,
         "deleted_here": list(topics.deleted_here),
         "backlog_entries": topics.backlog_entries(),
-        "lag_ms": lag_ms(carriage.engine, topics, carriage.engine.writer.wall_clock_ms()),
+        "lag_ms": lag_ms(transfer.engine, topics, transfer.engine.writer.wall_clock_ms()),
         "in_flight_frames": topics.copier.in_flight,
         "rate_bytes": spec.rate_bytes,
         "compression": spec.compression,

@@ -46,7 +46,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsReply:
-    """How many partitions the destination has of each topic that it was told of; ``refused`` as in :class:`Reply`."""
+    """How many partitions the destination has of each topic that it was asked for; ``refused`` as in :class:`Reply`."""
 
     partitions: dict[str, int]
     refused: dict[str, tuple[str, str]]
@@ -123,7 +123,7 @@ class HttpTransport:
         }
         await self._ask("POST", "delete-copy", [("from", self._source), ("topic", topic)], {"origins": marks})
 
-    async def tell_partitions(self, topics: dict[str, int]) -> PartitionsReply:
+    async def announce_partitions(self, topics: dict[str, int]) -> PartitionsReply:
         """Tell the destination how many partitions topics have here; returns how many they have there then."""
         answer = await self._ask("POST", "partitions", [("from", self._source)], {"topics": topics})
         refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}

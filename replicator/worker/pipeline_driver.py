@@ -1,6 +1,6 @@
 """The driver of live copy by Spark, as a process that the worker starts and watches.
 
-It carries what the links of the worker hand out (:mod:`replicator.links.planning`), and holds nothing that is not known
+It carries what the links of the worker hand out (:mod:`replicator.links.planner`), and holds nothing that is not known
 elsewhere: losing it costs the seconds until the next one runs, which is started at once, and after failures that follow
 each other with growing pauses. It ends with the worker, however that ends: its standard input is a pipe whose other end
 only the worker has. What it prints goes into the worker's log; its last words say why links wait.

@@ -15,7 +15,7 @@ from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
 from replicator.links.link import Link
 from replicator.links.link_topics import LinkIndex
-from replicator.links.planning import NOBODY_ASKED, carrier_name
+from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.topology import SPARK, Topology
 
@@ -101,6 +101,6 @@ class RunningLinks:
             on_lost_copy=self._on_lost_copy,
         )
         link.planner.waits_for(self._waits_for)
-        link.tell_index()  # an index that forgot the one before it knows nothing of topics that do not move
+        link.update_index()  # an index that forgot the one before it knows nothing of topics that do not move
         link.start()
         return link

@@ -287,7 +287,7 @@ class Worker:
                     replicated=subscription.replicated,
                 )
         for link in self.links():
-            link.tell_index()
+            link.update_index()
 
     def _kept_mappings(self, topic: str, peer: str) -> list[Position]:
         """The local positions of the mappings that are in memory: those that the index keeps."""

@@ -290,7 +290,7 @@ def lanes_carried() -> int:
 def counted_asks(link: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The topics of which the link does not know what the destination has."""
     asks: list[str] = []
-    topics = link.planner._carriage.topics
+    topics = link.planner._transfer.topics
     ask = topics.ask
 
     def noted(names: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from link_support import Web, carrier_of, web
 from replicator.links import link as links
 from replicator.links import plans
 from replicator.links.link_topics import BEING_ASKED
-from replicator.links.planning import carrier_name
+from replicator.links.planner import carrier_name
 from replicator.pipeline.live.carrying import LinkWork, carry
 from replicator.topology import SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec

@@ -309,7 +309,7 @@ def test_the_index_forgets_a_link_that_is_taken_away_and_has_what_operators_did(
             await eventually(lambda: eu.has("us-east", entries))
             await us.links["eu-west"].pause()
             await us.links["eu-west"].resume()
-            us.links["eu-west"].tell_index()
+            us.links["eu-west"].update_index()
             assert await topics_of("us-east>eu-west") == [TOPIC]
             await regions.apply(replace(two, links=(Link("us-east", "eu-west", name="other"),)))
             assert await topics_of("us-east>eu-west") == []

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from replicator.links.planning import carrier_name
+from replicator.links.planner import carrier_name
 from replicator.pipeline.data_plane import DataPlane, check_url
 from replicator.pipeline.errors import (
     PeerUnavailable,

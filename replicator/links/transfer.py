@@ -1,4 +1,4 @@
-"""What carrying a link's blocks needs, whoever carries them: the link's worker, or Spark by its plans."""
+"""What the transfer of a link's blocks needs, whoever does it: the link's worker, or Spark by its plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replicator.links.errors import PeerRefused
 from replicator.links.figures import LinkFigures
 from replicator.links.gaps import Gap
 from replicator.links.link_topics import LinkTopics
-from replicator.links.partition_teller import PartitionTeller
+from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.token_bucket import TokenBucket
 from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport
 
@@ -32,24 +32,25 @@ _FOR_GOOD: Final = frozenset({BlockCorrupt.code})
 read its new topology yet: it starts again once the destination was asked what it has."""
 
 
-class Carrying(Protocol):
-    """A way of carrying."""
+class TransferMethod(Protocol):
+    """Who transfers the blocks: :class:`~replicator.links.frame_sender.FrameSender` in the worker, or
+    :class:`~replicator.links.planner.Planner` by what it hands out."""
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
         """What is to run while the link is connected; it is connected again when one of them fails."""
 
     def wake(self) -> None:
-        """There is something to copy, or to tell."""
+        """There is something to copy, or to announce."""
 
 
-class Carriage:
+class Transfer:
     """Of one link. ``on_state`` is called when its state or detail changes."""
 
     def __init__(
         self,
         engine: Engine,
         topics: LinkTopics,
-        partitions: PartitionTeller,
+        partitions: PartitionAnnouncer,
         rate_bytes: int | None,
         on_state: Callable[[], None],
     ) -> None:
@@ -72,7 +73,7 @@ class Carriage:
 
     def choose(self, topic: Topic, headers: Sequence[BlockHeader]) -> tuple[list[tuple[int, Send]], bool]:
         """Which of the blocks that were read are to be carried, by index; and whether a gap comes after them."""
-        missing, unexpected = self.topics.starts.missing(topic), self.topics.starts.unexpected(topic)
+        missing, unexpected = self.topics.start_positions.missing(topic), self.topics.start_positions.unexpected(topic)
         chosen: list[tuple[int, Send]] = []
         for index, header in enumerate(headers):
             before = missing.before(header.origin, header.origin_first)
@@ -98,9 +99,9 @@ class Carriage:
                 again = code not in _FOR_GOOD
                 self.topics.refused(topic, f"{code}: {message}", ask_again=again, seconds_max=SETTLE_SECONDS)
 
-    async def tell_of_first_blocks(self, topics: Iterable[str], transport: HttpTransport) -> None:
+    async def announce_first_blocks(self, topics: Iterable[str], transport: HttpTransport) -> None:
         """A topic that begins anew at the destination may have been deleted there with the number of partitions."""
         for topic in topics:
             if parse_topic(topic).partition >= 0:
                 self.partitions.changed(base_name(topic))
-        await self.partitions.tell(transport)
+        await self.partitions.announce(transport)

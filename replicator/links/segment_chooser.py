@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.store import StoredHeader
-from replicator.links.carriage import Carriage
 from replicator.links.copier import FRAME_BYTES_TARGET, Read, Send
 from replicator.links.plans import PlannedBlock, PlannedTopic, Segment
+from replicator.links.transfer import Transfer
 from snapshots.position import BEFORE_ALL, Position
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -30,15 +30,15 @@ class Choice(NamedTuple):
 
 
 class SegmentChooser:
-    """Chooses from what ``carriage`` has to carry."""
+    """Chooses from what ``transfer`` has to carry."""
 
-    def __init__(self, carriage: Carriage) -> None:
-        self._carriage = carriage
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
 
     def next_segment(self, lane: int, bytes_max: int) -> Choice:
         """What the lane is to carry next, of about ``bytes_max``."""
-        copier = self._carriage.copier
-        bytes_max = min(bytes_max, SEGMENT_BYTES_MAX if self._carriage.bucket is None else FRAME_BYTES_TARGET)
+        copier = self._transfer.copier
+        bytes_max = min(bytes_max, SEGMENT_BYTES_MAX if self._transfer.bucket is None else FRAME_BYTES_TARGET)
         planned: dict[str, PlannedTopic] = {}
         first: list[str] = []
         size_bytes, blocks, searching = 0, 0, False
@@ -60,13 +60,13 @@ class SegmentChooser:
                 searching = True
                 break
         if not planned:
-            self._carriage.topics.reached(copier.on_idle(lane=lane))
+            self._transfer.topics.reached(copier.on_idle(lane=lane))
             return Choice(None, (), searching)
         return Choice(Segment(copier.on_sent(size_bytes, lane=lane), lane, size_bytes, planned), first, False)
 
     def _read(self, read: Read, blocks_max: int) -> tuple[list[_Chosen], Position]:
         """Look at a piece of a topic's log: the blocks that are to be carried, and how far that is."""
-        topic = self._carriage.engine.find(read.topic)
+        topic = self._transfer.engine.find(read.topic)
         if topic is None:  # it is being deleted
             return [], read.after
         try:
@@ -74,13 +74,13 @@ class SegmentChooser:
                 read.after, bytes_max=read.bytes_max, blocks_max=blocks_max, origins=read.origins
             )
         except EngineError as error:
-            self._carriage.topics.halt(read.topic, str(error))
+            self._transfer.topics.halt(read.topic, str(error))
             return [], read.after
-        sends, gap = self._carriage.choose(topic, [stored.header for stored in found])
+        sends, gap = self._transfer.choose(topic, [stored.header for stored in found])
         chosen = [_Chosen(found[index], send) for index, send in sends]
         if gap:
             return chosen, chosen[-1].stored.last if chosen else read.after
-        self._carriage.copier.on_read(read.topic, reached)
+        self._transfer.copier.on_read(read.topic, reached)
         return chosen, reached
 
 

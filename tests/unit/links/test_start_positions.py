@@ -10,7 +10,7 @@ from engine_support import TOPIC, make_block, message, opened
 from replicator.engine.log.writer import CopiedBlock
 from replicator.links.gaps import Mark
 from replicator.links.route import Route
-from replicator.links.starts import Starts
+from replicator.links.start_positions import StartPositions
 from replicator.topology import Link, Topology
 from snapshots.position import BEFORE_ALL, Position
 
@@ -30,7 +30,7 @@ def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path
                 previous = Position(8, 2 * number + 1)
                 places.append(extent.local_first)
                 own += await topic.publish([message(b"own %d" % number)])
-            starts = Starts(engine, Route.of(HUB, HUB.links[1]))
+            starts = StartPositions(engine, Route.of(HUB, HUB.links[1]))
 
             def read(**there: Position) -> Position:
                 incarnations = {"us_east": topic.incarnation, "x": 3}

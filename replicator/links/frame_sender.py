@@ -1,4 +1,4 @@
-"""Carrying by the link's own worker: frames of blocks, sent one after the other over the link's connection.
+"""Transfer by the link's own worker: frames of blocks, sent one after the other over the link's connection.
 
 The embedded engine. Blocks are read into a frame of some megabytes, which goes out while the next one is read; answers
 come back in the order of the frames.
@@ -13,23 +13,23 @@ from typing import Any
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.arrow import Outgoing, encode_append
-from replicator.links.carriage import SIGN_OF_LIFE_SECONDS, Carriage
 from replicator.links.copier import Read
+from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport, Reply
 from snapshots.position import BEFORE_ALL
 
 
 class FrameSender:
-    """Sends what ``carriage`` has to carry."""
+    """Sends what ``transfer`` has to carry."""
 
-    def __init__(self, carriage: Carriage) -> None:
-        self._carriage = carriage
-        self._copier = carriage.copier
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._copier = transfer.copier
         self._work = asyncio.Event()
         self._sent = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something to copy, or to tell."""
+        """There is something to copy, or to announce."""
         self._work.set()
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
@@ -37,31 +37,31 @@ class FrameSender:
         return self._send(transport), self._receive(transport), self._notice_end(transport)
 
     async def _send(self, transport: HttpTransport) -> None:
-        carriage = self._carriage
+        transfer = self._transfer
         while True:
             self._work.clear()
-            await carriage.partitions.tell(transport)  # before there are blocks of them in a frame
+            await transfer.partitions.announce(transport)  # before there are blocks of them in a frame
             await self._wait_for_rate(transport)
             frame, size_bytes, searching = self._next_frame()
             if searching and not frame:
                 await asyncio.sleep(0)
                 continue
             if frame:
-                carriage.set_state("copying", "")
-                await carriage.tell_of_first_blocks(
+                transfer.set_state("copying", "")
+                await transfer.announce_first_blocks(
                     (each.topic for each in frame if each.previous == BEFORE_ALL), transport
                 )
                 self._note_sent(size_bytes)
                 packed = await transport.pack(encode_append(frame))
                 wire_bytes = len(packed[0]) + packed[1].size
-                carriage.figures.wire_bytes += wire_bytes
-                if carriage.bucket is not None:
-                    carriage.bucket.take(wire_bytes, time.monotonic())
+                transfer.figures.wire_bytes += wire_bytes
+                if transfer.bucket is not None:
+                    transfer.bucket.take(wire_bytes, time.monotonic())
                 await transport.send(packed)
                 continue
             if not self._copier.in_flight:
-                carriage.topics.reached(self._copier.on_idle())
-                carriage.set_state("idle", "")
+                transfer.topics.reached(self._copier.on_idle())
+                transfer.set_state("idle", "")
             try:
                 async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
                     await self._work.wait()
@@ -74,7 +74,7 @@ class FrameSender:
 
     async def _wait_for_rate(self, transport: HttpTransport) -> None:
         """A frame may overdraw the rate; the next one waits."""
-        bucket = self._carriage.bucket
+        bucket = self._transfer.bucket
         while bucket is not None and (seconds := bucket.wait_seconds(time.monotonic())) > 0:
             await asyncio.sleep(min(seconds, SIGN_OF_LIFE_SECONDS))
             if seconds > SIGN_OF_LIFE_SECONDS:
@@ -97,10 +97,10 @@ class FrameSender:
         self._sent.set()
 
     def _note_reply(self, reply: Reply) -> None:
-        carriage = self._carriage
-        carriage.failures = carriage.failures if reply.refused else 0
-        carriage.refused(reply.refused)
-        carriage.topics.reached(self._copier.on_acknowledged())
+        transfer = self._transfer
+        transfer.failures = transfer.failures if reply.refused else 0
+        transfer.refused(reply.refused)
+        transfer.topics.reached(self._copier.on_acknowledged())
         self._work.set()
 
     def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
@@ -117,23 +117,23 @@ class FrameSender:
             if not found:
                 searching = True
                 break
-        self._carriage.figures.bytes += size_bytes
+        self._transfer.figures.bytes += size_bytes
         return frame, size_bytes, searching
 
     def _read(self, read: Read, frame: list[Outgoing]) -> int:
         """Read a piece of a topic, and put into the frame what is to be sent of it; returns its bytes."""
-        carriage = self._carriage
-        topic = carriage.engine.find(read.topic)
+        transfer = self._transfer
+        topic = transfer.engine.find(read.topic)
         if topic is None:  # it is being deleted
             return 0
         try:
             blocks, reached = topic.read_blocks(read.after, bytes_max=read.bytes_max, origins=read.origins)
         except EngineError as error:
-            carriage.topics.halt(read.topic, str(error))
+            transfer.topics.halt(read.topic, str(error))
             return 0
-        chosen, gap = carriage.choose(topic, [stored.header for stored in blocks])
+        chosen, gap = transfer.choose(topic, [stored.header for stored in blocks])
         size_bytes = 0
-        figures = carriage.figures
+        figures = transfer.figures
         for index, send in chosen:
             stored = blocks[index]
             frame.append(Outgoing(read.topic, send.previous, stored.block, send.left_out))

@@ -15,7 +15,7 @@ from replicator.links.route import Route
 from snapshots.position import BEFORE_ALL, Position
 
 
-class Starts:
+class StartPositions:
     """For one link."""
 
     def __init__(self, engine: Engine, route: Route) -> None:

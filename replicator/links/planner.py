@@ -1,11 +1,11 @@
-"""Carrying by others: the link decides what is copied, and hands it out as plans; Spark's tasks fetch and append.
+"""Transfer by others: the link decides what is copied, and hands it out as plans; Spark's tasks fetch and append.
 
 Invariants (DESIGN §3): 2, what was handed out counts as copied only when it is reported, and is planned again when
 nobody will report it any more: that repeats at worst what the destination then drops; 11, answers, plans and waiting
 requests are bounded.
 
-1. What goes into a segment is chosen as for a frame (:mod:`replicator.links.choosing`), with the same gaps, refusals
-   and partitions told before.
+1. What goes into a segment is chosen as for a frame (:mod:`replicator.links.segment_chooser`), with the same gaps,
+   refusals and partitions announced before.
 2. A request for a segment waits until there is something, for as long as it says, and while the rate is paid off.
 3. The link keeps a connection of its own to the destination, so that it notices at once when that goes away. Then all
    plans are gone; the first after it starts where the destination says.
@@ -27,12 +27,12 @@ from typing import Any, Final
 import structlog
 
 from replicator.engine.log.arrow import encode_append
-from replicator.links.carriage import SIGN_OF_LIFE_SECONDS, Carriage
-from replicator.links.choosing import SegmentChooser
 from replicator.links.copier import LANES_MAX
 from replicator.links.errors import BadReport, LinkError, PlanGone
 from replicator.links.plans import KINDS, LIVE, Carriers, Done, Plan, Segment, Shift
 from replicator.links.reports import take_report
+from replicator.links.segment_chooser import SegmentChooser
+from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport
 from replicator.links.waiting_requests import WaitingRequests, deadline_of
 from replicator.running.short_tasks import awaited
@@ -55,15 +55,15 @@ def carrier_name(pid: int) -> str:
 
 
 class Planner:
-    """Plans what ``carriage`` has to carry, for the link ``key``. ``changed_hands`` is called when a backfill takes the
+    """Plans what ``transfer`` has to carry, for the link ``key``. ``changed_hands`` is called when a backfill takes the
     link or gives it back."""
 
-    def __init__(self, key: str, carriage: Carriage, changed_hands: Callable[[], None]) -> None:
+    def __init__(self, key: str, transfer: Transfer, changed_hands: Callable[[], None]) -> None:
         self.carriers = Carriers()
         self._key = key
-        self._carriage = carriage
-        self._copier = carriage.copier
-        self._chooser = SegmentChooser(carriage)
+        self._transfer = transfer
+        self._copier = transfer.copier
+        self._chooser = SegmentChooser(transfer)
         self._changed_hands = changed_hands
         self._session = ""
         """Of this connection to the destination; empty while there is none."""
@@ -79,7 +79,7 @@ class Planner:
     # What the link's shell asks.
 
     def wake(self) -> None:
-        """There is something to copy, or to tell."""
+        """There is something to copy, or to announce."""
         self._requests.wake()
 
     def stop(self) -> None:
@@ -313,7 +313,7 @@ class Planner:
                 unknown.update(self._copier.on_given_up(segment.number))
             if unknown:
                 log.info("link: a plan was given up", link=self._key, plan=plan.number, topics=len(unknown))
-                self._carriage.topics.ask(sorted(unknown))
+                self._transfer.topics.ask(sorted(unknown))
         self._note_state()
 
     def _find(self, session: str, number: int, *, or_relieved: bool = False) -> Plan:
@@ -335,8 +335,8 @@ class Planner:
             "plan": 0 if plan is None else plan.number,
             "lanes": [None if segment is None else segment.as_json() for segment in segments],
             "relieves": None if plan is None else plan.before,
-            "state": self._carriage.state,
-            "detail": self._carriage.detail,
+            "state": self._transfer.state,
+            "detail": self._transfer.detail,
         }
 
     def _note_reports(self, plan: Plan, reports: Iterable[Done]) -> None:
@@ -344,7 +344,7 @@ class Planner:
             for done in reports:
                 segment = plan.reported(done.segment)
                 if segment is not None:
-                    take_report(self._carriage, segment, done)
+                    take_report(self._transfer, segment, done)
         except LinkError as error:
             self._fail(error)
         self._note_state()
@@ -359,12 +359,12 @@ class Planner:
         if not self._session:
             return
         if self.carriers.backfilling:
-            self._carriage.set_state(BACKFILLING, f"by {self.carriers.holder}")
+            self._transfer.set_state(BACKFILLING, f"by {self.carriers.holder}")
         elif self.carriers.holder is None:
-            self._carriage.set_state(WAITING, self._waits_for)
+            self._transfer.set_state(WAITING, self._waits_for)
         else:
             state = "copying" if self._copier.in_flight else "failed" if self._last_error else "idle"
-            self._carriage.set_state(state, self._last_error)
+            self._transfer.set_state(state, self._last_error)
 
     # Segments.
 
@@ -381,13 +381,13 @@ class Planner:
             transport = self._transport
             while transport is not None and self._plan is plan and self._may_hand_out(plan, lane):
                 try:
-                    await self._carriage.partitions.tell(transport)  # before there are blocks of them in a segment
+                    await self._transfer.partitions.announce(transport)  # before there are blocks of them in a segment
                     if self._plan is not plan:
                         return None
                     segment, begun, again = self._chooser.next_segment(lane, plan.bytes_max)
                     if segment is not None:
                         self._note_handed_out(plan, segment)
-                        await self._carriage.tell_of_first_blocks(begun, transport)
+                        await self._transfer.announce_first_blocks(begun, transport)
                         return segment if self._plan is plan else None
                 except LinkError as error:
                     self._fail(error)
@@ -399,15 +399,15 @@ class Planner:
 
     def _note_handed_out(self, plan: Plan, segment: Segment) -> None:
         plan.handed_out(segment)
-        if self._carriage.bucket is not None:
-            self._carriage.bucket.take(segment.size_bytes, time.monotonic())
+        if self._transfer.bucket is not None:
+            self._transfer.bucket.take(segment.size_bytes, time.monotonic())
         self._note_state()
 
     def _may_hand_out(self, plan: Plan, lane: int) -> bool:
         return plan.open_in(lane) < SEGMENTS_OPEN_MAX and not self._rate_seconds()
 
     def _rate_seconds(self) -> float:
-        bucket = self._carriage.bucket
+        bucket = self._transfer.bucket
         return 0.0 if bucket is None else bucket.wait_seconds(time.monotonic())
 
 
