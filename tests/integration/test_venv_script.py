@@ -1,0 +1,156 @@
+"""``tools/venv`` on a project of its own, that needs no packages: real interpreters, real environments, no network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "venv"
+BASE = sys._base_executable  # type: ignore[attr-defined]
+
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "tiny"
+version = "1"
+requires-python = ">=3.11,<3.14"
+"""
+
+BACKEND = '''
+import zipfile
+def build_editable(directory, settings=None, metadata=None):
+    """A package without files."""
+    with zipfile.ZipFile(f"{directory}/tiny-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1\\n")
+        wheel.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("tiny-1.dist-info/RECORD", "")
+    return "tiny-1-py3-none-any.whl"
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    project = tmp_path / "clone"
+    (project / "tools").mkdir(parents=True)
+    shutil.copy(SCRIPT, project / "tools")
+    (project / "pyproject.toml").write_text(PYPROJECT)
+    (project / "backend.py").write_text(BACKEND)
+    (project / "requirements.lock").write_text("# nothing\n")
+    return project
+
+
+def set_up(project: Path, *interpreter: object, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Exit status, and what was said."""
+    done = subprocess.run(
+        [project / "tools" / "venv", ".venv", *interpreter],
+        cwd=project,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def imitation(path: Path, before: str) -> Path:
+    """An interpreter that is the real one but for what ``before``, some lines of shell, does first."""
+    path.write_text(f'#!/bin/sh\n{before}\nexec "{BASE}" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def without_ensurepip(path: Path, before: str = "") -> Path:
+    """As Debian's is without python3-venv. The script asks the interpreter behind the one that it is given."""
+    return imitation(
+        path, f'{before}\ncase "$*" in *ensurepip*) exit 1;; *_base_executable*) echo "{path}"; exit 0;; esac'
+    )
+
+
+def test_an_environment_is_made_once_and_anew_where_it_would_not_run(project: Path) -> None:
+    status, said = set_up(project, BASE)
+    assert status == 0
+    assert said.startswith("making .venv, with Python 3.")
+    installed, survivor = project / ".venv" / ".installed", project / ".venv" / "survivor"
+    survivor.touch()
+    first = installed.stat()
+
+    assert set_up(project) == set_up(project, BASE) == (0, ""), "nothing changed"
+    assert installed.stat() == first
+
+    (project / "requirements.lock").write_text("# nothing more\n")
+    assert set_up(project) == (0, "installing the pinned packages in .venv: a minute or two\n")
+    assert set_up(project) == (0, "")
+
+    installed.unlink()  # as when it is interrupted
+    assert "anew" not in set_up(project)[1]
+    assert set_up(project) == (0, "")
+    assert survivor.exists()
+
+    # Its commands name the interpreter by its path.
+    moved = project.rename(project.with_name("moved"))
+    status, said = set_up(moved)
+    assert status == 0
+    assert said.startswith("making .venv anew, with Python 3.")
+    assert not (moved / ".venv" / "survivor").exists()
+    assert set_up(moved) == (0, "")
+
+    # The environment is active, and its python the one that is asked for.
+    assert set_up(moved, moved / ".venv" / "bin" / "python") == (0, "")
+
+
+def test_it_is_made_anew_for_another_interpreter_and_where_its_own_is_gone(project: Path, tmp_path: Path) -> None:
+    python = project / ".venv" / "bin" / "python"
+    subprocess.run([BASE, "-m", "venv", "--without-pip", project / ".venv"], check=True)
+    # It stops where the old environment would go.
+    other = without_ensurepip(tmp_path / "python3", 'case "$*" in *base_prefix*) echo "3.12 /elsewhere"; exit;; esac')
+    assert "it has no ensurepip" in set_up(project, other)[1]
+    python.unlink()
+    python.symlink_to("/no/longer/there")
+    assert "it has no ensurepip" in set_up(project, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})[1]
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.10", "3.14"])
+def test_another_version_gets_one_line_before_anything_is_made(project: Path, tmp_path: Path, version: str) -> None:
+    wrong = imitation(
+        tmp_path / "wrong", f'case "$*" in -S*) echo "{version} /x";; -V) echo "Python {version}.0";; esac; exit'
+    )
+    status, said = set_up(project, wrong)
+    assert status == 2
+    assert said.startswith(f"Python 3.11 to 3.13 is needed, and {wrong} is Python {version}.0. PYTHON=… names another")
+    assert said.count("\n") == 1
+    assert not (project / ".venv").exists()
+
+
+def test_the_line_names_an_interpreter_that_would_do(project: Path, tmp_path: Path) -> None:
+    imitation(tmp_path / "python3", "")
+    said = set_up(project, "no-such-python", environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert said == (
+        2,
+        "Python 3.11 to 3.13 is needed, and no-such-python is not there. PYTHON=… names another; python3 is here\n",
+    )
+
+
+def test_a_python_without_ensurepip_gets_one_line_with_the_package(project: Path, tmp_path: Path) -> None:
+    status, said = set_up(project, without_ensurepip(tmp_path / "bare"))
+    assert status == 2
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert said.count("\n") == 1
+    assert "it has no ensurepip" in said
+    assert said.endswith(f"apt install python{version}-venv\n")
+    assert not (project / ".venv").exists()
+
+
+def test_a_directory_that_is_something_else_is_left_alone(project: Path) -> None:
+    (project / ".venv").mkdir()
+    (project / ".venv" / "thesis.txt").touch()
+    assert set_up(project, BASE) == (2, ".venv is there, and is not a virtual environment\n")
+    assert (project / ".venv" / "thesis.txt").exists()
