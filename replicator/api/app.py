@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -37,6 +37,9 @@ class StatusSource(Protocol):
 
     def ready(self) -> str | None:
         """None when the worker takes traffic, else why it does not."""
+
+    def failing_tasks(self) -> Sequence[Mapping[str, Any]]:
+        """The long-lived tasks that end again and again; what they do stands still now and then."""
 
     def links(self) -> Iterable[LinkControl]:
         """The links that leave this cluster, as they run."""
@@ -100,10 +103,14 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    reason = request.app[STATUS].ready()
+    """503 only where clients cannot be served: a link that fails must not take a healthy region out of its load
+    balancer (invariant 8). Tasks that end again and again are named."""
+    source = request.app[STATUS]
+    failing = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
+    reason = source.ready()
     if reason is None:
-        return web.json_response({"status": "ready"})
-    return web.json_response({"status": "not ready", "reason": reason}, status=503)
+        return web.json_response({"status": "ready", **failing})
+    return web.json_response({"status": "not ready", "reason": reason, **failing}, status=503)
 
 
 async def metrics(request: web.Request) -> web.Response:

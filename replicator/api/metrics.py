@@ -87,6 +87,14 @@ class StatusCollector(Collector):
             )
             starts = "Times that the driver of live copy was started."
             yield self._counter("pipeline_driver_starts", starts, [], [([], pipeline["starts"])])
+        if (tasks := status.get("tasks")) is not None:
+            text = "Times that a long-lived task ended although nobody had asked for it, by kind; it was started again."
+            yield self._counter("task_restarts", text, ["task"], [([kind], n) for kind, n in tasks["restarts"].items()])
+            failing = dict.fromkeys(tasks["restarts"], 0)
+            for task in tasks["failing"]:
+                failing[task["kind"]] += 1
+            text = "Long-lived tasks that ended five times within ten minutes, by kind."
+            yield self._gauge("tasks_failing", text, ["task"], [([kind], n) for kind, n in failing.items()])
         for name, text in _TOPIC_GAUGES.items():
             yield self._gauge(f"topic_{name}", text, ["topic"], [([t["name"]], t[name]) for t in topics])
         for name, text in _SUBSCRIPTION_GAUGES.items():

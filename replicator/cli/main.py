@@ -86,10 +86,10 @@ def worker(
     import uvloop
 
     from replicator.topology import load_topology
-    from replicator.worker.worker import Worker
+    from replicator.worker.starting import run_worker
 
     _set_up_log()
-    uvloop.run(Worker(load_topology(file), cluster).run())
+    uvloop.run(run_worker(load_topology(file), cluster))
 
 
 @app.command()

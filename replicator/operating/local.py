@@ -8,12 +8,15 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
+from replicator.running.short_tasks import awaited
+from replicator.running.supervisor import SupervisedTask, Supervisor
 from replicator.topology import Cluster, Topology, TopologyError, load_topology
 
 
@@ -46,24 +49,23 @@ class _LocalWorkers:
         self._stopping = stopping
         self._hung_up = hung_up
         self._workers: dict[str, tuple[Cluster, WorkerProcess]] = {}
-        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._supervisor = Supervisor()
+        self._watchers: dict[str, SupervisedTask] = {}
         self._died: set[str] = set()
 
     async def run(self, topology: Topology) -> int:
-        reloading: asyncio.Task[None] | None = None
+        reloading = self._supervisor.task("reload", "reloads on SIGHUP", self._reload_on_hangup)
         try:
             if not await self._start(topology.clusters):
                 return 0
-            reloading = asyncio.create_task(self._reload_on_hangup(), name="reloads on SIGHUP")
+            reloading.start()
             await self._stopping.wait()
         except WorkerFailed as error:
             self._complain(f"error: {error}")
             return error.status
         finally:
             self._stopping.set()
-            if reloading is not None:
-                reloading.cancel()
-                await asyncio.gather(reloading, return_exceptions=True)
+            await reloading.stop()
             await self._end(list(self._workers))
         return 1 if self._died else 0
 
@@ -77,8 +79,8 @@ class _LocalWorkers:
             worker = WorkerProcess(cluster.name, cluster.address, self._file)
             self._workers[cluster.name] = cluster, worker
             await worker.start()
-        ready = asyncio.ensure_future(self._all_ready(names))
-        stop = asyncio.ensure_future(self._stopping.wait())
+        ready = awaited(self._all_ready(names))
+        stop = awaited(self._stopping.wait())
         try:
             await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
@@ -90,7 +92,10 @@ class _LocalWorkers:
         for name in names:
             worker = self._workers[name][1]
             self._console.print(f"{name}: ready at http://{worker.address} (pid {worker.pid})", highlight=False)
-            self._watchers[name] = asyncio.create_task(self._watch(worker), name=f"worker of {name}")
+            watcher = self._watchers[name] = self._supervisor.task(
+                "worker watcher", f"worker of {name}", partial(self._watch, worker), until_done=True
+            )
+            watcher.start()
         return True
 
     async def _all_ready(self, names: Iterable[str]) -> None:
@@ -103,7 +108,7 @@ class _LocalWorkers:
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*(worker.stop() for _, _, worker in ending), return_exceptions=True)
-        await asyncio.gather(*watchers, return_exceptions=True)
+        await asyncio.gather(*(watcher.stop() for watcher in watchers))
         for _, cluster, worker in ending:
             stop_left_postgres(worker, cluster.data)
 
@@ -126,6 +131,9 @@ class _LocalWorkers:
             except (TopologyError, WorkerFailed) as error:
                 self._complain(f"error: {error}")
                 self._complain("nothing was changed")
+            except BaseException:
+                self._hung_up.set()  # the task starts again, and then does what it was asked for
+                raise
 
     async def _reload(self, topology: Topology) -> None:
         """All that run are asked whether they can; the workers of new clusters come first, and those of old ones go

@@ -56,11 +56,19 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
             table.add_row(cluster, Text(answer["error"], style="red"), "", "", "", "", "")
             continue
         failed = answer["store"]["failed"]
-        state = Text(failed, style="red") if failed else Text("ready", style="green")
+        state = Text(failed, style="red") if failed else _ready(answer.get("tasks"))
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
         table.add_row(cluster, state, serves, epoch, answer["database"]["state"], str(len(answer["topics"])), size)
     return table
+
+
+def _ready(tasks: Mapping[str, Any] | None) -> Text:
+    """A worker that is ready names its tasks that end again and again; one of an older version does not say."""
+    failing = [] if tasks is None else tasks["failing"]
+    if not failing:
+        return Text("ready", style="green")
+    return Text("ready; failing: " + ", ".join(f"{task['name']} ({task['cause']})" for task in failing), style="yellow")
 
 
 def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:

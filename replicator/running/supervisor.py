@@ -102,6 +102,11 @@ class SupervisedTask:
         return self._timer is not None
 
     @property
+    def inner(self) -> asyncio.Task[Any] | None:
+        """The task as asyncio has it; another one after each start."""
+        return self._task
+
+    @property
     def restarts(self) -> int:
         """How often it ended although nobody had asked for it."""
         return 0 if self._history is None else self._history.ends

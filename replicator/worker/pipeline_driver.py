@@ -21,6 +21,7 @@ from typing import Any, Final
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_exponential
 
+from replicator.running.supervisor import Supervisor
 from replicator.topology import PipelineSettings
 
 MODULE: Final = "replicator.pipeline.live.driver"
@@ -56,13 +57,22 @@ class PipelineDriver:
     :meth:`change` says whether there is to be one, and how it is set up; :meth:`stop` ends it.
     """
 
-    def __init__(self, cluster: str, url: str, note: Callable[[str], None], ended: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        url: str,
+        note: Callable[[str], None],
+        ended: Callable[[int], None],
+        supervisor: Supervisor,
+    ) -> None:
         self._cluster = cluster
         self._url = url
         self._note = note
         self._ended = ended
         self._settings = PipelineSettings()
-        self._task: asyncio.Task[None] | None = None
+        self._task = supervisor.task(
+            "pipeline driver", "pipeline driver", self._run, cancel_again_seconds=2 * STOP_SECONDS_MAX
+        )
         self._process: asyncio.subprocess.Process | None = None
         self._last_words = ""
         self._spoke_at = 0.0
@@ -76,19 +86,16 @@ class PipelineDriver:
         """From now on these settings, for so many links that Spark carries."""
         before, self._settings = self._settings, settings
         wanted = links > 0 and settings.driver == "worker"
-        if self._task is not None and (not wanted or (before.master, before.conf) != (settings.master, settings.conf)):
+        if self._task.running and (not wanted or (before.master, before.conf) != (settings.master, settings.conf)):
             await self.stop()
-        if wanted and self._task is None:
-            self._task = asyncio.create_task(self._run(), name="pipeline driver")
+        if wanted and not self._task.running:
+            self._task.start()
         elif links and not wanted:
             self._set("external", "", f"for Spark: no driver asks; start one by `replicator pipeline run {self._url}`")
 
     async def stop(self) -> None:
         """End the driver; returns when its processes have ended."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
         self._set("off", "", "for Spark: its driver was stopped")
 
     def status(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from replicator.engine.errors import EngineError
+from replicator.running.short_tasks import awaited
 from replicator.topology import Topology, TopologyError, load_topology
 from replicator.topology.diff import diff, digest, portable_text, refusals, words
 
@@ -77,9 +78,7 @@ class TopologyReloader:
 
     async def reload(self, topology: Topology, *, dry_run: bool = False) -> list[str]:
         """As :meth:`reload_file`, with what was read already. It goes on when its caller gives up."""
-        reloading = asyncio.get_running_loop().create_task(
-            self._reload(topology, dry_run), name="reload of the topology"
-        )
+        reloading = awaited(self._reload(topology, dry_run), name="reload of the topology")
         self._reloading.add(reloading)
         reloading.add_done_callback(self._reloading.discard)
         return await asyncio.shield(reloading)

@@ -21,6 +21,7 @@ from engine_support import TOPIC, eventually, message
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.topology import load_topology
+from replicator.worker.starting import start_worker
 from replicator.worker.worker import Worker
 from snapshots.position import BEFORE_ALL, Position
 
@@ -49,12 +50,11 @@ class Pair:
             "pipeline: {engine: embedded}\n"
         )
         topology = load_topology(self.file)
-        self.workers = {name: Worker(topology, name) for name in NAMES}
+        self.topology = topology
+        self.workers: dict[str, Worker] = {}
 
     def engine(self, name: str) -> Engine:
-        engine = self.workers[name]._engine
-        assert engine is not None
-        return engine
+        return self.workers[name].parts.engine
 
     def topic(self, name: str) -> Topic:
         topic = self.engine(name).find(TOPIC)
@@ -107,8 +107,8 @@ class Pair:
 async def pair(directory: Path) -> AsyncIterator[Pair]:
     both = Pair(directory)
     try:
-        for worker in both.workers.values():
-            await worker.start()
+        for name in NAMES:
+            both.workers[name] = await start_worker(both.topology, name)
         yield both
     finally:
         for worker in both.workers.values():
@@ -154,9 +154,7 @@ def test_what_is_not_copied_yet_is_an_answer_and_not_a_mistake(data_dir: Path) -
     async def main() -> None:
         async with pair(data_dir) as both:
             await both.published()
-            links = both.workers["us-east"]._links
-            assert links is not None
-            await links.stop()
+            await both.workers["us-east"].parts.links.stop()
             (alone,) = await both.topic("us-east").publish([message()])
             status, error = await both.translate("us-east", "eu-west", alone)
             assert (status, "is not in eu-west yet" in error) == (1, True)

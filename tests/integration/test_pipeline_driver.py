@@ -13,6 +13,7 @@ import psutil
 import pytest
 from engine_support import eventually
 
+from replicator.running.supervisor import Supervisor
 from replicator.topology import PipelineSettings
 from replicator.worker import pipeline_driver
 from replicator.worker.pipeline_driver import PipelineDriver
@@ -35,7 +36,7 @@ class Watched:
         self.file.touch()
         self.notes: list[str] = []
         self.ended: list[int] = []
-        self.driver = PipelineDriver("us-east", URL, self.notes.append, self.ended.append)
+        self.driver = PipelineDriver("us-east", URL, self.notes.append, self.ended.append, Supervisor())
 
     def settings(self, **conf: str) -> PipelineSettings:
         named = {f"spark.test.{name}": value for name, value in conf.items()}

@@ -58,9 +58,8 @@ class Traffic:
 
 
 def repository(worker: Worker) -> SnapshotRepository:
-    assert worker._database is not None
-    assert worker._database.engine is not None
-    return SnapshotRepository(worker._database.engine, worker._cluster.name)
+    assert worker.parts.database.engine is not None
+    return SnapshotRepository(worker.parts.database.engine, worker.parts.cluster)
 
 
 async def agrees(both: Pair, name: str) -> bool:
@@ -71,11 +70,10 @@ async def agrees(both: Pair, name: str) -> bool:
     )
     copied = sum(header.entries for _, header in headers if header.origin != name)
     own = next(h for h in headers if h.header.origin == name and h.header.kind is BlockKind.MESSAGES).local_first
-    assert worker._sync is not None
     try:
         rows = repository(worker)
         states = {state.subscription: state.mark_delete for state in await rows.subscription_states()}
-        in_memory = {mapping for _, mapping in worker._sync.mappings()}
+        in_memory = {mapping for _, mapping in worker.parts.sync.mappings()}
         in_index = set(await rows.mappings(TOPIC))
         return (
             states == {sub: each.cursor.mark_delete for sub, each in topic.subscriptions.items()}

@@ -23,7 +23,9 @@ from replicator.engine.types import Ack
 from replicator.index.database import Database
 from replicator.links.link import Link as RunningLink
 from replicator.operating.rollout import ask_workers, carry_out
+from replicator.running.supervisor import Supervisor
 from replicator.topology import Link, PolicySettings, SyncSettings, Topology, TopologyError, load_topology
+from replicator.worker.starting import start_worker
 from replicator.worker.worker import Worker
 from snapshots.position import BEFORE_ALL
 
@@ -65,13 +67,11 @@ class Region:
 
     @property
     def engine(self) -> Engine:
-        assert self.worker._engine is not None
-        return self.worker._engine
+        return self.worker.parts.engine
 
     @property
     def links(self) -> dict[str, RunningLink]:
-        assert self.worker._links is not None
-        return {link.to: link for link in self.worker._links}
+        return {link.to: link for link in self.worker.parts.links}
 
     def topic(self, name: str = TOPIC) -> Topic:
         topic = self.engine.find(name)
@@ -94,9 +94,7 @@ class Regions:
         return self.by_name[name]
 
     async def start(self, name: str) -> Region:
-        worker = Worker(load_topology(self.file), name)
-        self.by_name[name] = Region(worker)
-        await worker.start()
+        self.by_name[name] = Region(await start_worker(load_topology(self.file), name))
         return self.by_name[name]
 
     async def stop(self, name: str) -> None:
@@ -297,8 +295,7 @@ def test_the_index_forgets_a_link_that_is_taken_away_and_has_what_operators_did(
     async def main() -> None:
         async with running(two, tmp_path) as regions:
             us, eu = regions["us-east"], regions["eu-west"]
-            assert us.worker._index is not None
-            index = us.worker._index
+            index = us.worker.parts.index
 
             async def topics_of(key: str) -> list[str]:
                 await index.flush()
@@ -327,6 +324,10 @@ def test_the_index_forgets_a_link_that_is_taken_away_and_has_what_operators_did(
     run(main)
 
 
+def is_maintained(supervisor: Supervisor) -> bool:
+    return any(task.kind == "maintenance" for task in supervisor.running())
+
+
 def test_nothing_is_trimmed_while_a_worker_starts_and_its_links_do_not_hold_the_log_back_yet(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,17 +339,16 @@ def test_nothing_is_trimmed_while_a_worker_starts_and_its_links_do_not_hold_the_
     async def main() -> None:
         async with running(one, tmp_path) as regions:
             await regions["us-east"].worker.stop()
-            again = Worker(load_topology(regions.file), "us-east")
+            supervisor = Supervisor()
 
             async def looking(database: Database) -> None:
-                assert again._engine is not None
-                seen.append(again._engine.maintenance.running)
+                seen.append(is_maintained(supervisor))
                 await start(database)
 
             monkeypatch.setattr(Database, "start", looking)
-            await again.start()
-            assert again._engine is not None
-            seen.append(again._engine.maintenance.running)
+            again = await start_worker(load_topology(regions.file), "us-east", supervisor)
+            seen.append(is_maintained(supervisor))
+            assert again.parts.engine.maintenance.running
             await again.stop()
             monkeypatch.undo()
             await regions.start("us-east")
@@ -497,8 +497,7 @@ def test_policies_and_paces_hold_at_once(topology: Topology, tmp_path: Path) -> 
             assert not any("policies" in line for line in changed["eu-west"])
             assert topic.policies.max_consumers == 7
             assert eu.engine.default_policies.max_consumers is None
-            assert us.worker._sync is not None
-            assert us.worker._sync.settings.update_interval_ms == 70
+            assert us.worker.parts.sync.settings.update_interval_ms == 70
             url = f"http://{two.clusters[0].address}/replication/v1/topology"
             async with aiohttp.ClientSession() as session, session.get(url) as response:
                 said = await response.json()

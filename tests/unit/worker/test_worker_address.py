@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicator.topology import Cluster
-from replicator.worker.worker import WorkerError, _bind
+from replicator.worker.starting import WorkerError, _bind
 
 
 def cluster_at(port: int) -> Cluster:

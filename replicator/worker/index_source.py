@@ -1,0 +1,53 @@
+"""What the index is told again when it lost something, and what it asks of engine and sync."""
+
+from __future__ import annotations
+
+from replicator.engine.engine import Engine
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.failover.service import FailoverService
+from replicator.index.writer import IndexWriter
+from replicator.sync.service import SubscriptionSync
+from replicator.worker.running_links import RunningLinks
+from snapshots.ack_vector import AckVector
+from snapshots.position import Position
+
+
+class IndexSource:
+    """Where all that ``index`` has comes from (invariant 9)."""
+
+    def __init__(
+        self, engine: Engine, index: IndexWriter, sync: SubscriptionSync, failover: FailoverService, links: RunningLinks
+    ) -> None:
+        self._engine = engine
+        self._index = index
+        self._sync = sync
+        self._failover = failover
+        self._links = links
+
+    def resync(self) -> None:
+        """The index lost something: give it all again."""
+        self._failover.resync()
+        for name, mapping in self._sync.mappings():
+            self._index.mapping_recorded(name, mapping)
+        for topic in self._engine.topics():
+            for name, generation in topic.subscriptions.tombstones.items():
+                self._index.subscription_deleted(topic.name, name, generation)
+            for subscription in topic.subscriptions.values():
+                cursor = subscription.cursor
+                self._index.subscription_moved(
+                    topic.name,
+                    subscription.name,
+                    cursor.generation,
+                    cursor.mark_delete,
+                    replicated=subscription.replicated,
+                )
+        for link in self._links:
+            link.update_index()
+
+    def kept_mappings(self, topic: str, peer: str) -> list[Position]:
+        """The local positions of the mappings that are in memory: those that the index keeps."""
+        return [mapping.local for mapping in self._sync.mappings_of(topic, peer)]
+
+    def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
+        return self._sync.vector(topic, subscription)

@@ -1,0 +1,50 @@
+"""What a running worker is made of. All parts are there from its start to its end: none is optional."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from replicator.api.linked_sources import LinkedSources
+from replicator.engine.engine import Engine
+from replicator.engine.staging.service import StagingService
+from replicator.failover.service import FailoverService
+from replicator.index.database import Database
+from replicator.index.rebuild import IndexRebuild
+from replicator.index.writer import IndexWriter
+from replicator.running.supervisor import Supervisor
+from replicator.sync.service import SubscriptionSync
+from replicator.topology import Topology
+from replicator.worker.pipeline_driver import PipelineDriver
+from replicator.worker.running_links import RunningLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of the worker of one cluster."""
+
+    supervisor: Supervisor
+    database: Database
+    engine: Engine
+    index: IndexWriter
+    rebuild: IndexRebuild
+    sync: SubscriptionSync
+    links: RunningLinks
+    failover: FailoverService
+    staging: StagingService
+    driver: PipelineDriver
+    sources: LinkedSources
+
+    @property
+    def cluster(self) -> str:
+        return self.engine.cluster
+
+    def link_opened(self, source: str) -> None:
+        """That cluster's link to us has opened a stream."""
+        self.links.opened(source)
+        self.failover.link_opened(source)
+
+
+def addresses(topology: Topology) -> Mapping[str, str]:
+    """The HTTP address of each cluster."""
+    return {cluster.name: cluster.address for cluster in topology.clusters}

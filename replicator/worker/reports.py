@@ -1,0 +1,88 @@
+"""What a worker's API shows of it: the :class:`~replicator.api.app.StatusSource` of a running worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from replicator import __version__
+from replicator.links.link import Link
+from replicator.running.supervisor import Supervisor
+from replicator.topology import SPARK
+from replicator.worker.parts import Parts
+from replicator.worker.reload import TopologyReloader
+from snapshots.errors import SnapshotsError
+from snapshots.mapping import SnapshotMapping
+
+
+class Reports:
+    """Reads the parts when it is asked; holds nothing of its own."""
+
+    def __init__(self, parts: Parts, reloader: TopologyReloader) -> None:
+        self._parts = parts
+        self._reloader = reloader
+
+    def ready(self) -> str | None:
+        return self._parts.engine.writer.failed or self._parts.failover.not_ready()
+
+    def failing_tasks(self) -> list[dict[str, Any]]:
+        return failing_tasks(self._parts.supervisor)
+
+    def status(self) -> dict[str, Any]:
+        parts, engine, database = self._parts, self._parts.engine, self._parts.database
+        return {
+            "cluster": engine.cluster,
+            "version": __version__,
+            "pid": os.getpid(),
+            "started_at_ms": engine.started_at_ms,
+            "database": {"state": database.state, "detail": database.detail},
+            "store": {
+                "failed": engine.writer.failed,
+                "bytes": engine.store.size_bytes(),
+                "commits": engine.writer.commits,
+            },
+            "topology": self._reloader.status(),
+            "failover": parts.failover.state(),
+            "links": [link.status() for link in self.links()],
+            "pipeline": parts.driver.status(),
+            "counters": parts.sync.counters(),
+            "staging": parts.staging.status(),
+            "tasks": {"restarts": dict(parts.supervisor.restarts()), "failing": self.failing_tasks()},
+        }
+
+    def topology_status(self) -> dict[str, Any]:
+        return {"cluster": self._parts.cluster, **self._reloader.status(), "text": self._reloader.text()}
+
+    async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
+        """See :meth:`TopologyReloader.reload_file`."""
+        return await self._reloader.reload_file(expected=expected, dry_run=dry_run)
+
+    def links(self) -> Sequence[Link]:
+        return list(self._parts.links)
+
+    def pipeline(self) -> dict[str, Any]:
+        """What a driver of the pipeline needs to know: the links of this worker that Spark carries for."""
+        settings = self._reloader.topology.pipeline
+        return {
+            "cluster": self._parts.cluster,
+            "master": settings.master,
+            "batch_seconds": settings.batch,
+            "conf": {key: value for key, value in settings.conf.items() if settings.conf_masked[key] == value},
+            "driver": settings.driver,
+            "links": [link.planned() for link in self.links() if link.route.engine == SPARK],
+        }
+
+    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
+        try:
+            return await self._parts.index.mappings(topic)
+        except SnapshotsError:
+            return None
+
+
+def failing_tasks(supervisor: Supervisor) -> list[dict[str, Any]]:
+    """Each task that ended five times within ten minutes, with how often it ended in all, and why it did last."""
+    return [
+        {"name": task.name, "kind": task.kind, "ends": task.restarts, "cause": task.last_end}
+        for task in supervisor.failing()
+    ]

@@ -1,0 +1,260 @@
+"""Starting a worker: puts engine, links, sync, database and HTTP API together.
+
+Starting checks everything that can be refused before anything is changed: the address is bound, then the
+directory and the database are looked at, then the store is opened, and only a worker that will run migrates the
+database. After the first successful start a database that is away does not keep the worker from starting (invariant 9).
+
+What is started puts its end on a stack at once. A start that fails half-way, and a worker that stops, take down what
+there is in the same order: reloads, the pipeline's driver, traffic, staging, failover, sync, links, index, store,
+database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from replicator.api.ack_vectors import add_ack_vectors
+from replicator.api.app import make_app
+from replicator.api.backfills import add_backfills
+from replicator.api.failover import add_failover
+from replicator.api.linked_sources import LinkedSources
+from replicator.api.mapping import add_mapping
+from replicator.api.pipeline import add_pipeline
+from replicator.api.staging import add_staging
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import StoreUnusable
+from replicator.engine.staging.service import StagingService
+from replicator.failover.epochs import from_json
+from replicator.failover.service import FailoverService
+from replicator.index.database import Database, DatabaseUnavailable
+from replicator.index.rebuild import IndexRebuild
+from replicator.index.translation import Translator
+from replicator.index.writer import IndexWriter
+from replicator.running.ending import ender_of_environment
+from replicator.running.supervisor import Supervisor
+from replicator.sync.routes import TopologyRoutes
+from replicator.sync.service import SubscriptionSync
+from replicator.topology import Cluster, Topology
+from replicator.worker.index_source import IndexSource
+from replicator.worker.parts import Parts, addresses
+from replicator.worker.pipeline_driver import PipelineDriver
+from replicator.worker.reload import TopologyReloader
+from replicator.worker.reports import Reports
+from replicator.worker.running_links import RunningLinks, incoming
+from replicator.worker.worker import Worker
+from snapshots.actions import ControllerSettings
+
+READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
+SHUTDOWN_SECONDS_MAX: Final = 5.0
+BACKLOG: Final = 1024
+
+log = structlog.get_logger(__name__)
+
+
+class WorkerError(Exception):
+    """The worker cannot be started as it is configured; the message names the field."""
+
+
+async def run_worker(topology: Topology, cluster: str) -> None:
+    """Start, serve until SIGTERM or SIGINT, and stop. Raises what :func:`start_worker` raises.
+
+    SIGHUP makes the worker read its file again; one that comes while it starts is heeded when it has started.
+    """
+    stopping, hung_up = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    worker = await start_worker(topology, cluster)
+    try:
+        worker.reload_on(hung_up)
+        await stopping.wait()
+    finally:
+        await worker.stop()
+
+
+async def start_worker(topology: Topology, name: str, supervisor: Supervisor | None = None) -> Worker:
+    """The worker of cluster ``name``, running, with all its parts.
+
+    Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`; then nothing was changed.
+    """
+    async with AsyncExitStack() as stack:
+        ender = ender_of_environment(os.environ)
+        supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
+        cluster = topology.cluster(name)
+        bound = _bind(cluster)
+        stack.callback(bound.close)
+        stack.push_async_callback(supervisor.stop)
+        database, engine = await _open(cluster, topology, supervisor, stack)
+        if database.state == "up":
+            await engine.remember("database_reached", Database.fingerprint_of(cluster.database))
+        parts = _make_parts(topology, cluster, database, engine, supervisor, stack)
+        await _start_parts(parts, topology)
+
+        # Each is called when all is there.
+        reloader = TopologyReloader(name, topology, lambda changed: worker.carry_out(changed))
+        app = _make_app(parts, Reports(parts, reloader))
+        await _serve(app, bound, stack)
+        stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
+        await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
+        await parts.failover.start()  # the others may be starting too, and ask us
+        stack.push_async_callback(reloader.close)
+        if ender is not None:
+            stack.push_async_callback(ender.start(supervisor).stop)
+        worker = Worker(parts, reloader, app, stack.pop_all())
+        reloader.ready()
+        log.info("worker ready", cluster=name, address=cluster.address, pid=os.getpid())
+        return worker
+
+
+async def _open(
+    cluster: Cluster, topology: Topology, supervisor: Supervisor, stack: AsyncExitStack
+) -> tuple[Database, Engine]:
+    """The database, and the store. One that exists is opened first, to see whether the database was reached before; a
+    new one is made last."""
+    engine, known_good = None, False
+    if (cluster.data / "log").exists():
+        engine = await _open_store(cluster, topology, supervisor)
+        known_good = engine.store.meta("database_reached") == Database.fingerprint_of(cluster.database)
+    else:
+        _check_directory(cluster.data)
+    database = Database(cluster.database, cluster.data, cluster=cluster.name, known_good=known_good)
+    stack.push_async_callback(database.stop)
+    if engine is not None:
+        stack.push_async_callback(engine.close)
+    try:
+        await database.start()
+    except DatabaseUnavailable as error:
+        log.warning("started without the database", cluster=cluster.name, reason=str(error))
+    if engine is None:
+        engine = await _open_store(cluster, topology, supervisor)
+        stack.push_async_callback(engine.close)
+    return database, engine
+
+
+async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervisor) -> Engine:
+    settings = EngineSettings(
+        store_bytes_max=topology.store.size_max, policies=cluster.policies.topic_policies(), maintained=False
+    )
+    return await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
+
+
+def _make_parts(
+    topology: Topology,
+    cluster: Cluster,
+    database: Database,
+    engine: Engine,
+    supervisor: Supervisor,
+    stack: AsyncExitStack,
+) -> Parts:
+    """All parts, none of them started; their ends are on the stack."""
+    name = cluster.name
+    index = IndexWriter(
+        database,
+        cluster=name,
+        resync=lambda: source.resync(),  # it is called when there is one
+        engine=engine,
+        kept=lambda topic, peer: source.kept_mappings(topic, peer),
+        vector=lambda topic, subscription: source.vector(topic, subscription),
+    )
+    sync = SubscriptionSync(
+        engine,
+        routes=TopologyRoutes(topology, name),
+        settings=ControllerSettings(
+            snapshot_interval_ms=topology.sync.snapshot_interval_ms,
+            snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
+            update_interval_ms=topology.sync.update_interval_ms,
+        ),
+        index=index,
+        exact=topology.sync.mode == "exact",
+    )
+    links = RunningLinks(engine, index, on_lost_copy=sync.tell_all)
+    failover = FailoverService(engine, addresses(topology), index=index)
+    source = IndexSource(engine, index, sync, failover, links)
+    parts = Parts(
+        supervisor,
+        database,
+        engine,
+        index,
+        IndexRebuild(engine, index, kept=source.kept_mappings),
+        sync,
+        links,
+        failover,
+        StagingService(engine),
+        PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
+        LinkedSources(),
+    )
+    for end in (index.stop, parts.rebuild.stop, links.stop, sync.stop, failover.stop, parts.staging.stop):
+        stack.push_async_callback(end)
+    return parts
+
+
+async def _start_parts(parts: Parts, topology: Topology) -> None:
+    parts.index.start()
+    parts.sync.start()
+    await parts.links.change(topology)
+    parts.engine.maintenance.start()  # not before the links hold back what they have not copied
+    parts.sources.replace(incoming(topology, parts.cluster))
+    parts.failover.close_gate()
+    parts.staging.start()
+
+
+def _make_app(parts: Parts, reports: Reports) -> web.Application:
+    app = make_app(parts.engine, reports, parts.sources, parts.link_opened, reports)
+    add_failover(app, parts.failover, from_json)
+    add_ack_vectors(app, parts.sync)
+    add_pipeline(app, reports)
+    add_backfills(app, reports)
+    add_staging(app, parts.staging)
+    translator = Translator(parts.engine, parts.index)
+    add_mapping(app, parts.engine, translator, parts.rebuild, lambda: parts.database.state == "up")
+    return app
+
+
+async def _serve(app: web.Application, bound: socket.socket, stack: AsyncExitStack) -> None:
+    runner = web.AppRunner(app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
+    stack.push_async_callback(runner.cleanup)
+    await runner.setup()
+    await web.SockSite(runner, bound, backlog=BACKLOG).start()
+
+
+def _bind(cluster: Cluster) -> socket.socket:
+    """Take the address now, so that a port in use is found before anything is made."""
+    host = cluster.address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, cluster.port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise WorkerError(f"clusters.{cluster.name}.address: {cluster.address}: {error.strerror}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
+    except OSError as error:
+        bound.close()
+        raise WorkerError(
+            f"clusters.{cluster.name}.address: {cluster.address} cannot be used: {error.strerror}; "
+            "stop what uses it or choose another port"
+        ) from None
+    return bound
+
+
+def _check_directory(data: Path) -> None:
+    """Raises :class:`StoreUnusable` if ``data`` cannot be made or written, without making it."""
+    place = data
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise StoreUnusable(f"data directory {data} cannot be made: {place} is not a directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StoreUnusable(f"data directory {data} cannot be written: no permission on {place}")
