@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from replicator.operating.admin_client import AdminClient
 
 OUTPUT_COLUMNS: Final = 120
-"""Where there is no terminal to fit: wide enough that no table breaks its words."""
+"""Width of the output without a terminal. No table breaks its words at this width."""
 
 DIGITS_MAX: Final = 18
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LOG_SECONDS: Final = 10.0
-"""Where nobody watches a terminal, a line this often is enough."""
+"""Pause between two lines of progress, where the output is no terminal."""
 STOPPED: Final = 130
-"""As shells have it for a command that Ctrl-C ended."""
+"""The exit status that shells give to a command that Ctrl-C ended."""
 
 File = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
@@ -146,7 +146,7 @@ def _showing(console: Console) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: the link is given back."""
+    """Treat SIGTERM as Ctrl-C, so that the link is given back."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -159,6 +159,6 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _ignore_interrupts() -> None:
-    """From here on it is only tidied up."""
+    """Ignore Ctrl-C from here on: only cleaning up is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -29,6 +29,7 @@ from replicator.cli import (
     topics,
     verify,
 )
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat
 
 app = typer.Typer(
     name="replicator",
@@ -50,16 +51,12 @@ app.add_typer(namespaces.tenants, name="tenants")
 failover.register(app)
 drills.register(app)
 
-OUTPUT_COLUMNS = 120
-"""Where there is no terminal to fit: wide enough that no table breaks its words."""
-
 out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
 err = Console(stderr=True)
 
 TopologyFile = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
 ]
-OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
 
 
 def _show_version(wanted: bool) -> None:

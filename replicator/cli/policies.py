@@ -49,7 +49,7 @@ POLICIES: Final = {
     "max-message-size": "maxMessageSize",
     **LIMITS,
 }
-"""What the commands call them, and what the paths do."""
+"""By name of the command, the name in the admin paths."""
 QUOTAS: Final = {"backlog-quota-size": "destination_storage", "backlog-quota-age": "message_age"}
 NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-creation": "autoTopicCreation"}
 
@@ -58,7 +58,7 @@ Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size o
 
 
 class Kind(Enum):
-    """What the names in a group of commands are; in the context's ``obj``."""
+    """What a group of commands takes as names. The context's ``obj`` holds it."""
 
     TOPIC = "topic"
     NAMESPACE = "namespace"
@@ -185,7 +185,7 @@ def unset(
     file: TopologyFile = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Let a policy be what it is without having been set here. Quotas: backlog-quota-size, backlog-quota-age."""
+    """Remove a policy, so that the inherited one counts. Quotas: backlog-quota-size, backlog-quota-age."""
     known = POLICIES if context.obj is Kind.TOPIC else {**POLICIES, **NAMESPACE_POLICIES}
     if policy in QUOTAS:
         path = _path(context, target, "backlogQuota")

@@ -90,7 +90,7 @@ def report(
 
 
 def _check_out(directory: Path) -> None:
-    """Before minutes of work whose result could not be written."""
+    """Check that the result can be written, before the minutes of work."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
@@ -102,7 +102,7 @@ def _check_out(directory: Path) -> None:
 
 
 async def _running(topology: Topology, names: list[str]) -> list[Assignment]:
-    """The Key_Shared consumers of the workers that answer; what reading them needs is told by reading."""
+    """The Key_Shared consumers of the workers that answer. A worker that does not is reported when it is read."""
     from replicator.operating.status import fetch_all
     from replicator.pipeline.analytics.assignments import running_assignments
 

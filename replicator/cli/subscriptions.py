@@ -33,7 +33,7 @@ EARLIEST: Final = {"ledgerId": -1, "entryId": -1}
 LATEST: Final = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 PEEK_MAX: Final = 1_000
 PAYLOAD_CHARS_MAX: Final = 60
-"""Of a message in a table; JSON has all of it."""
+"""How much of a payload a table shows. JSON has all of it."""
 
 Where = Annotated[
     str | None,

@@ -17,7 +17,7 @@ from replicator.engine.topic_name import check_subscription_name, check_tenant, 
 from replicator.running.connecting import why_not_connected
 
 ANSWER_SECONDS_MAX: Final = 60.0
-"""Deleting a large topic and making thousands of partitions take seconds."""
+"""How long an answer may take. Deleting a large topic, or making thousands of partitions, takes seconds."""
 ERROR_CHARS_MAX: Final = 500
 UNAVAILABLE_STATUS_MIN: Final = 500
 NOT_IMPLEMENTED: Final = 501

@@ -23,7 +23,7 @@ from replicator.topology import SPARK, Cluster, Link, Topology, format_size
 from replicator.topology.fields import flattened
 
 PROBE_TIMEOUT_S: Final = 1.0
-"""A worker that is up answers in milliseconds, from the next continent in a quarter of a second."""
+"""How long a worker may take to answer. From the next continent it takes a quarter of a second."""
 PROBES_AT_ONCE_MAX: Final = 64
 RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
@@ -135,7 +135,7 @@ class Plan:
         )
 
     def _engine_of_links(self) -> str:
-        """By what most links are copied; those that differ say so in the table."""
+        """The engine of most links. The table shows it for those that have another one."""
         pipeline = self.topology.pipeline
         if pipeline.engine != SPARK:
             return "Links: copied by the workers themselves."

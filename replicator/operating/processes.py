@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_af
 
 DRIVER_MODULE: Final = "replicator.pipeline.live.driver"
 START_SECONDS_MAX: Final = 60.0
-"""The first start makes a PostgreSQL cluster, which takes seconds on a busy machine."""
+"""How long a start may take. The first one makes a PostgreSQL cluster, which takes seconds on a busy machine."""
 STOP_SECONDS_MAX: Final = 20.0
 
 
@@ -28,7 +28,7 @@ class WorkerFailed(Exception):
 
 
 class _NotOurs(Exception):
-    """Somebody else's worker answers at the address; ours is about to find that out."""
+    """Another worker answers at the address, so ours cannot start there."""
 
 
 class WorkerProcess:

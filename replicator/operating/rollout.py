@@ -28,12 +28,12 @@ from replicator.topology.diff import Change, diff, digest, masked, words
 from replicator.topology.reader import parse_topology
 
 ASK_SECONDS_MAX: Final = 3.0
-"""A worker that is up answers in milliseconds, from the next continent in a quarter of a second."""
+"""How long a worker may take to answer. From the next continent it takes a quarter of a second."""
 RELOAD_SECONDS_MAX: Final = 60.0
-"""Links that are taken away finish what they are sending."""
+"""How long a reload may take. Links that are removed first finish what they are sending."""
 ASKED_AT_ONCE_MAX: Final = 64
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A topology file of the largest size, with the escapes of JSON."""
+"""The largest answer: a topology file of the largest size, with JSON's escapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RunningWorker:
     """Why it did not answer, in words."""
     digest: str | None = None
     topology: Topology | None = None
-    """What it runs; None where it did not answer, or said it in a form that this version does not read."""
+    """The topology that it runs. None where it did not answer, or where this version cannot read the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Rollout:
 
     @property
     def to_be_started(self) -> tuple[str, ...]:
-        """Clusters that no running worker knows, and whose own do not answer."""
+        """Clusters that no running worker knows, and whose own workers do not answer."""
         known = {name for worker in self.taking_part if worker.topology for name in worker.topology.names}
         return tuple(worker.cluster for worker in self.workers if worker.error and worker.cluster not in known)
 

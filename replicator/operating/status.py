@@ -99,7 +99,7 @@ def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _short(topic: str) -> str:
-    """The shortest name that every command takes for it."""
+    """The shortest form of a topic's name that every command accepts."""
     return topic.removeprefix(SCHEME).removeprefix("public/default/")
 
 

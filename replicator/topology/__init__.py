@@ -1,6 +1,6 @@
 """The topology: which clusters there are, where their workers serve, and which way the links go.
 
-The names that the rest of the service uses; each is written in one of the ``topology_*`` modules.
+This is the face of the folder: the rest of the service imports these names from here.
 """
 
 from __future__ import annotations

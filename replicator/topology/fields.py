@@ -1,7 +1,7 @@
 """The fields of a topology: what each section holds, and what makes a single value of it valid.
 
 Owns the checks that need one field alone (addresses, database URLs, sizes, limits); what holds between fields is
-checked in :mod:`replicator.topology`. Every message says what is expected, and none shows a password.
+checked in :mod:`replicator.topology.reader`. Every message says what is expected, and none shows a password.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPARK: Final = "spark"
 ENGINES: Final = (SPARK, EMBEDDED)
 DRIVERS: Final = ("worker", "external")
 BATCH_SECONDS_MAX: Final = 60
-"""A micro-batch that takes longer holds back what Spark is told of it for as long."""
+"""The longest micro-batch. Spark learns what became of a batch only when it ends."""
 CONF_MAX: Final = 200
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
@@ -57,7 +57,7 @@ _SIZE = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_SIZE_UNITS)})")
 _DURATION_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION = re.compile(rf"(\d{{1,12}})\s*({'|'.join(_DURATION_UNITS)})")
 UNLIMITED: Final = "unlimited"
-"""Takes a limit away that has a default, or that all clusters have."""
+"""The word for "no limit", where a default or the file's top level sets one."""
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d{0,3})\])?|yarn|(spark|k8s)://\S+")
 _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
 """Names of settings whose values are not shown; as Spark itself has it."""
@@ -408,13 +408,13 @@ class Cluster(Section):
 
 
 class PipelineSettings(Section):
-    """What copies, and which Spark the pipeline runs on."""
+    """Which engine copies, and on which Spark the pipeline runs."""
 
     engine: Annotated[str, choice(ENGINES)] = SPARK
-    """Of the links that do not say another."""
+    """The engine of links that do not name one."""
     master: Annotated[str, AfterValidator(check_master)] = "local[2]"
     driver: Annotated[str, choice(DRIVERS)] = "worker"
-    """Who starts the process that carries: each worker its own, or the operator elsewhere."""
+    """Who starts the driver of live copy: ``worker``, each worker its own; or ``external``, the operator."""
     batch: Annotated[int, BeforeValidator(_check_batch)] = 10
     """Seconds that a micro-batch of live copy lasts at most."""
     conf: Annotated[dict[str, str], BeforeValidator(_check_conf)] = Field(default={}, repr=False)

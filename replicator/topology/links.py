@@ -34,11 +34,11 @@ from replicator.topology.fields import (
 
 LINK_NAME_CHARS_MAX: Final = 64
 SQL_CHARS_MAX: Final = 10_000
-"""Of one expression; what needs more is a job of its own."""
+"""Characters of one SQL expression. A longer one belongs into a job of its own."""
 PATTERNS_MAX: Final = 100
-"""Of one link, each way: more are a list of topics, which belongs into a namespace."""
+"""Patterns of one link, in ``topics`` and in ``exclude``. Topics that need more belong into a namespace."""
 RATE_BYTES_MIN: Final = 1024
-"""Per second. Below that a full frame of 4 MiB would take over an hour."""
+"""The lowest rate per second. A full frame of 4 MiB would take over an hour below it."""
 COMPRESSIONS: Final = ("none", "lz4", "zstd")
 GAP_POLICIES: Final = ("stop", "skip-and-record", "copy-anew")
 HOLD_POLICIES: Final = ("hold", "release", "refuse-producers")
@@ -74,7 +74,7 @@ class Link:
     on_hold_exceeded: str = "hold"
     """What happens past these limits: one of :data:`HOLD_POLICIES`."""
     engine: str = ""
-    """What copies: one of :data:`ENGINES`; empty for what ``pipeline.engine`` says."""
+    """The engine that copies: one of :data:`ENGINES`. Empty means ``pipeline.engine``."""
     where: str = ""
     """The SQL condition that a message meets if it is copied; empty for all. See docs/links.md."""
     masks: tuple[tuple[str, str], ...] = ()

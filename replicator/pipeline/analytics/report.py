@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_MAX: Final = 200_000
-"""Of each table: what a driver holds without noticing, and a thousand topics over three hours of minutes."""
+"""Rows per table: enough for a thousand topics over three hours of minutes, and little memory for a driver."""
 BUCKETS_MAX: Final = 120
-"""Points of a chart: more are not to be told apart, and cost rows."""
+"""Points per chart. Nobody could tell more of them apart, and each costs rows."""
 BUCKET_SECONDS: Final = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400, 604_800)
 """Widths of buckets: the least that needs no more than :data:`BUCKETS_MAX` of them."""
 REPEAT_WINDOW_SECONDS: Final = 60

@@ -52,28 +52,29 @@ if TYPE_CHECKING:
     from replicator.pipeline.live.link_plans import Plan, Segment
 
 LANES_PER_CORE: Final = 4
-"""So that a lane with much does not leave the other cores idle at the end."""
+"""More lanes than cores, so that one long lane does not leave the other cores idle at the end."""
 LANES_MAX: Final = 64
-"""What a link's plan may have."""
+"""The most lanes that a link's plan may have."""
 SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 64 * 1024
 SEGMENT_SECONDS: Final = 1.0
-"""What a segment of a lane that is throttled takes, so that the rate is even."""
+"""The time that one segment of a throttled lane takes. Short segments keep the rate even."""
 JOB_SECONDS_MAX: Final = 60.0
 THROTTLED_JOB_SECONDS_MAX: Final = 15.0
-"""Shares of a rate that lanes left over are dealt anew with the next job."""
+"""Jobs are short where a rate is set: the next job shares out again what finished lanes did not use."""
 WATCH_SECONDS: Final = 1.0
 JOIN_SECONDS: Final = 1.0
-"""A wait without a limit would not hear of Ctrl-C on every platform."""
+"""How long one wait for the job lasts. On some platforms an endless wait does not notice Ctrl-C."""
 PLAN_WAIT_MS: Final = 200
-"""For a plan with something in it."""
+"""How long the source may wait until it has something to plan."""
 LIMITED_WAIT_MS: Final = 2_000
-"""For a segment of a link that has a rate of its own, and gives nothing while it has to be paid off."""
+"""The same for a link with a rate of its own, which gives nothing while it is over its rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """What was asked for. ``topics`` are patterns, empty for all that the link carries; ``lanes`` None is by cores."""
+    """A backfill as it was asked for. ``topics`` are patterns; empty means all that the link carries. Without ``lanes``
+    the number of cores decides."""
 
     topology: Topology
     link: Link
@@ -146,9 +147,9 @@ class BackfillRun:
         self._carried = _Carried()
         self._goals: dict[str, TopicGoal] = {}
         self._before: Mapping[str, Mapping[str, Any]] = {}
-        """What the destination had when it began."""
+        """The topics of the destination when the backfill began."""
         self._told: dict[str, Mapping[str, Any]] = {}
-        """By topic, the states that the destination is to have."""
+        """By topic, the subscription states that the destination must have."""
         self._plan: Plan | None = None
         self._bytes_max = SEGMENT_BYTES_MAX
         self._backfill: Backfill
@@ -181,7 +182,7 @@ class BackfillRun:
         return self._report(time.monotonic() - started)
 
     def _look(self) -> None:
-        """Both workers, and what the destination is to have."""
+        """Ask both workers how they stand, and set the goals: what the destination must have."""
         for cluster in (self._source, self._destination):
             clusters.check_cluster(cluster)
         self._at_source.state()
@@ -247,7 +248,7 @@ class BackfillRun:
         raise AssertionError(action)
 
     def _deleted(self, lacking: Collection[str]) -> dict[str, str]:
-        """Of topics that the destination lacks, those whose goal nobody can reach any more."""
+        """The lacking topics that the source has deleted, so that nobody can complete them; each with the reason."""
         if not lacking:
             return {}
         here, source = clusters.copies(self._source, lacking), self._request.link.source
@@ -273,7 +274,7 @@ class BackfillRun:
             return 0 if self._progress.amount is None else self._progress.amount.bytes_left
 
     def _lanes(self) -> int:
-        """As many as may be, but for a job before Spark runs, whose cores are not known yet."""
+        """How many lanes to plan. Before Spark runs its cores are not known, so two are assumed."""
         cores = 2 if self._spark is None else self._spark.sparkContext.defaultParallelism
         lanes = self._request.lanes or LANES_PER_CORE * cores
         rate = self._request.rate_bytes
@@ -401,7 +402,7 @@ class BackfillRun:
         )
 
     def _not_transferred(self) -> dict[str, dict[str, str]]:
-        """By topic the subscriptions whose states are not there, or of which that is not known."""
+        """By topic, the subscriptions whose states are not at the destination, or may not be; each with the reason."""
         backfill, mode = self._backfill, self._request.topology.sync.mode
         hint = "; sync.mode is mark-delete, by which only mark-delete positions travel" if mode != "exact" else ""
         found: dict[str, dict[str, str]] = {}

@@ -26,11 +26,11 @@ from replicator.pipeline.live.link_plans import LinkPlans, Plan
 from replicator.topology import Cluster
 
 ASKED_AT_ONCE: Final = 8
-"""Topics whose subscriptions are asked for side by side."""
+"""How many topics are asked for their subscriptions at the same time."""
 NAMED_MAX: Final = 2_000
-"""Topics named in one request: with the longest names half a megabyte."""
+"""Topics per request about copies. With the longest names that is half a megabyte."""
 TOLD_MAX: Final = 1_000
-"""Topics in one request to tell."""
+"""Topics per request to tell subscription states."""
 
 SETTLED_SECONDS_MAX: Final = 3.0
 SETTLED_LOOK_SECONDS: Final = 0.05
@@ -181,13 +181,13 @@ def _batches(names: Collection[str], size: int) -> Iterator[list[str]]:
 
 
 def carrier_name() -> str:
-    """What this process calls itself when it takes a link over: other operators read it."""
+    """The carrier name of this process. Other operators see it at a link that a backfill has."""
     started = psutil.Process().create_time()
     return f"process {os.getpid()} on {platform.node() or 'localhost'} since {_when(started)}"
 
 
 def has_ended(carrier: str) -> bool:
-    """Whether that was a process of this machine that does not run any more."""
+    """Whether the carrier was a process of this machine that has ended."""
     match = _CARRIER.fullmatch(carrier)
     if match is None or match[2] != (platform.node() or "localhost"):
         return False

@@ -26,21 +26,21 @@ from enum import Enum
 from typing import Any, Final
 
 SMALL_BYTES: Final = 4 * 1024 * 1024
-"""Left to carry: less than a live link has in flight."""
+"""With less than this left, the live link takes over. It is less than a live link has in flight."""
 STALL_SECONDS_MAX: Final = 60.0
 """Longer than a worker takes to be killed and started again, its database included."""
 CARRIER_SECONDS_MAX: Final = 180.0
 """How long a live link may wait for its carrier before that counts as standing still: a busy machine needs a minute and
 more to start the driver of a link that is Spark's."""
 WAITING: Final = "waiting"
-"""How a link's account of itself begins that has no carrier."""
+"""The state of a link that waits for a carrier begins with this word."""
 EMPTY_SECONDS_MAX: Final = 5.0
 """How long a link may plan nothing while much is left: it asks the destination where topics go on."""
 TELL_AGAIN_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 2.0
 NAMED_MAX: Final = 3
-"""Topics named in a reason; the report has them all."""
+"""How many topics a reason names; the report names all of them."""
 
 
 class Phase(Enum):
@@ -116,9 +116,9 @@ class Planned:
     state: str
     detail: str
     lane_bytes: tuple[int, ...] = ()
-    """Of the segments that there are."""
+    """The sizes of the segments in the plan."""
     full: bool = False
-    """Whether some segment is as large as one may be, so that its lane has more."""
+    """Whether a segment has the largest allowed size, so that its lane has more to carry."""
     opened: bool = True
     """Whether there is a plan at all: a link that is just connecting has none yet."""
     bytes_left: int = 0

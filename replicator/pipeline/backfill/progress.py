@@ -17,7 +17,7 @@ from typing import Final
 RATE_SECONDS: Final = 15.0
 """What the shown rate is an average of: long enough that single segments do not show, short enough to follow."""
 BURST_SECONDS: Final = 0.5
-"""What a lane may catch up on after it had to wait for a worker."""
+"""How much of its rate a lane may catch up on after it waited for a worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,21 +26,21 @@ from replicator.pipeline.live.carrying import Carrier, LinkWork
 from replicator.pipeline.live.link_plans import Done, LinkPlans, PlanId, Segment
 
 AHEAD: Final = 2
-"""Segments of a lane under way: while the last frames of one are being committed, the next is fetched."""
+"""Segments of a lane in flight. The next one is fetched while the last frames of one are being committed."""
 SMALL_SHARE: Final = 16
-"""A segment of less than this part of what one may have is the end of a backlog: what comes after it is live."""
+"""A segment smaller than one sixteenth of the largest is the end of a backlog. What follows is live traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneWork:
-    """What every task of a job must know. Picklable."""
+    """The settings of a job that every task of it gets. Picklable."""
 
     link: LinkWork
     plan: PlanId
     bytes_max: int
     """Of one segment."""
     seconds_max: float
-    """How long a task goes on; so that the shares of a rate are dealt anew now and then."""
+    """After this time a task ends, so that the next job can share out the rate again."""
     rate_bytes: float | None = None
     """Per second that this lane may carry."""
     wait_ms: int = 0
@@ -141,7 +141,7 @@ class _Lane:
                     segment = await self._following()
 
     def give_up(self) -> None:
-        """Nobody waits any more for what is under way: it may have arrived or not."""
+        """Drop what is in flight. It may have arrived or not."""
         for _, future in self._under_way:
             future.cancel()
 

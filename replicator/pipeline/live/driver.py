@@ -48,21 +48,21 @@ if TYPE_CHECKING:
 CONF_VARIABLE: Final = "REPLICATOR_PIPELINE_CONF"
 """The settings of ``pipeline.conf`` as a JSON object, secrets among them: the worker's listing leaves those out."""
 LANES_SETTING: Final = "spark.replicator.lanes"
-"""In ``pipeline.conf``: into how many lanes each link's topics are dealt."""
+"""The setting in ``pipeline.conf`` for the number of lanes of each link."""
 LANES_MAX: Final = 8
-"""Unless :data:`LANES_SETTING` says more: one lane carries some hundreds of MB/s."""
+"""The most lanes of a link without :data:`LANES_SETTING`. One lane carries some hundreds of MB/s."""
 SLOTS_LOCAL: Final = 64
 """Tasks that a local master runs at once. They wait more than they work, so they are more than the cores."""
 MEMORY: Final = "1g"
-"""At most. Half of it is the least that Spark starts with; links with SQL, which may come later, need more."""
+"""The driver's heap at most. Spark starts with half of it; links with SQL, which may be added later, need more."""
 POLL_SECONDS: Final = 1.0
 """How often the worker is asked for its links, and queries are looked at."""
 WORKER_WAIT_SECONDS_MAX: Final = 5.0
 """The longest pause between two tries to reach a worker that is not there."""
 BATCH_SECONDS: Final = 2.0
-"""Where the worker does not say: the cost of a micro-batch, some tenths of a second, is paid that often."""
+"""The length of a micro-batch where the worker does not say. Each one costs some tenths of a second."""
 ATTEMPTS_LOCAL: Final = 4
-"""Of each task, as on a cluster; a local master alone would fail a batch with its first task."""
+"""Attempts of each task, as on a cluster. By default a local master fails the batch when one task fails once."""
 SCRATCH_PREFIX: Final = "replicator-live-"
 """The process's id follows."""
 

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 FORMAT_NAME: Final = "replicator-link-sql"
 FETCH_BLOCKS_MAX: Final = 64
-"""Asked for at once; the worker answers with about a page of them."""
+"""Blocks per request. The worker answers with about a page of them."""
 _CASTS: Final = {"payload": "binary", "key": "string", "properties": "map<string,string>"}
 _EVERY: Final = "_every_column"
-"""Nobody names it, so an expression that refers to it has a ``*``: where it runs, rows have other columns."""
+"""A column that nobody names. An expression that refers to it contains ``*``, which is refused."""
 
 
 def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions, checkpoint: str) -> StreamingQuery:
@@ -75,7 +75,7 @@ def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions
 
 
 def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[str, str]) -> None:
-    """Have Spark look at the expressions of a link; raises :class:`BadSql`."""
+    """Have Spark analyse the expressions of a link. Raises :class:`BadSql`."""
     from pyspark.sql import functions
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -36,7 +36,7 @@ class Row(IntEnum):
     BLOCK = 2
     """A block, whose messages follow."""
     WHOLE = 3
-    """A block on whose messages nobody decides."""
+    """A block that is sent as it is, whatever the SQL says: its messages have no rows."""
     SEGMENT = 4
     """What the lane carries, in JSON."""
     MISSING = 5

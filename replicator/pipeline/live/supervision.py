@@ -16,7 +16,7 @@ from typing import Any, Final
 
 PAUSE_SECONDS_MIN: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
-"""A query that fails at once costs a second of Spark's work each time."""
+"""The longest pause before a failed query is started again. Each start costs a second of Spark's work."""
 HEALTHY_SECONDS: Final = 120.0
 
 _OF_THE_MOMENT: Final = frozenset({"state", "detail"})
@@ -50,9 +50,9 @@ class Supervisor:
 
     def __init__(self) -> None:
         self._wanted: dict[str, str] = {}
-        """By link, what it is listed as, as text that can be compared."""
+        """By link, its entry in the listing, as text that can be compared."""
         self._running: dict[str, tuple[str, float]] = {}
-        """By link, as what its query was started, and when."""
+        """By link, the entry with which its query was started, and the time of that."""
         self._failed: dict[str, _Failure] = {}
 
     def on_links(self, links: Iterable[Mapping[str, Any]]) -> None:

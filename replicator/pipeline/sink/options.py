@@ -44,11 +44,11 @@ OPTION_NAMES: Final = (
     "wait_seconds",
 )
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "numpartitions")
-"""What Spark passes on that was meant for itself."""
+"""Options of Spark's own, which it passes on to the sink."""
 CODECS: Final = {"none": NONE, "lz4": LZ4, "zlib": ZLIB, "zstd": ZSTD, "snappy": SNAPPY}
 BATCH_MESSAGES: Final = 1_000
 BATCH_BYTES: Final = 128 * 1024
-"""Of a producer batch before compression: what Pulsar's clients take by default."""
+"""The size of a producer batch before compression. Pulsar's clients have the same default."""
 BATCH_BYTES_MAX: Final = 5 * 1024 * 1024
 """The largest message; an entry has room for its metadata beside it."""
 WAIT_SECONDS: Final = 120

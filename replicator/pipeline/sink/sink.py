@@ -36,13 +36,13 @@ from replicator.pipeline.sink.staging_client import Published, StagingClient
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""What Spark tells the tasks of a stream; the query's id is kept in its checkpoint."""
+"""Spark's properties for the tasks of a stream. The query's id is kept in its checkpoint."""
 _ATTEMPT_DIGITS: Final = 16
 """Of an attempt's name behind its job's: both together must be short enough for a part of a file's name."""
 _NAMELESS: Final = "job-"
-"""Begins the writer of a batch job that has no name; names may begin like that, too."""
+"""Prefix of the writer name of a batch job without one. Names that users choose may begin so, too."""
 ABORT_SECONDS_MAX: Final = 5
-"""How long a worker that is away is waited for to drop what is staged."""
+"""How long an abort waits for a worker that is away."""
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ WAIT_STEP_S_MAX: Final = 2.0
 COMMIT_SECONDS_MAX: Final = 600
 """How long a driver waits for a commit that is decided. The worker goes on with it in any case."""
 TOPICS_ASKED_MAX: Final = 1_000
-"""In one request, since some may be made for it; a worker takes ten times as many."""
+"""Topics per request. The worker may have to create some of them; it accepts ten times as many."""
 _PREFIX: Final = "/pipeline/v1/staged"
 
 

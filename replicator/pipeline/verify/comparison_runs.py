@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TASK_MESSAGES: Final = 1_000_000
-"""About what one task reads: a second of work, so that starting it (20 ms) does not count."""
+"""Messages that one task reads, about: a second of work, so that its start (20 ms) does not count."""
 TASK_ENTRIES: Final = 200_000
 TASK_RANGES: Final = 2_000
-"""Small topics share a task, some milliseconds each."""
+"""Ranges that one task reads at most. Small topics share a task; each takes some milliseconds."""
 SORT_ENTRIES: Final = 5_000_000
-"""Entries, in blocks of hundreds mostly, that one partition of the sort gets."""
+"""Entries in one partition of the sort. Most blocks hold hundreds of entries."""
 BATCH_ROWS: Final = 10_000
 _SPECIAL: Final = "#"
 _EACH: Final = ("#run", "#descent", "#probe", "mismapped")
-"""Kinds that come back one by one: there are few, and several tasks may find the same."""
+"""Kinds of findings that are passed on one by one. There are few, and several tasks may find the same."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ def plan_tasks(scope: Scope, messages_each: Callable[[int, int], float]) -> list
 
 
 class InProcess:
-    """Here, in memory: for what is read in a moment."""
+    """In this process, in memory: for logs that are read in a moment."""
 
     def compare(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, write_to: Path | None

@@ -20,7 +20,7 @@ from replicator.pipeline.errors import BadOption
 from replicator.pipeline.verify.comparison.rows import BEHIND, DIFFERENCE_COLUMNS, Found
 
 _LOOKS: Final = "_looks"
-"""Names that begin so are passed over by readers."""
+"""A directory whose name readers of Parquet pass over, because it begins with an underscore."""
 
 Pair = tuple[str, str | None, str | None]
 """Topic, and the two clusters of a finding."""

@@ -49,11 +49,11 @@ from replicator.pipeline.verify.report import marker_name
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_MAX: Final = 8_192
-"""Of a record batch that is passed on."""
+"""Rows of one record batch."""
 PAGES_KEPT: Final = 8
-"""Parts of logs that are at hand while contents are compared, a page of blocks each."""
+"""Pages of blocks that are kept in memory while contents are compared."""
 PASSED_BYTES_MAX: Final = 256 * 1024
-"""Between two blocks that are wanted: less is fetched with them, which costs less than another request."""
+"""The gap between two wanted blocks that is fetched with them, because another request would cost more."""
 _SAMPLE_STEPS: Final = 1 << 32
 
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REBUILD_SECONDS_MAX: Final = 600
-"""A million blocks an hour is slower than any rebuild that was seen."""
+"""How long a rebuild of the index may take. None that was measured was so slow."""
 POLL_SECONDS: Final = 0.2
 TOLD_AT_ONCE: Final = 500
-"""Topics in one request."""
+"""Topics per request to tell subscription states."""
 _LOST: Final = ("missing", "duplicated", "reordered", "corrupted")
 
 

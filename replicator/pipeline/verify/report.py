@@ -70,9 +70,9 @@ class VerifyReport:
     """How many replicated subscriptions were compared, counted once for each topic."""
     seconds: float
     behind: int = 0
-    """Messages that are on their way: above what the destination has, over links that move or are paused."""
+    """Messages on their way to a destination, over links that work or are paused."""
     unreachable: Mapping[str, str] = field(default_factory=dict)
-    """Clusters that were not compared, each with why."""
+    """Clusters that were not compared, each with the reason."""
     remarks: tuple[str, ...] = ()
     """What else there is to know: what a sample can miss, links that are paused, what was not compared."""
     steps: tuple[str, ...] = ()

@@ -59,16 +59,16 @@ SETTLE_SECONDS: Final = 10.0
 """How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
 POLL_SECONDS: Final = 0.5
 WORKING: Final = frozenset({"", "copying", "idle", "paused"})
-"""States of links of which there is nothing to say, or something is said elsewhere."""
+"""States of links that need no remark, or that are remarked on elsewhere."""
 TOPIC_GONE: Final = "TopicNotFound"
 """The API's name for a topic that was deleted meanwhile."""
 LOOKS: Final = (0.1, 0.3, 1.0)
-"""When topics are compared again whose acknowledgements differ, as shares of the time that there is."""
+"""When topics whose acknowledgements differ are compared again, as shares of the settling time."""
 PROBES_MAX: Final = 200
-"""Places that the exact mapping is asked for, a millisecond each."""
+"""How many positions are looked up in the exact mapping. Each takes a millisecond."""
 SMALL_MESSAGES: Final = 500_000
 SMALL_ENTRIES: Final = 200_000
-"""Of all clusters together: below both, comparing takes less than starting Spark does."""
+"""Limits over all clusters. Below both, a comparison takes less time than starting Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class _Verification:
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
     def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
-        """Of what clusters are behind with, what does not come: the mark there stands still while waited for."""
+        """The pairs that stay behind: while they are waited for, the destination's high-water mark does not move."""
         waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_held(picture, tally)]
         deadline = time.monotonic() + self.settings.settle_seconds
         states = {state.name: state for state in picture.clusters}
@@ -261,7 +261,7 @@ class _Verification:
         return {_pair(tally) for tally in waiting}
 
     def _is_held(self, picture: Picture, tally: Tally) -> bool:
-        """Whether it comes only over links that are paused or that a backfill has, straight or on the way."""
+        """Whether every way there leads over a link that is paused or that a backfill has."""
         held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
         if not held:
             return False
@@ -332,7 +332,7 @@ def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
 
 
 def _is_held(link: LinkState) -> bool:
-    """Whether what a link does not bring now is to come later. A backfill brings topics one after the other."""
+    """Whether a link is only late: it is paused, or a backfill has it, which brings one topic after the other."""
     return link.paused or link.state == "backfilling"
 
 

@@ -64,7 +64,7 @@ class TopicScope:
     """The replicated ones, as they are now."""
     promises: Mapping[tuple[int, int], Promises]
     told: Mapping[str, Mapping[int, Acked]] | None = None
-    """What subscriptions had acknowledged some time ago, which others must have by now; None for ``subscriptions``."""
+    """The acknowledgements of a while ago, which the other clusters must have by now. None means ``subscriptions``."""
 
     @property
     def must(self) -> Mapping[str, Mapping[int, Acked]]:
