@@ -140,7 +140,7 @@ class IndexRebuild:
             for first in range(0, len(mappings), MAPPINGS_AT_ONCE):
                 await repository.record_mappings([(topic.name, each) for each in mappings[first:][:MAPPINGS_AT_ONCE]])
             async with self._writer.writing:  # no newer state is written between reading the cursors and writing them
-                states = [self._writer.exact_state(topic, each) for each in topic.subscriptions.values()]
+                states = [self._writer.states.exact(topic, each) for each in topic.subscriptions.values()]
                 await repository.save_subscription_states(states)
                 self.progress.states += len(states)
                 if topic.deleted is None:

@@ -34,9 +34,11 @@ from tenacity import (
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.index.batches import BatchWriter
 from replicator.index.database import Database, DatabaseError
 from replicator.index.extents import WRITE_SECONDS_MAX, ExtentWriter
-from replicator.index.waiting import Changes, Waiting
+from replicator.index.subscription_states import SubscriptionStates
+from replicator.index.waiting import Waiting
 from replicator.running.supervisor import Supervisor
 from snapshots import markers
 from snapshots.ack_vector import AckVector
@@ -63,12 +65,6 @@ GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long, so that a statement carries many."""
 EXTENTS_SECONDS: Final = 2.0
 """The last segment of a mapping that grows is written again this often."""
-COUNTED_AT_ONCE: Final = 50
-"""States whose acknowledgements are counted before others have their turn: some milliseconds."""
-VECTOR_POSITIONS_MAX: Final = 10_000
-"""Beyond the mark-delete position; of more the vector takes milliseconds, and is not summed up."""
-VECTOR_ORIGINS_MAX: Final = 32
-"""Summed up in some kilobytes."""
 LOOK_UP_SECONDS_MAX: Final = 3.0
 """Who asks for one position is answered by then, if need be from the store."""
 RETRY_SECONDS_MIN: Final = 0.2
@@ -102,10 +98,10 @@ class IndexWriter:
         self._database = database
         self._cluster = cluster
         self._resync = resync
-        self._engine = engine
         self._kept = kept
-        self._vector = vector
         self._waiting = Waiting()
+        self.states = SubscriptionStates(engine, vector)
+        self._batches = BatchWriter(self.states)
         self.extents = None if engine is None else ExtentWriter(engine)
         self._extents_due = 0.0
         self._behind = True  # what was written before this process started may be incomplete
@@ -116,7 +112,7 @@ class IndexWriter:
         """Mappings of a topic and peer since those that memory dropped were deleted."""
         self.writing = asyncio.Lock()
         """Held by who writes."""
-        self.rows_refused = 0
+        self._extents_refused = 0
         self._changed = asyncio.Event()
         self._task = supervisor.task("index writer", "index writer", self._run)
 
@@ -241,6 +237,11 @@ class IndexWriter:
         """Failover epochs and audit entries that were never written: the database was away for too long."""
         return self._waiting.dropped
 
+    @property
+    def rows_refused(self) -> int:
+        """Rows that the database did not take, and that are not in the index therefore."""
+        return self._batches.rows_refused + self._extents_refused
+
     def _note(self) -> None:
         if not self._resyncing:
             self._waiting.check_limit()
@@ -348,7 +349,7 @@ class IndexWriter:
                 try:
                     await self.extents.write(self.repository())
                 except RowsRefused as error:
-                    self.rows_refused += 1
+                    self._extents_refused += 1
                     log.warning("extents refused by the database", reason=str(error))
 
     async def _write_anew(self) -> None:
@@ -389,7 +390,7 @@ class IndexWriter:
             batches -= len(changes)
             try:
                 async with asyncio.timeout(WRITE_SECONDS_MAX):
-                    await self._write(changes)
+                    await self._batches.write(self.repository(), changes)
             except BaseException:
                 self._waiting.give_back(changes)
                 raise
@@ -420,77 +421,7 @@ class IndexWriter:
                 if (topic, peer) in self._unthinned:
                     self._unthinned[topic, peer] -= count
 
-    async def _write(self, changes: Changes) -> None:
-        try:
-            await self._write_batch(changes)
-        except RowsRefused:
-            # One row that the database will never take must not keep the others out.
-            for key, single in changes.one_by_one():
-                try:
-                    await self._write_batch(single)
-                except RowsRefused as error:
-                    self.rows_refused += 1
-                    log.warning("row refused by the database", key=key, reason=str(error))
-
-    async def _write_batch(self, changes: Changes) -> None:
-        repository = self.repository()
-        await repository.record_mappings([(key[0], mapping) for key, mapping in changes.mappings.items()])
-        states: list[SubscriptionState] = []
-        for state in changes.states.values():
-            if state is not None:
-                states.append(self._counted(state))
-                if len(states) % COUNTED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-        await repository.save_subscription_states(states)
-        for (topic, name), state in changes.states.items():
-            if state is None:
-                await repository.delete_subscription_state(topic, name)
-        await repository.save_link_states(list(changes.links.values()))
-        await repository.record_failover_epochs(list(changes.epochs.values()))
-        await repository.append_audit(list(changes.audit.values()))
-
-    def _counted(self, state: SubscriptionState) -> SubscriptionState:
-        """The state with what is acknowledged beyond its mark-delete position, as it is now."""
-        topic = None if self._engine is None else self._engine.find(state.topic)
-        subscription = None if topic is None else topic.subscriptions.get(state.subscription)
-        if topic is None or subscription is None or state.tombstone:
-            return state
-        return self.exact_state(topic, subscription)
-
-    def exact_state(self, topic: Topic, subscription: Subscription) -> SubscriptionState:
-        """A subscription's state as its cursor has it."""
-        cursor = subscription.cursor
-        beyond = cursor.state.individually_deleted
-        small = len(beyond) <= VECTOR_POSITIONS_MAX
-        return SubscriptionState(
-            topic.name,
-            subscription.name,
-            cursor.generation,
-            cursor.mark_delete,
-            subscription.replicated,
-            acked_beyond=len(beyond),
-            holes=beyond.count_runs(),
-            ack_vector=(
-                summary_of(self._vector(topic, subscription))
-                if self._vector is not None and subscription.replicated and small
-                else None
-            ),
-        )
-
     def repository(self) -> SnapshotRepository:
         if self._database.engine is None:
             raise RepositoryUnavailable(self._database.detail or "the database was not reached yet")
         return SnapshotRepository(self._database.engine, self._cluster)
-
-
-def summary_of(vector: AckVector) -> dict[str, Any]:
-    """For people: of each origin how far all is acknowledged, and how much beyond."""
-    return {
-        origin: {
-            "through": str(acks.ranges[0][1]) if acks.ranges else None,
-            "ranges": len(acks.ranges),
-            "beyond": len(acks.positions),
-            "batches": len(acks.batches),
-        }
-        for origin, acks in sorted(vector.origins.items())[:VECTOR_ORIGINS_MAX]
-    }
