@@ -25,6 +25,7 @@ lint: venv  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/bare_tasks.py
 
 bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here; BENCH=name picks one
 	$(BIN)/python -m bench $(BENCH)

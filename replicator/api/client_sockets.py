@@ -58,6 +58,7 @@ from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, Delivery
+from replicator.running.short_tasks import awaited
 
 ENGINE: Final = web.AppKey("client_sockets_engine", Engine)
 SOCKETS: Final = web.AppKey("client_sockets", set[web.WebSocketResponse])
@@ -132,7 +133,7 @@ class _Answers:
 
     async def submit(self, request_id: int, call: Coroutine[Any, Any, Reply], request_bytes: int) -> None:
         """Start ``call``, and wait until there is room for the next."""
-        self._in_flight.append((request_id, asyncio.create_task(call), request_bytes))
+        self._in_flight.append((request_id, awaited(call), request_bytes))
         self._bytes += request_bytes
         self._changed.set()
         while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX or self._bytes >= REQUEST_BYTES_IN_FLIGHT_MAX:
@@ -362,9 +363,9 @@ async def _while_the_client_stays(
     socket: web.WebSocketResponse, connecting: Coroutine[Any, Any, EngineProducer]
 ) -> EngineProducer | None:
     """Wait for the producer's turn, and for the client's leaving: then None, and its place in the queue is free."""
-    turn = asyncio.create_task(connecting)
+    turn = awaited(connecting)
     # Also what keeps the socket alive: its heartbeat is answered only while somebody reads from it.
-    frame = asyncio.create_task(_next_request(socket))
+    frame = awaited(_next_request(socket))
     its_turn = False
     try:
         await asyncio.wait([turn, frame], return_when=asyncio.FIRST_COMPLETED)
@@ -453,7 +454,7 @@ async def _unsubscribe(consumer: EngineConsumer, request: Unsubscribe) -> Reply:
 
 async def until_first_ends(*parts: Coroutine[Any, Any, None]) -> None:
     """Run the parts of a session until one of them ends; the others are cancelled, its error is raised."""
-    tasks = [asyncio.create_task(part) for part in parts]
+    tasks = [awaited(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -32,6 +32,7 @@ from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)
@@ -307,7 +308,7 @@ async def _serve_frames(
         finally:
             pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
 
-    reader = asyncio.ensure_future(read())
+    reader = awaited(read())
     try:
         while (results := await pending.get()) is not None:
             if isinstance(results, EngineError):
@@ -344,7 +345,7 @@ async def _submit(request: web.Request, link: IncomingLink, frame: bytes) -> _Re
         except EngineError as error:
             results[name] = error
         else:
-            results[name] = asyncio.ensure_future(_append_blocks(topic, blocks))
+            results[name] = awaited(_append_blocks(topic, blocks))
     await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
     return results
 

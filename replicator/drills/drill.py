@@ -42,6 +42,7 @@ from replicator.drills.subscriptions import TestedSubscription, parse_subscripti
 from replicator.failover.peers import Peers
 from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
+from replicator.running.short_tasks import awaited
 from replicator.topology import Topology, load_topology
 from replicator.topology.fields import ENGINES
 from snapshots.errors import SnapshotsError
@@ -331,7 +332,7 @@ async def _run(
     options: DrillOptions, job: _Job, source: InputSource, count: int, on_progress: _OnProgress
 ) -> tuple[Outcome, _Seen, Topology]:
     _stop_in_order_on_sigterm()
-    preparing = asyncio.create_task(asyncio.to_thread(_prepared, source))  # while the workers start
+    preparing = awaited(asyncio.to_thread(_prepared, source))  # while the workers start
     async with set_stage(job.setting) as stage:
         if job.setting.is_running:
             await canary.check_namespace(stage.topology, options.namespace)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from replicator.drills.link_fault import HEALTHY, Flow, LinkFault, Shaper
+from replicator.running.together import until_all_end
 from replicator.topology import Topology
 
 PIECE_BYTES: Final = 64 * 1024
@@ -83,10 +84,8 @@ class LinkProxy:
             for passing in self._passing.values():
                 await passing.wait()  # the first packets of a connection are lost too
             answers, onward = await asyncio.open_connection(*self._target)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass(reader, onward, Flow.FORTH))
-                group.create_task(self._pass(answers, writer, Flow.BACK))
-        except (OSError, ExceptionGroup, asyncio.CancelledError):
+            await until_all_end(self._pass(reader, onward, Flow.FORTH), self._pass(answers, writer, Flow.BACK))
+        except (OSError, asyncio.CancelledError):
             pass  # one side has gone, or the link is cut: the other side is reset below
         finally:
             self._connections.discard(task)
@@ -121,9 +120,7 @@ class LinkProxy:
                 self.passed_bytes[flow] += len(piece)
                 await writer.drain()
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(take())
-            group.create_task(give())
+        await until_all_end(take(), give())
 
 
 class LinkFaults:

@@ -74,7 +74,7 @@ class PlannedRun:
             renewing = awaited(self._renew_often())
             await self._run()
         except BaseException:  # the operator gave up: what was begun is taken back, whatever else happens
-            await asyncio.shield(asyncio.ensure_future(self._give_up()))
+            await asyncio.shield(awaited(self._give_up()))
             raise
         finally:
             if renewing is not None:

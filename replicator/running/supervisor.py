@@ -102,6 +102,11 @@ class SupervisedTask:
         return self._timer is not None
 
     @property
+    def is_current(self) -> bool:
+        """Whether it is the task that asks."""
+        return self._task is not None and self._task is asyncio.current_task()
+
+    @property
     def inner(self) -> asyncio.Task[Any] | None:
         """The task as asyncio has it; another one after each start."""
         return self._task

@@ -33,10 +33,13 @@ from replicator.client.errors import (
 )
 from replicator.client.message import NO_BATCH, Message, MessageId, Opening
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, check_properties, check_range
+from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.reopening import open_first, open_with_retries
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import Delivery
+from replicator.running.short_tasks import awaited, in_background
+from replicator.running.supervisor import SupervisedTask
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
@@ -113,7 +116,7 @@ class Consumer(Receiver):
         self._channel: ConsumerChannel | None = None
         self._cluster: str | None = None
         """The one that the last channel led to."""
-        self._reopening: asyncio.Task[None] | None = None
+        self._reopening: SupervisedTask | None = None
         self._letting_go: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._active: bool | None = None
@@ -362,7 +365,10 @@ class Consumer(Receiver):
             return
         if self._reconnect and isinstance(error, ConnectError):
             _log.info("%s: connection lost, subscribing again: %s", self._settings.topic, error)
-            self._reopening = asyncio.create_task(self._reopen())
+            self._reopening = client_supervisor().task(
+                "reopening", f"reopening of the consumer of {self._settings.topic}", self._reopen, until_done=True
+            )
+            self._reopening.start()
         else:
             self._fail(error)
 
@@ -410,10 +416,10 @@ class Consumer(Receiver):
                 what=f"consumer of {self._settings.topic}",
             )
         except PulsarException as error:
+            self._reopening = None
             self._fail(error)
             return
-        finally:
-            self._reopening = None
+        self._reopening = None
         self._stats.reconnects += 1
         self._start(channel)
 
@@ -448,7 +454,7 @@ class Consumer(Receiver):
         self._acks.fail(error)
         if self._stats_timer is not None:
             self._stats_timer.cancel()
-        if self._reopening is not None and self._reopening is not asyncio.current_task():
+        if self._reopening is not None and not self._reopening.is_current:
             self._reopening.cancel()
         if self._on_over is not None and not isinstance(error, AlreadyClosed):
             self._on_over(self, error)
@@ -459,13 +465,13 @@ class Consumer(Receiver):
         self._fail(error)
         channel, self._channel = self._channel, None
         if channel is not None:
-            self._letting_go = asyncio.create_task(channel.close())
+            self._letting_go = in_background(channel.close(), "closing of a channel")
 
     def _end(self, error: AlreadyClosed) -> asyncio.Future[None]:
         """Let go of everything, to the end also if the caller gives up waiting: what stays connected would keep
         messages from others."""
         if self._closing is None:
-            self._closing = asyncio.create_task(self._shut(error))
+            self._closing = awaited(self._shut(error))
         return asyncio.shield(self._closing)
 
     async def _shut(self, error: AlreadyClosed) -> None:

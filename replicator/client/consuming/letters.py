@@ -21,6 +21,8 @@ from replicator.client.message import Message
 from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
 from replicator.client.settings import ConsumerDeadLetterPolicy
+from replicator.client.tasks import client_supervisor
+from replicator.running.supervisor import SupervisedTask
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
@@ -132,7 +134,7 @@ class DeadLetters:
         self._acknowledge = acknowledge
         self._retry = retry
         self._given_up: deque[Message] = deque()
-        self._burying: asyncio.Task[None] | None = None
+        self._burying: SupervisedTask | None = None
         self._places = 0
         """How often the subscription was put elsewhere: what was given up before is not acknowledged after."""
 
@@ -168,8 +170,10 @@ class DeadLetters:
     def bury(self, messages: Iterable[Message]) -> None:
         """Send these to the dead letter topic, and acknowledge each when it is durable there."""
         self._given_up.extend(messages)
-        if self._burying is None and self._given_up:
-            self._burying = asyncio.create_task(self._bury_all())
+        if self._given_up:
+            if self._burying is None:
+                self._burying = client_supervisor().task("burying", "burying", self._bury_all, until_done=True)
+            self._burying.start()
 
     def clear(self) -> None:
         """All that is unacknowledged comes again."""
@@ -184,25 +188,26 @@ class DeadLetters:
     async def finish(self) -> None:
         """Wait until all that is given up is buried and acknowledged, or asked for again."""
         if self._burying is not None:
-            await asyncio.wait((self._burying,))
+            await self._burying.done()
 
     async def close(self) -> None:
         """Stop; what is not acknowledged yet comes again, to this subscription's next consumer."""
         self._given_up.clear()
         if self._burying is not None:
-            self._burying.cancel()
-            await asyncio.gather(self._burying, return_exceptions=True)
+            await self._burying.stop()
 
     async def _bury_all(self) -> None:
-        try:
-            while self._given_up:
-                places = self._places
-                group = [self._given_up.popleft() for _ in range(min(BURIED_AT_ONCE_MAX, len(self._given_up)))]
+        while self._given_up:
+            places = self._places
+            group = [self._given_up.popleft() for _ in range(min(BURIED_AT_ONCE_MAX, len(self._given_up)))]
+            try:
                 results = await asyncio.gather(*map(self._sender.bury, group), return_exceptions=True)
+            except BaseException:  # ended from outside: what was under way may be buried twice, but is not lost
                 if places == self._places:
-                    self._buried(group, results)
-        finally:
-            self._burying = None
+                    self._given_up.extendleft(reversed(group))
+                raise
+            if places == self._places:
+                self._buried(group, results)
 
     def _buried(self, group: Sequence[Message], results: Sequence[BaseException | None]) -> None:
         failed: dict[Position, None] = {}

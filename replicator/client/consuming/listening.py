@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from replicator.client.errors import AlreadyClosed, InvalidMessage, PulsarException
 from replicator.client.message import Message
+from replicator.client.tasks import client_supervisor
+from replicator.running.short_tasks import in_background
+from replicator.running.supervisor import SupervisedTask
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ class Listening:
         listener: MessageListener,
         consumer: object,
         receive: Callable[[], Awaitable[Message]],
-        reject: Callable[[Message], Awaitable[None]],
+        reject: Callable[[Message], Coroutine[Any, Any, None]],
     ) -> None:
         self._listener = listener
         self._consumer = consumer
@@ -36,13 +38,14 @@ class Listening:
         self._reject = reject
         self._paused = False
         self._waiting = False
-        self._task: asyncio.Task[None] | None = None
+        self._task: SupervisedTask | None = None
 
     def resume(self) -> None:
         """Go on, or begin."""
         self._paused = False
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        if self._task is None or not self._task.running:
+            self._task = client_supervisor().task("listener", "listener", self._run, until_done=True)
+            self._task.start()
 
     def pause(self) -> None:
         """No message is handed over any more, but the one that the listener has may be finished."""
@@ -53,7 +56,7 @@ class Listening:
     def stop(self) -> None:
         """As :meth:`pause`, for good; a coroutine that runs is cancelled, unless it is the caller."""
         self._paused = True
-        if self._task is not asyncio.current_task():
+        if self._task is not None and not self._task.is_current:
             self._cancel()
 
     def _cancel(self) -> None:
@@ -62,7 +65,6 @@ class Listening:
             self._task = None
 
     async def _run(self) -> None:
-        task = asyncio.current_task()
         try:
             while not self._paused:
                 self._waiting = True
@@ -78,9 +80,6 @@ class Listening:
             pass  # that is how it ends
         except PulsarException as error:
             _log.warning("the listener gets nothing more: %s", error)
-        finally:
-            if self._task is task:
-                self._task = None
 
     async def _hand_over(self, message: Message) -> None:
         try:
@@ -90,3 +89,7 @@ class Listening:
         except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the consumer
             _log.exception("the listener failed at %r, which is asked for again", message)
             await self._reject(message)
+        except BaseException:
+            if self._task is not None:  # nobody asked for this end: the listener goes on, and the message comes again
+                in_background(self._reject(message), "rejecting of a message")
+            raise

@@ -26,6 +26,7 @@ from replicator.client.errors import (
 )
 from replicator.client.message import Message, MessageId
 from replicator.client.settings import ConsumerSettings
+from replicator.running.short_tasks import awaited
 
 OpenConsumer = Callable[[ConsumerSettings, "MultiTopicsConsumer"], Coroutine[Any, Any, Consumer]]
 """Makes the connected consumer of one topic; its arrivals are to be those of the consumer of many."""
@@ -64,7 +65,7 @@ class MultiTopicsConsumer(Receiver):
 
     async def connect(self) -> None:
         """Subscribe to every topic, or to none; called once by the client."""
-        opening = [asyncio.create_task(self._open_consumer(settings, self)) for settings in self._settings]
+        opening = [awaited(self._open_consumer(settings, self)) for settings in self._settings]
         try:
             consumers = await asyncio.gather(*opening)
         except BaseException:  # cancelled, too: none may stay connected
@@ -139,7 +140,7 @@ class MultiTopicsConsumer(Receiver):
                 self._listening.stop()
             self._on_close(self)
             self._arrivals.wake_all()
-            self._closing = asyncio.create_task(self._shut())
+            self._closing = awaited(self._shut())
         await asyncio.shield(self._closing)
 
     def topic(self) -> str:

@@ -31,7 +31,10 @@ from replicator.client.errors import (
 )
 from replicator.client.message import Message, MessageId
 from replicator.client.settings import ConsumerSettings
+from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import TopicWatchChannel
+from replicator.running.short_tasks import awaited, in_background
+from replicator.running.supervisor import SupervisedTask
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class PatternConsumer(MultiTopicsConsumer):
         self._left: dict[str, None] = {}
         """Parts that were consumed and are not any more, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watching_again: SupervisedTask | None = None
         self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
         self._timer: asyncio.TimerHandle | None = None
         self._subscribing = 0
@@ -171,7 +175,10 @@ class PatternConsumer(MultiTopicsConsumer):
             return
         if self._ports.reconnect:
             _log.info("%s: the watcher is lost, watching again: %s", self._name, error)
-            self._start(self._watch_again())
+            self._watching_again = client_supervisor().task(
+                "watching", f"{self._name}: watching again", self._watch_again, until_done=True
+            )
+            self._watching_again.start()
         else:
             self._deferred = error
             self._arrivals.wake_all()
@@ -215,7 +222,7 @@ class PatternConsumer(MultiTopicsConsumer):
         self._do(self._core.tick(self._loop.time()))
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(call)
+        task = in_background(call, f"{self._name}: a step")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -240,6 +247,9 @@ class PatternConsumer(MultiTopicsConsumer):
                 if self._first is not None and not self._first.done():
                     self._first.set_exception(error)
             self._do(self._core.failed(name, self._loop.time(), gone=gone))
+        except BaseException:  # something foreign ended it: the topic is tried again, as after other failures
+            self._do(self._core.failed(name, self._loop.time(), gone=False))
+            raise
         else:
             self._do(self._core.subscribed(name, partitions, self._loop.time()))
         finally:
@@ -252,10 +262,7 @@ class PatternConsumer(MultiTopicsConsumer):
         if not parts:
             return
         self._share_room(parts)
-        opening = [
-            asyncio.create_task(self._ports.open_part(part, from_start, self._queue_sizes[part], self))
-            for part in parts
-        ]
+        opening = [awaited(self._ports.open_part(part, from_start, self._queue_sizes[part], self)) for part in parts]
         try:
             results = await asyncio.gather(*opening, return_exceptions=True)
         except BaseException:  # cancelled: none may stay connected
@@ -357,6 +364,8 @@ class PatternConsumer(MultiTopicsConsumer):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._watching_again is not None:
+            await self._watching_again.stop()
         if watch is not None:
             await watch.close()
 

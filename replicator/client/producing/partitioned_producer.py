@@ -20,6 +20,7 @@ from replicator.client.producing.routing import Router
 from replicator.client.producing.sending import MessageSender
 from replicator.client.schema import Schema
 from replicator.client.settings import ProducerSettings
+from replicator.running.short_tasks import awaited
 
 StartPartition = Callable[[int, str | None], Awaitable[Producer]]
 """Connects the producer of one partition under a name, or under one that the cluster chooses."""
@@ -88,7 +89,7 @@ class PartitionedProducer(MessageSender):
         starting = self._starting.get(partition)
         if starting is None:
             starting = self._starting[partition] = _Starting()
-            starting.task = asyncio.create_task(self._start(partition, starting))
+            starting.task = awaited(self._start(partition, starting))
         if len(starting.waiting) >= self._settings.max_pending_messages:
             raise ProducerQueueIsFull(f"{self._topic}: {len(starting.waiting)} messages wait for partition {partition}")
         confirmation: Confirmation = self._loop.create_future()

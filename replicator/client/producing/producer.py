@@ -42,10 +42,13 @@ from replicator.client.producing.producer_stats import ProducerStats, ProducerSt
 from replicator.client.producing.sending import MessageSender, check_message, wall_time_ms
 from replicator.client.schema import Schema
 from replicator.client.settings import BatchingType, CompressionType, ProducerSettings
+from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ProducerChannel
 from replicator.client.wire.reopening import open_first, open_with_retries
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import DUPLICATE
+from replicator.running.short_tasks import awaited
+from replicator.running.supervisor import SupervisedTask
 from snapshots.position import Position
 
 OpenProducerChannel = Callable[[ProducerSettings, int | None], Awaitable[ProducerChannel]]
@@ -90,7 +93,7 @@ class Producer(MessageSender):
         self._topic_epoch: int | None = None
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._channel: ProducerChannel | None = None
-        self._reopening: asyncio.Task[None] | None = None
+        self._reopening: SupervisedTask | None = None
         self._closing: asyncio.Task[None] | None = None
         self._error: PulsarException | None = None
         """Why nothing more can be sent; None while open."""
@@ -175,7 +178,7 @@ class Producer(MessageSender):
             pass  # it is in the futures of the messages that failed
         finally:
             if self._closing is None:
-                self._closing = asyncio.create_task(self._shut())
+                self._closing = awaited(self._shut())
             ending = asyncio.shield(self._closing)  # a caller that gives up leaves nothing connected
         await ending
 
@@ -224,7 +227,10 @@ class Producer(MessageSender):
         if self._error is not None:
             return
         if self._reconnect and not isinstance(error, ProducerFenced):
-            self._reopening = asyncio.create_task(self._reopen())
+            self._reopening = client_supervisor().task(
+                "reopening", f"reopening of the producer of {self._topic}", self._reopen, until_done=True
+            )
+            self._reopening.start()
         else:
             self._stop(error)
 
@@ -294,10 +300,10 @@ class Producer(MessageSender):
         try:
             channel = await open_with_retries(self._open, self._operation_timeout_seconds, again=True)
         except PulsarException as error:
+            self._reopening = None
             self._stop(error)
             return
-        finally:
-            self._reopening = None
+        self._reopening = None
         self._topic_epoch = channel.ready.topic_epoch
         self._channel = channel
         channel.start(self)
@@ -311,7 +317,7 @@ class Producer(MessageSender):
         for timer in (self._batch_timer, self._timeout_timer, self._stats_timer):
             if timer is not None:
                 timer.cancel()
-        if self._reopening is not None and self._reopening is not asyncio.current_task():
+        if self._reopening is not None and not self._reopening.is_current:
             self._reopening.cancel()
         self._stats.messages_failed += self._pending.stop(error)
 

@@ -18,6 +18,7 @@ from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import Ack, Delivery
+from replicator.running.short_tasks import in_background
 from snapshots.position import Position
 
 P = ParamSpec("P")
@@ -99,7 +100,7 @@ class _Tasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(call)
+        task = in_background(call, "a call of an embedded channel")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 

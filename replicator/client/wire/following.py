@@ -20,7 +20,9 @@ import aiohttp
 
 from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel, TopicWatchChannel
+from replicator.running.supervisor import SupervisedTask
 
 EPOCH_HEADER: Final = "X-Replicator-Epoch"
 ASK_SECONDS_MAX: Final = 3.0
@@ -79,7 +81,7 @@ class FollowingConnector:
         self._known: Answer | None = None
         self._current: MovableConnector | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._polling: asyncio.Task[None] | None = None
+        self._polling: SupervisedTask | None = None
         self._checking = asyncio.Lock()
         self._checked_at = 0.0
         self._doubtful = False
@@ -107,8 +109,7 @@ class FollowingConnector:
     async def close(self) -> None:
         self._closed = True
         if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
+            await self._polling.stop()
         if self._current is not None:
             await self._current.close()
         if self._session is not None:
@@ -131,7 +132,7 @@ class FollowingConnector:
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if self._polling is None:
-            self._polling = asyncio.create_task(self._poll(), name="poll of the service URL")
+            self._polling = client_supervisor().start("following", "poll of the service URL", self._poll)
         fresh = asyncio.get_running_loop().time() - self._checked_at < FRESH_SECONDS
         if self._current is None or (self._doubtful and not fresh):
             await self._check()

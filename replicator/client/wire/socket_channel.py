@@ -11,6 +11,7 @@ takes; whoever cancels the opening closes it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -65,6 +66,8 @@ from replicator.client.wire.frames import (
 )
 from replicator.client.wire.topic_watch_channel import TOPICS_PATH, SocketTopicWatchChannel, SocketTopicWatches
 from replicator.engine.types import AccessMode, Ack
+from replicator.running.short_tasks import awaited, in_background
+from replicator.running.supervisor import TELL_SECONDS
 from snapshots.position import Position
 
 PRODUCER_PATH: Final = "/client/v1/producer"
@@ -77,6 +80,9 @@ LEAVE_SECONDS_MAX: Final = 2.0
 """How long who moves to another cluster waits for answers to what it has sent; the rest is sent again."""
 OWN_REQUEST_IDS_FROM: Final = 2**62
 """Ids of a channel's own requests, such as a seek; those of acknowledgements, which the consumer counts, are below."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class SocketConnector:
@@ -226,7 +232,20 @@ class _SocketChannel:
         self._over = False
 
     def _run(self) -> None:
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self._tasks = [awaited(self._read()), awaited(self._write())]
+        for task in self._tasks:
+            task.add_done_callback(self._part_ended)
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """Without its reader or its writer the channel is of no use: whoever has it opens another."""
+        if not self._over:
+            why = "it was cancelled" if task.cancelled() else repr(task.exception())
+            asyncio.get_running_loop().call_later(TELL_SECONDS, self._lose_without, why)
+
+    def _lose_without(self, why: str) -> None:
+        if not self._over:
+            _log.error("%s: a task of the channel ended: %s", self._base_url, why)
+            in_background(self._lose(ConnectError(f"{self._base_url}: its task ended: {why}")), "losing of a channel")
 
     async def close(self) -> None:
         if not self._over:

@@ -7,6 +7,7 @@ it is started waits for that.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -30,10 +31,15 @@ from replicator.client.wire.topic_frames import (
 from replicator.engine.errors import EngineError
 from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
 from replicator.engine.topics.topic_watchers import TopicWatchers
+from replicator.running.short_tasks import awaited, in_background
+from replicator.running.supervisor import TELL_SECONDS
 
 TOPICS_PATH: Final = "/client/v1/topics"
 
 _Event = Callable[[TopicWatchEvents], None]
+
+
+_log = logging.getLogger(__name__)
 
 
 class _Events:
@@ -168,8 +174,21 @@ class _Connection:
         self._channels: dict[int, SocketTopicWatchChannel] = {}
         self._waiting: deque[TopicRequest] = deque()
         self._wake = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         self.over = False
+        self._tasks = [awaited(self._read()), awaited(self._write())]
+        for task in self._tasks:
+            task.add_done_callback(self._part_ended)
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """Without its reader or its writer the socket is of no use: its watchers watch again."""
+        if not self.over:
+            why = "it was cancelled" if task.cancelled() else repr(task.exception())
+            asyncio.get_running_loop().call_later(TELL_SECONDS, self._end_without, why)
+
+    def _end_without(self, why: str) -> None:
+        if not self.over:
+            _log.error("%s: a task of the watchers' socket ended: %s", self._address, why)
+            in_background(self.end(ConnectError(f"{self._address}: its task ended: {why}")), "losing of a socket")
 
     def add(self, channel: SocketTopicWatchChannel) -> None:
         self._channels[channel.watch_id] = channel

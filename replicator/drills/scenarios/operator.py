@@ -34,6 +34,7 @@ from replicator.drills.traffic.active import Drill
 from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.workers import RunningWorkers
 from replicator.operating.status import fetch
+from replicator.running.short_tasks import awaited
 from replicator.topology import Topology
 from snapshots.position import BEFORE_ALL, Position
 
@@ -117,7 +118,7 @@ class Operator:
 
     def count(self, now: float) -> None:
         """Record what the workers that run have counted by ``now``, without waiting for their answers."""
-        self._counting.append(asyncio.ensure_future(self._count(now)))
+        self._counting.append(awaited(self._count(now)))
 
     async def counted(self) -> None:
         """Wait for all answers to :meth:`count`."""

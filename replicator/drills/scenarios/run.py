@@ -134,12 +134,13 @@ class Run:
     async def run(self) -> Outcome:
         """Let traffic flow through the scenario until all has settled."""
         started = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            consuming = [group.create_task(subscriber.run()) for subscriber in self._subscribers]
-            watching = [group.create_task(watcher.run()) for watcher in self._watchers]
-            others = [group.create_task(self._report_progress())]
-            others += [group.create_task(self._stage.workers.watch(name)) for name in self._topology.names]
-            publishing = group.create_task(self._publisher.run())
+        async with asyncio.TaskGroup() as group:  # bare task: a failure of one is to fail the whole run
+            start = group.create_task  # bare task: see above
+            consuming = [start(subscriber.run()) for subscriber in self._subscribers]
+            watching = [start(watcher.run()) for watcher in self._watchers]
+            others = [start(self._report_progress())]
+            others += [start(self._stage.workers.watch(name)) for name in self._topology.names]
+            publishing = start(self._publisher.run())
             unsettled = await self._take_steps()
             await publishing
             self._operator.count(time.monotonic())

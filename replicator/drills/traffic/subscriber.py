@@ -15,6 +15,7 @@ from replicator.client.message import Message, MessageId
 from replicator.drills.observations import Receipt, drill_id_of
 from replicator.drills.subscriptions import LeftForLater, TestedSubscription
 from replicator.drills.traffic.active import LOST, RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS, Drill
+from replicator.running.short_tasks import in_background
 from snapshots.position import BEFORE_ALL, Position
 
 LEFT_FOR_LATER: Final = 0.10
@@ -117,7 +118,7 @@ class Subscriber:
         return received
 
     def _start(self, acknowledging: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(acknowledging)
+        task = in_background(acknowledging, "acknowledging of a subscriber")
         self._acking.add(task)
         task.add_done_callback(self._acking.discard)
 

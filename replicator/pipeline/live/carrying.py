@@ -37,6 +37,8 @@ from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Reply
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PipelineError, UnexpectedAnswer
 from replicator.pipeline.live.link_plans import Done, Segment
+from replicator.running.short_tasks import awaited
+from replicator.running.together import until_all_end
 
 FRAME_BLOCKS_MAX: Final = 10_000
 """Of small blocks; below what a worker hands out at once."""
@@ -103,7 +105,7 @@ class Carrier:
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
-        self._running = asyncio.create_task(self._run(), name="carrier")
+        self._running = awaited(self._run(), name="carrier")
         return self
 
     async def __aexit__(
@@ -131,13 +133,9 @@ class Carrier:
 
     async def _run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._fetch())
-                group.create_task(self._send())
-                group.create_task(self._receive())
-                group.create_task(self._notice_end())
-        except ExceptionGroup as errors:
-            self._give_up(errors.exceptions[0])
+            await until_all_end(self._fetch(), self._send(), self._receive(), self._notice_end(), names="carrier")
+        except Exception as error:  # noqa: BLE001 - whoever asked for a segment is told
+            self._give_up(error)
         finally:
             self._give_up(PipelineError("the carrier was closed"))
 
