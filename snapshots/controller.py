@@ -21,7 +21,7 @@ Algorithm, in cluster A with peer B:
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
 5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
    told to its peer, unless the peer was told as much already; with it goes the exact state
-   (:mod:`snapshots.telling`).
+   (:mod:`snapshots.announcing`).
 6. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
    the topic is idle in A, and B would never cover it. So when B gets messages that neither A nor B originated after
    B's last answer to A, and A does not ask again soon, B answers unasked (the *follow-up*): once, so idle stays idle.
@@ -48,6 +48,7 @@ from snapshots.actions import (
     WriteRequest,
     WriteResponse,
 )
+from snapshots.announcing import AckSource, UpdateAnnouncer
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
     LocalSnapshot,
@@ -57,7 +58,6 @@ from snapshots.markers import (
     SubscriptionsUpdate,
 )
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.telling import AckSource, UpdateTeller
 
 PENDING_REQUESTS_MAX: Final = 256
 """Unanswered requests remembered for counting: 30 s of them at 5/s are 150. Past it the oldest counts as timed out."""
@@ -98,7 +98,7 @@ class SnapshotController:
         self._reachable = _others(reachable_origins, local)
         self._tables: dict[str, MappingTable] = {}
         self.stats = ControllerStats()
-        self.updates = UpdateTeller(local, self._peers, self._settings, self.stats, self._mapped, acks)
+        self.updates = UpdateAnnouncer(local, self._peers, self._settings, self.stats, self._mapped, acks)
 
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
@@ -199,7 +199,7 @@ class SnapshotController:
         self._waiting_may_end = any(self._waiting.values())
         if added:
             self._moved = self._last_message is not None
-        self.updates.on_peers(self._peers, now_ms, tell_all=bool(added))
+        self.updates.on_peers(self._peers, now_ms, announce_all=bool(added))
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
         """Take back what was recorded before a restart: each peer's oldest first, before any marker is replayed."""
@@ -246,7 +246,7 @@ class SnapshotController:
             actions.append(self._request(now_ms))
         update_ms = self.updates.due_ms
         if update_ms is not None and update_ms <= now_ms:
-            actions += self.updates.tell(now_ms)
+            actions += self.updates.announce(now_ms)
         return actions
 
     # ---- asking (step 1) --------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class Cluster(Node):
             self.engine,
             other.engine.cluster,
             address or other.server.address,
-            on_lost_copy=self.sync.tell_all,
+            on_lost_copy=self.sync.announce_all,
         )
         self.links.append(link)
         link.start()

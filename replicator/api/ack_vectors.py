@@ -31,7 +31,7 @@ class AckVectors(Protocol):
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
         """What is here and not consumed; for parts of batches, which of their messages are acknowledged."""
 
-    def tell_all(self, topic_name: str | None = None) -> None:
+    def announce_all(self, topic_name: str | None = None) -> None:
         """Tell the whole state of a topic's replicated subscriptions."""
 
 
@@ -80,7 +80,7 @@ async def tell(request: web.Request) -> web.Response:
     told = 0
     for number, name in enumerate(names):
         if engine.find(topic := str(parse_topic(name))) is not None:
-            source.tell_all(topic)
+            source.announce_all(topic)
             told += 1
         if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
             await asyncio.sleep(0)

@@ -169,7 +169,7 @@ class Engine:
         for topic in self._topics.values():
             for subscription in topic.subscriptions.values():
                 listener.on_subscription(topic, subscription)
-                if subscription.cursor.state.untold:
+                if subscription.cursor.state.unannounced:
                     listener.on_acknowledged(topic, subscription)
 
     def remove_listener(self, listener: TopicListener[Topic]) -> None:

@@ -29,7 +29,7 @@ class TopicListener(Protocol[_TopicTold]):
 
     def on_acknowledged(self, topic: _TopicTold, subscription: Subscription) -> None:
         """A replicated subscription has something to be told to other clusters, where it had nothing before: called
-        once until that is taken with ``take_untold``, however much is acknowledged meanwhile."""
+        once until that is taken with ``take_unannounced``, however much is acknowledged meanwhile."""
 
     def on_mark_delete(self, topic: _TopicTold, subscription: Subscription, *, local: bool) -> None:
         """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""

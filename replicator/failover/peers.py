@@ -71,7 +71,7 @@ class Peers(ClosedAtExit):
         record_of(cluster, answer)
         return dict(answer)
 
-    async def tell(self, cluster: str, record: FailoverEpoch) -> None:
+    async def announce(self, cluster: str, record: FailoverEpoch) -> None:
         """Tell a worker of a record. Raises as :meth:`call` does."""
         await self.call(cluster, "POST", f"{PATH}/epochs", {"record": as_json(record)})
 

@@ -36,7 +36,7 @@ class Step(Enum):
     DRAIN = "drain"
     FLUSH = "flush"
     WRITE = "write"
-    TELL = "tell"
+    ANNOUNCE = "tell"
     DONE = "done"
     REFUSED = "refused"
     IN_DOUBT = "in doubt"
@@ -75,8 +75,8 @@ class WriteEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class TellOthers:
-    """Tell every other cluster; then :meth:`PlannedSwitch.on_told`."""
+class AnnounceEpoch:
+    """Tell every other cluster; then :meth:`PlannedSwitch.on_announced`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Release:
     reason: str
 
 
-Action = FenceSource | AskTarget | Compare | WriteEpoch | TellOthers | Release
+Action = FenceSource | AskTarget | Compare | WriteEpoch | AnnounceEpoch | Release
 
 
 class PlannedSwitch:
@@ -151,17 +151,17 @@ class PlannedSwitch:
 
     def on_written(self) -> list[Action]:
         assert self.step is Step.WRITE, self.step
-        self.step = Step.TELL
-        return [TellOthers()]
+        self.step = Step.ANNOUNCE
+        return [AnnounceEpoch()]
 
-    def on_told(self) -> list[Action]:
-        assert self.step is Step.TELL, self.step
+    def on_announced(self) -> list[Action]:
+        assert self.step is Step.ANNOUNCE, self.step
         self.step = Step.DONE
         return []
 
     def on_failed(self, reason: str, *, in_doubt: bool = False) -> list[Action]:
         """A step failed, or the operator gave up. ``in_doubt`` if the target may have written the epoch."""
-        if self.step in (Step.TELL, Step.DONE, Step.REFUSED, Step.IN_DOUBT):
+        if self.step in (Step.ANNOUNCE, Step.DONE, Step.REFUSED, Step.IN_DOUBT):
             return []
         self.reason = reason
         if in_doubt:

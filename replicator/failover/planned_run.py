@@ -19,13 +19,13 @@ from replicator.failover.evidence import Evidence
 from replicator.failover.peers import PATH, Peers, record_of
 from replicator.failover.planned import (
     Action,
+    AnnounceEpoch,
     AskTarget,
     Compare,
     FenceSource,
     PlannedSwitch,
     Release,
     Step,
-    TellOthers,
     WriteEpoch,
 )
 from replicator.failover.report import SwitchReport
@@ -128,8 +128,8 @@ class PlannedRun:
                 return await self._compare(topics)
             case WriteEpoch():
                 return await self._write()
-            case TellOthers():
-                return await self._tell()
+            case AnnounceEpoch():
+                return await self._announce()
             case Release(reason):
                 return await self._release(reason)
 
@@ -203,16 +203,16 @@ class PlannedRun:
             "`replicator failover-status` when it answers again"
         )
 
-    async def _tell(self) -> list[Action]:
+    async def _announce(self) -> list[Action]:
         report = self._report
-        await self._takeover.tell_all(self._record)
+        await self._takeover.announce_all(self._record)
         await self._release_quietly()  # a source that still serves others takes their clients again
         report.outcome = "done"
         try:
             report.topics = await self._evidence.compare_all(report, self._marks)
         except FailoverError as error:
             report.notes.append(f"the switch is done; what was to be compared after it was not: {error}")
-        return self._core.on_told()
+        return self._core.on_announced()
 
     async def _release(self, reason: str) -> list[Action]:
         report = self._report

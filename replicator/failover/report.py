@@ -63,7 +63,7 @@ class SwitchReport:
     unknown_since_ms: int | None = None
     """Without the source: the wall clock when the target heard of it last; None if it never did since it started."""
     topics: list[TopicReport] = field(default_factory=list)
-    told: dict[str, str] = field(default_factory=dict)
+    announced: dict[str, str] = field(default_factory=dict)
     steps: list[tuple[str, float]] = field(default_factory=list)
     """Each step that was begun, and its seconds."""
     notes: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class SwitchReport:
             "unknown_since_ms": self.unknown_since_ms,
             "not_received": self.not_received,
             "may_be_repeated": self.may_be_repeated,
-            "told": self.told,
+            "told": self.announced,
             "steps": [{"step": step, "seconds": round(seconds, 3)} for step, seconds in self.steps],
             "notes": self.notes,
             "topics": [asdict(topic) for topic in self.topics],
@@ -120,7 +120,7 @@ class SwitchReport:
         lines.append(f"not received by {self.target}: {unknown if received is None else f'{received} messages'}")
         repeated = self.may_be_repeated
         lines.append(f"acknowledged and may be repeated: {unknown if repeated is None else f'{repeated} messages'}")
-        for cluster, result in self.told.items():
+        for cluster, result in self.announced.items():
             lines.append(f"{cluster}: {result}")
         return [*lines, *self.notes]
 

@@ -201,11 +201,11 @@ class FailoverService:
 
     async def _announce(self, record: FailoverEpoch) -> None:
         await self._log.write(record)
-        await asyncio.gather(*(self._tell(cluster, record) for cluster in list(self._peers.addresses)))
+        await asyncio.gather(*(self._announce_to(cluster, record) for cluster in list(self._peers.addresses)))
 
-    async def _tell(self, cluster: str, record: FailoverEpoch) -> None:
+    async def _announce_to(self, cluster: str, record: FailoverEpoch) -> None:
         try:
-            await self._peers.tell(cluster, record)
+            await self._peers.announce(cluster, record)
         except FailoverError as error:
             log.info("not told of the failover epoch", cluster=self.engine.cluster, other=cluster, reason=str(error))
 
@@ -219,7 +219,7 @@ class FailoverService:
         self._heard_ms[cluster] = _wall_ms()
         record = record_of(cluster, state)
         if precedence(record) < precedence(self._core.record):
-            self._task(self._tell(cluster, self._core.record))
+            self._task(self._announce_to(cluster, self._core.record))
         return record
 
     async def _poll(self) -> None:

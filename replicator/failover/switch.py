@@ -146,7 +146,7 @@ class Switch:
         for cluster in (source, target):  # so that both build upon the same record
             state = survey.states.get(cluster)
             if state is not None and precedence(record_of(cluster, state)) < precedence(survey.base):
-                await self._peers.tell(cluster, survey.base)
+                await self._peers.announce(cluster, survey.base)
         takeover = Takeover(self._peers, self._topology.names, survey.base, report, keep_consumers=keep_consumers)
         if planned:
             run = PlannedRun(
@@ -173,6 +173,6 @@ class Switch:
         began = time.monotonic()
         record = record_of(report.target, answer)
         report.epoch, report.outcome = record.epoch, "done"
-        await takeover.tell_all(record)
+        await takeover.announce_all(record)
         report.steps.append(("tell", time.monotonic() - began))
         report.topics = await self._evidence.compare_all(report, answer["marks"], record.record_id)

@@ -49,16 +49,16 @@ class Takeover:
             self._report.target, "POST", f"{PATH}/propose", body, seconds_max=WRITE_SECONDS_MAX
         )
 
-    async def tell_all(self, record: FailoverEpoch) -> None:
+    async def announce_all(self, record: FailoverEpoch) -> None:
         """Tell the others; what does not answer learns by link, poll or at its start."""
         report = self._report
 
-        async def tell(cluster: str) -> None:
+        async def announce(cluster: str) -> None:
             try:
-                await self._peers.tell(cluster, record)
+                await self._peers.announce(cluster, record)
             except FailoverError as error:
-                report.told[cluster] = f"not told yet ({error}); it learns when it starts, or by links and polls"
+                report.announced[cluster] = f"not told yet ({error}); it learns when it starts, or by links and polls"
             else:
-                report.told[cluster] = f"knows epoch {record.epoch}"
+                report.announced[cluster] = f"knows epoch {record.epoch}"
 
-        await asyncio.gather(*(tell(name) for name in self._clusters if name != report.target))
+        await asyncio.gather(*(announce(name) for name in self._clusters if name != report.target))

@@ -23,10 +23,10 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.running.supervisor import SupervisedTask
-from replicator.sync.applying import UpdateApplier
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.shared import Shared
 from replicator.sync.topic_state import TopicState
+from replicator.sync.update_applier import UpdateApplier
 from snapshots.actions import Action, ApplyUpdate, RecordMapping, WriteLocalSnapshot, WriteUpdate
 from snapshots.markers import encode_marker
 
@@ -81,7 +81,7 @@ class ActionQueue:
         self._loop = asyncio.get_running_loop()
         self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
         self._markers_to_come: dict[str, int] = {}
-        """By subscription, how many of the actions write a marker that tells of it."""
+        """By subscription, how many of the actions write a marker that announces it."""
         self._paused: asyncio.TimerHandle | None = None
         """Set while the store refuses writes."""
         self._repeating = False
@@ -197,7 +197,7 @@ class ActionQueue:
         elif not isinstance(action, ApplyUpdate):
             written = await self._write(action.marker, local=isinstance(action, WriteLocalSnapshot))
             if isinstance(action, WriteUpdate):
-                self._note_told(action, written=written)
+                self._note_announced(action, written=written)
 
     async def _write(self, marker: Any, *, local: bool) -> bool:
         try:
@@ -209,16 +209,16 @@ class ActionQueue:
             return False
         return True
 
-    def _note_told(self, action: WriteUpdate, *, written: bool) -> None:
-        """A subscription is told for good when the last of the markers that tell of it stands in the log."""
+    def _note_announced(self, action: WriteUpdate, *, written: bool) -> None:
+        """A subscription is announced for good when the last marker with a part of it stands in the log."""
         for update in action.marker.updates:
             name = update.subscription
             to_come = self._markers_to_come.pop(name) - 1
             if to_come:
                 self._markers_to_come[name] = to_come
             elif written and (subscription := self._topic.subscriptions.get(name)) is not None:
-                subscription.told()
-                self._checkpoint.told(name)
+                subscription.note_announced()
+                self._checkpoint.announced(name)
 
     def _entry(self, marker: Any) -> bytes:
         marker_type, payload = encode_marker(marker)

@@ -20,7 +20,18 @@ CHECKPOINT_SECONDS: Final = 1.0
 class Checkpoint:
     """Of one topic. ``on_due`` is called when one may be saved that could not be saved before its time."""
 
-    __slots__ = ("_closed", "_due", "_engine", "_loop", "_on_due", "_saved", "_timer", "_told", "_topic", "handled")
+    __slots__ = (
+        "_announced",
+        "_closed",
+        "_due",
+        "_engine",
+        "_loop",
+        "_on_due",
+        "_saved",
+        "_timer",
+        "_topic",
+        "handled",
+    )
 
     def __init__(self, engine: Engine, topic: Topic, on_due: Callable[[], None]) -> None:
         self._engine = engine
@@ -30,8 +41,8 @@ class Checkpoint:
         self.handled = BEFORE_ALL
         """Markers up to here were handled, as far as what they brought was carried out."""
         self._saved = BEFORE_ALL
-        self._told: dict[str, None] = {}
-        """Subscriptions of which a cleared note that they are to be told is not stored yet."""
+        self._announced: dict[str, None] = {}
+        """Subscriptions of which a cleared note that they are to be announced is not stored yet."""
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -41,18 +52,18 @@ class Checkpoint:
         stored = self._engine.store.meta(self._name())
         self.handled = self._saved = Position(*stored) if stored else BEFORE_ALL
 
-    def told(self, name: str) -> None:
-        """The subscription was told for good: that is to be stored."""
-        self._told[name] = None
+    def announced(self, name: str) -> None:
+        """The subscription was announced for good: that is to be stored."""
+        self._announced[name] = None
 
     def subscription_deleted(self, name: str) -> None:
-        self._told.pop(name, None)
+        self._announced.pop(name, None)
 
     async def save(self, handled: Position) -> bool:
         """Save that markers up to ``handled`` were handled, if it is time; returns whether it was.
 
         Raises the store's errors."""
-        if handled <= self._saved and not self._told:
+        if handled <= self._saved and not self._announced:
             return False
         now = self._loop.time()
         if now < self._due:
@@ -60,9 +71,9 @@ class Checkpoint:
                 self._timer = self._loop.call_at(self._due, self._on_timer)
             return False
         self._due = now + CHECKPOINT_SECONDS
-        told, self._told = self._told, {}
-        saves = [self._topic.subscriptions[name].saved() for name in told if name in self._topic.subscriptions]
-        await asyncio.gather(*saves, return_exceptions=True)  # what is not saved is told again after a restart
+        announced, self._announced = self._announced, {}
+        saves = [self._topic.subscriptions[name].saved() for name in announced if name in self._topic.subscriptions]
+        await asyncio.gather(*saves, return_exceptions=True)  # what is not saved is announced again after a restart
         if handled > self._saved:
             await self._engine.remember(self._name(), list(handled))
             self._saved = handled

@@ -1,4 +1,5 @@
-"""The exact state of one topic's subscriptions: what of it is told, and how what is told is merged (DESIGN 4.4). Pure.
+"""The exact state of one topic's subscriptions: what of it is announced, and how what others announce is merged (DESIGN
+4.4). Pure.
 
 It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks` for what identities mean here:
 
@@ -37,7 +38,7 @@ class Replicated(Protocol):
     def name(self) -> str: ...
     @property
     def cursor(self) -> Cursor: ...
-    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool: ...
+    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def merge_mark_delete(self, position: Position, generation: int) -> bool: ...
     def note_heard(self) -> None: ...
     def note_all(self) -> None: ...
@@ -63,13 +64,13 @@ class ExactState:
     # Telling.
 
     def take(self, subscription: Replicated, *, whole: bool) -> tuple[AckVector, bool]:
-        """What of a subscription is not told yet, or all of it; see :class:`~snapshots.telling.AckSource`."""
-        untold = subscription.cursor.state.take_untold()
-        if whole or untold.whole:
+        """What of a subscription is unannounced, or all of it; see :class:`~snapshots.announcing.AckSource`."""
+        unannounced = subscription.cursor.state.take_unannounced()
+        if whole or unannounced.whole:
             return self.whole(subscription), True
-        delta, later = self.acks.delta_of(untold, subscription.cursor.state)
-        subscription.cursor.state.tell_later(later)
-        if untold.heard:
+        delta, later = self.acks.delta_of(unannounced, subscription.cursor.state)
+        subscription.cursor.state.announce_later(later)
+        if unannounced.heard:
             delta.merge(self.pending.heard(subscription.name, subscription.cursor.generation))
         return delta, False
 
@@ -88,7 +89,7 @@ class ExactState:
     # Merging.
 
     def merge_update(self, subscription: Replicated, update: ApplyUpdate, *, relay: bool) -> bool:
-        """Take over what another cluster tells; with ``relay`` it is then told on. Returns whether anything changed."""
+        """Take over what another cluster announces; ``relay`` passes it on. Returns whether anything changed."""
         cursor = subscription.cursor
         if update.generation < cursor.generation:
             return False
@@ -130,7 +131,7 @@ class ExactState:
         is_news = hearing != heard
         if waiting or placed.rest or is_news:
             self.pending.put(name, cursor.generation, placed.rest, hearing)
-        changed = subscription.merge_acks(placed.positions, placed.batches, tell=relay)
+        changed = subscription.merge_acks(placed.positions, placed.batches, announce=relay)
         if is_news and relay:
             subscription.note_heard()
         return changed or is_news

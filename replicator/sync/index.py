@@ -9,7 +9,7 @@ from snapshots.position import Position
 
 
 class Index(Protocol):
-    """What subscription sync tells the index. It takes everything at once, and forgets rather than waits."""
+    """What subscription sync writes into the index. It takes everything at once, and forgets rather than waits."""
 
     def mapping_recorded(self, topic: str, mapping: SnapshotMapping) -> None: ...
 

@@ -114,7 +114,7 @@ class MarkerLog:
         return found[::-1]
 
     def updates_of(self, name: str) -> list[tuple[str, SubscriptionUpdate]]:
-        """What other clusters told of one subscription, each with who told it, the oldest first."""
+        """What other clusters announced of one subscription, each with who did, the oldest first."""
         found: list[tuple[str, SubscriptionUpdate]] = []
         for stored in self.newest_first():
             origin = stored.header.origin
@@ -125,9 +125,9 @@ class MarkerLog:
                     found += [(origin, update) for update in reversed(marker.updates) if update.subscription == name]
         return found[::-1]
 
-    def untold_deletions(self, relays: Callable[[str], bool]) -> set[str]:
+    def unannounced_deletions(self, relays: Callable[[str], bool]) -> set[str]:
         """The subscriptions with a tombstone of which no marker says that they were deleted; one of another cluster
-        does not count where this cluster ``relays`` what it tells."""
+        does not count where this cluster ``relays`` what it announces."""
         missing = dict(self._topic.subscriptions.tombstones)
         if not missing:
             return set()

@@ -21,7 +21,7 @@ class Routes(Protocol):
         """The clusters whose entries come here."""
 
     def relays(self, topic: str, source: str) -> bool:
-        """Whether what ``source`` tells has to be told on, as one of our peers does not hear of it from ``source``."""
+        """Whether what ``source`` announces is to be passed on, as a peer of ours does not hear it from there."""
 
 
 class DirectRoutes:

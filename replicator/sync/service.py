@@ -96,11 +96,12 @@ class SubscriptionSync:
         for name in list(self._topics):
             self._reroute(name)
 
-    def tell_all(self, topic_name: str | None = None) -> None:
-        """Tell the whole state of every replicated subscription of a topic, or of all, and ask for what others have."""
+    def announce_all(self, topic_name: str | None = None) -> None:
+        """Announce the whole state of every replicated subscription of a topic, or of all, and ask for what others
+        have."""
         for name, sync in self._topics.items():
             if topic_name in (None, name):
-                sync.tell_all()
+                sync.announce_all()
 
     # What may be asked.
 
@@ -117,7 +118,7 @@ class SubscriptionSync:
         return [] if sync is None else list(sync.controller.mappings(peer))
 
     def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """The exact state of a subscription by identity, as it would be told."""
+        """The exact state of a subscription by identity, as it would be announced."""
         return self._of(topic).whole(subscription)
 
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
@@ -135,7 +136,7 @@ class SubscriptionSync:
         totals["answers_unprovable"] = self.counted.answers_unprovable
         return totals
 
-    # What the engine tells.
+    # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
         self._of(topic).on_appended(blocks)
@@ -173,7 +174,7 @@ class SubscriptionSync:
             self._reroute(name)
 
     def on_topic_created(self, topic_name: str) -> None:
-        """A topic has nothing to tell before its first entry."""
+        """A topic has nothing to announce before its first entry."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
         """See :meth:`on_log_deleted`."""

@@ -11,8 +11,8 @@ Out of the cursor:
 2. Of another origin so as well, as it may be that one which was restored: ledger by ledger up to the last entry that is
    or was here. The last range ends at the last entry that lies at or below the mark-delete position. Ranges that a
    link left out are taken away: nobody here has seen those messages. So are batches of which it left out a part: of
-   those the messages that are here are claimed (:mod:`replicator.sync.partly_told`). So is, of any origin, what was
-   trimmed when the generation began here: it counts as consumed in this cluster only, which cannot deliver it.
+   those the messages that are here are claimed (:mod:`replicator.sync.partly_announced`). So is, of any origin, what
+   was trimmed when the generation began here: it counts as consumed in this cluster only, which cannot deliver it.
 3. Positions beyond, and parts of batches, are translated by the extents.
 
 Into the cursor:
@@ -22,7 +22,7 @@ Into the cursor:
    not here below that never comes: it was left out, or trimmed. It is accepted, and means nothing here.
 6. A claim about an incarnation that is not the one here says nothing: an older one is gone, a newer one is kept.
 
-Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be to be told.
+Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be unannounced.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from pyroaring import BitMap
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.untold import Untold
-from replicator.sync.partly_told import of_missing, tell_around, tell_parts
+from replicator.engine.subscriptions.unannounced import Unannounced
+from replicator.sync.partly_announced import announce_around, announce_parts, of_missing
 from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without
 from snapshots.extents import ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -129,11 +129,11 @@ class TopicAcks:
         if (parts := self._log.parts) is not None:
             for origin, partly in parts.origins.items():
                 if origin in vector.origins:
-                    tell_around(vector.origins[origin], partly)
+                    announce_around(vector.origins[origin], partly)
             consumed = parts.local.copy()
             consumed.discard_after(state.mark_delete)
             consumed.update(positions)
-            positions, batches, _ = tell_parts(parts, consumed, batches)
+            positions, batches, _ = announce_parts(parts, consumed, batches)
         self._add(vector, positions, batches)
         return vector
 
@@ -145,17 +145,19 @@ class TopicAcks:
         others = ((origin, each) for origin, each in origins.items() if origin != self._cluster)
         return {self._cluster: trimmed, **{origin: self._reached(origin, each, trimmed) for origin, each in others}}
 
-    def delta_of(self, untold: Untold, state: CursorState) -> tuple[AckVector, PositionSet]:
-        """What is untold, with the indexes that the cursor has of its batches; and what is too much for now."""
+    def delta_of(self, unannounced: Unannounced, state: CursorState) -> tuple[AckVector, PositionSet]:
+        """What is unannounced, with the indexes that the cursor has of its batches; and what is too much for now."""
         vector = AckVector()
         batches = {
-            position: indexes for position in untold.batches if (indexes := state.batch_acks.get(position)) is not None
+            position: indexes
+            for position in unannounced.batches
+            if (indexes := state.batch_acks.get(position)) is not None
         }
-        told: Mapping[Position, BitMap] = batches
-        positions, later = untold.positions, PositionSet()
+        announced: Mapping[Position, BitMap] = batches
+        positions, later = unannounced.positions, PositionSet()
         if self._log.parts is not None:
-            positions, told, later = tell_parts(self._log.parts, positions, told)
-        self._add(vector, positions, told)
+            positions, announced, later = announce_parts(self._log.parts, positions, announced)
+        self._add(vector, positions, announced)
         return AckVector({origin: acks for origin, acks in vector.origins.items() if acks}), later
 
     def _own_ranges(self, upto: Position) -> list[Range]:

@@ -20,19 +20,19 @@ from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.shared import Shared
 from replicator.sync.topic_acks import TopicAcks
 from snapshots.ack_vector import AckVector
+from snapshots.announcing import Description
 from snapshots.errors import MarkerCorrupt
 from snapshots.position import Position
-from snapshots.telling import Description
 
-UNTOLD_INTERVALS: Final = 3
-"""After so many intervals of updates, what was acknowledged before is told."""
+UNANNOUNCED_INTERVALS: Final = 3
+"""After so many intervals of updates, what was acknowledged before is announced."""
 
 log = structlog.get_logger(__name__)
 
 
 class TopicState:
-    """Of one topic (:class:`~snapshots.telling.AckSource`). ``on_more`` is called where a subscription has more to
-    tell than one update takes."""
+    """Of one topic (:class:`~snapshots.announcing.AckSource`). ``on_more`` is called where a subscription has more to
+    announce than one update takes."""
 
     __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_shared", "_topic", "_trimmed")
 
@@ -74,17 +74,17 @@ class TopicState:
     # What updates are made of.
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
-        """See :class:`~snapshots.telling.AckSource`."""
+        """See :class:`~snapshots.announcing.AckSource`."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None:
             return AckVector(), False
         taken = self.exact.take(subscription, whole=whole)
-        if subscription.cursor.state.untold:  # there was too much for one update
+        if subscription.cursor.state.unannounced:  # there was too much for one update
             self._loop.call_soon(self._on_more, subscription)
         return taken
 
     def describe(self, name: str) -> Description:
-        """See :class:`~snapshots.telling.AckSource`."""
+        """See :class:`~snapshots.announcing.AckSource`."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None:
             return Description()
@@ -106,15 +106,17 @@ class TopicState:
         return self.exact.acks.holds(origin, position)
 
     def forget_trimmed(self) -> bool:
-        """Forget what was trimmed some time ago: it is told by now, and nobody will ask for it again. Returns whether
-        it was time to look."""
+        """Forget what was trimmed some time ago: it is announced by now, and nobody will ask for it again. Returns
+        whether it was time to look."""
         if self._loop.time() < self._forget_at:
             return False
         if self._loaded is not None:
             self._loaded.acks.trim(self._trimmed)
         if self._topic.trimmed_in_store > self._trimmed:
             self._trimmed = self._topic.trimmed_in_store
-            self._forget_at = self._loop.time() + UNTOLD_INTERVALS * self._shared.settings.update_interval_ms / 1000
+            self._forget_at = (
+                self._loop.time() + UNANNOUNCED_INTERVALS * self._shared.settings.update_interval_ms / 1000
+            )
             self._shared.index.extents_trimmed(self._topic.name, self._trimmed)
         return True
 

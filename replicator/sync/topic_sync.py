@@ -18,11 +18,11 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.sync.action_queue import ActionQueue
-from replicator.sync.applying import UpdateApplier
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.marker_log import MarkerLog
 from replicator.sync.shared import Shared, monotonic_ms
 from replicator.sync.topic_state import TopicState
+from replicator.sync.update_applier import UpdateApplier
 from snapshots.ack_vector import AckVector
 from snapshots.actions import LogState
 from snapshots.controller import SnapshotController
@@ -52,7 +52,7 @@ class TopicSync:
         self._shared = shared
         self._topic = topic
         self._loop = asyncio.get_running_loop()
-        self._state = TopicState(shared, topic, self._tell_more)
+        self._state = TopicState(shared, topic, self._announce_more)
         self.controller = SnapshotController(
             shared.engine.cluster,
             peers=self._peers(),
@@ -73,7 +73,7 @@ class TopicSync:
             on_resumed=self._settle,
         )
         self._off: dict[str, None] = {}
-        """Subscriptions that are not replicated, so that what was told of them was ignored."""
+        """Subscriptions that are not replicated, so that what was announced of them was ignored."""
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._markers = MarkerLog(topic, shared.counted)
@@ -95,9 +95,9 @@ class TopicSync:
             self.controller.on_append(last_message, origin=None, messages=True, now_ms=monotonic_ms())
             self.controller.on_append(topic.last_add_confirmed, origin=None, messages=False, now_ms=monotonic_ms())
             self._recall_own_markers(last_message)
-        untold = self._markers.untold_deletions(lambda origin: self._shared.routes.relays(topic.name, origin))
+        unannounced = self._markers.unannounced_deletions(lambda origin: self._shared.routes.relays(topic.name, origin))
         for name, generation in topic.subscriptions.tombstones.items():
-            self.controller.on_subscription_deleted(name, generation, monotonic_ms(), announced=name not in untold)
+            self.controller.on_subscription_deleted(name, generation, monotonic_ms(), announced=name not in unannounced)
         for first, last in list(topic.log.markers.runs()):
             after = max(self._checkpoint.handled, Position(first.ledger, first.entry - 1))
             for blocks in self._markers.pages(after, last):
@@ -106,7 +106,7 @@ class TopicSync:
         self._settle()
 
     def _recall_own_markers(self, after: Position) -> None:
-        """What was asked and told since the last message is not asked and told again (invariant 7)."""
+        """What was asked and announced since the last message is not asked and announced again (invariant 7)."""
         cluster = self._shared.engine.cluster
         for blocks in self._markers.pages(after, self._topic.last_add_confirmed):
             for stored in blocks:
@@ -142,8 +142,8 @@ class TopicSync:
         self.controller.on_topology(self._peers(), self._shared.routes.origins(self._topic.name), monotonic_ms())
         self._settle()
 
-    def tell_all(self) -> None:
-        self.controller.updates.tell_all(monotonic_ms())
+    def announce_all(self) -> None:
+        self.controller.updates.announce_all(monotonic_ms())
         self._settle()
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
@@ -169,7 +169,7 @@ class TopicSync:
             self.controller.on_subscription_deleted(name)
             return
         relayed = self._applier.from_peers.get(name)
-        announced = relayed is False or (relayed is None and self._shared.exact and not cursor.state.to_tell)
+        announced = relayed is False or (relayed is None and self._shared.exact and not cursor.state.to_announce)
         self.controller.on_subscription(
             name,
             cursor.mark_delete,
@@ -181,12 +181,12 @@ class TopicSync:
         if name in self._off:
             del self._off[name]
             self._hear_what_was_ignored(name)
-        if cursor.state.untold:
+        if cursor.state.unannounced:
             self.on_acknowledged(subscription)
         self._settle()
 
     def _hear_what_was_ignored(self, name: str) -> None:
-        """A subscription is switched on again. Who hears us is asked; what others told stands in the log."""
+        """A subscription is switched on again. Who hears us is asked; what others announced stands in the log."""
         for origin, update in self._markers.updates_of(name):
             lac = self._topic.last_add_confirmed
             self._queue.add(
@@ -220,7 +220,7 @@ class TopicSync:
             self.controller.on_acknowledged(subscription.name, monotonic_ms())
             self._settle()
         else:
-            subscription.cursor.state.take_untold()
+            subscription.cursor.state.take_unannounced()
 
     def _peers(self) -> frozenset[str]:
         """The clusters that get the topic's markers: its namespace may say that it is copied to some only."""
@@ -228,7 +228,7 @@ class TopicSync:
         clusters = self._topic.namespace.policies.replication_clusters
         return peers if clusters is None else peers & frozenset(clusters)
 
-    def _tell_more(self, subscription: Subscription) -> None:
+    def _announce_more(self, subscription: Subscription) -> None:
         if not self._stopped and self._topic.subscriptions.get(subscription.name) is subscription:
             self.on_acknowledged(subscription)
 

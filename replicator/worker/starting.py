@@ -178,7 +178,7 @@ def _make_parts(
         index=index,
         exact=topology.sync.mode == "exact",
     )
-    links = RunningLinks(engine, index, on_lost_copy=sync.tell_all)
+    links = RunningLinks(engine, index, on_lost_copy=sync.announce_all)
     failover = FailoverService(engine, addresses(topology), index=index)
     source = IndexSource(engine, index, sync, failover, links)
     parts = Parts(

@@ -124,7 +124,7 @@ def test_of_a_key_that_two_clusters_wrote_at_once_each_delivers_its_newest_and_w
             await having(eu, 2)
             consumers = []
             for node, newest in ((us, b"eu-west"), (eu, b"us-east")):
-                node.sync.tell_all()
+                node.sync.announce_all()
                 await quiet(us, eu)
                 consumer, inbox = await subscribed(
                     node.topic(), subscription_type=SubscriptionType.EXCLUSIVE, read_compacted=True, replicated=True
@@ -133,7 +133,7 @@ def test_of_a_key_that_two_clusters_wrote_at_once_each_delivers_its_newest_and_w
                 assert [payload(each.entry) for each in inbox.deliveries] == [newest]
                 consumers.append((consumer, inbox))
             await acknowledged(*consumers[0])
-            us.sync.tell_all()  # as happens once a minute with a change
+            us.sync.announce_all()  # as happens once a minute with a change
             await eventually(lambda: backlog(us) == 0 == backlog(eu), "the key consumed in both")
 
     asyncio.run(main())

@@ -74,7 +74,7 @@ def test_invariant_5_who_consumed_all_that_it_has_leaves_the_rest_to_the_others(
             assert not cursor.is_consumed(published[1])
             assert cursor.acked_indexes(published[2]) == BitMap([0, 2])
             told = b.sync.counters()["updates_sent"]
-            b.sync.tell_all()
+            b.sync.announce_all()
             await until(lambda told=told: b.sync.counters()["updates_sent"] > told)
             await carry(b, a)
         # What is said of the rest is accepted there, and means nothing.

@@ -186,7 +186,7 @@ async def consume_all(cluster: Cluster) -> None:
 async def trim(cluster: Cluster) -> None:
     """All but the last block goes."""
     topic = cluster.topic
-    await eventually(lambda: not cluster.subscription.cursor.state.to_tell)
+    await eventually(lambda: not cluster.subscription.cursor.state.to_announce)
     await topic.publish([message(b"last")])
     await cluster.subscription.acknowledge([Ack(topic.last_add_confirmed)])
     await topic.trim(topic.last_add_confirmed)

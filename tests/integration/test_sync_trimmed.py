@@ -48,7 +48,7 @@ def test_invariant_5_a_seek_back_holds_where_the_other_cluster_has_trimmed_what_
         await carry_until(lambda: a.subscription.cursor.backlog_entries() == backlog - 1, (a, b), (b, a))
         await b.stop()
         await b.start()
-        b.sync.tell_all()
+        b.sync.announce_all()
         told = b.sync.counters()["updates_sent"]
         await carry_until(lambda: b.sync.counters()["updates_sent"] > told, (a, b), (b, a))
         await carry_until(lambda: a.sync.counters()["updates_applied"] > 0, (b, a))

@@ -165,8 +165,8 @@ class CursorMachine(RuleBasedStateMachine):
         assert changed == (self.cursor.state != before)
         assert not self.cursor.merge_mark_delete(position, generation), "merging again changed something"
 
-    @rule(data=st.data(), tell=st.booleans())
-    def merge_acks(self, data: Any, tell: bool) -> None:
+    @rule(data=st.data(), announce=st.booleans())
+    def merge_acks(self, data: Any, announce: bool) -> None:
         """Union with the plain set, whatever of it is here, is a marker, or was known."""
         places = st.one_of(
             st.builds(Position, st.integers(0, 3), st.integers(0, 8)),
@@ -174,19 +174,19 @@ class CursorMachine(RuleBasedStateMachine):
         )
         whole = data.draw(st.lists(places.filter(lambda p: p.entry >= 0), max_size=12))
         batches = data.draw(st.dictionaries(places, st.sets(st.integers(0, 6), max_size=4), max_size=4))
-        self._merge(whole, batches, tell)
+        self._merge(whole, batches, announce)
 
     @precondition(lambda self: self.cursor.state.batch_acks)
-    @rule(data=st.data(), tell=st.booleans())
-    def merge_more_of_a_batch(self, data: Any, tell: bool) -> None:
+    @rule(data=st.data(), announce=st.booleans())
+    def merge_more_of_a_batch(self, data: Any, announce: bool) -> None:
         """Two clusters have acknowledged different messages of it."""
         position = data.draw(st.sampled_from(list(self.cursor.state.batch_acks)))
         done = self.cursor.acked_indexes(position)
         assert done is not None
         left = [index for index in range(self.model.sizes[position]) if index not in done]
-        self._merge([], {position: data.draw(st.sets(st.sampled_from(left)) | st.just(set(left)))}, tell)
+        self._merge([], {position: data.draw(st.sets(st.sampled_from(left)) | st.just(set(left)))}, announce)
 
-    def _merge(self, whole: list[Position], batches: dict[Position, set[int]], tell: bool) -> None:
+    def _merge(self, whole: list[Position], batches: dict[Position, set[int]], announce: bool) -> None:
         def unite() -> None:
             for position in whole:
                 if position in self.model.sizes:
@@ -195,16 +195,16 @@ class CursorMachine(RuleBasedStateMachine):
                 size = self.model.sizes.get(position, 0)
                 self.model.ack(position, [index for index in indexes if index < size])
 
-        if tell:
+        if announce:
             unite()
         else:
             self._told_by_others(unite)
         positions, bitmaps = PositionSet(whole), {p: BitMap(indexes) for p, indexes in batches.items()}
         before = deepcopy(self.cursor.state)
-        changed = self.cursor.merge_acks(positions, bitmaps, self.model.sizes.__getitem__, tell=tell)
+        changed = self.cursor.merge_acks(positions, bitmaps, self.model.sizes.__getitem__, announce=announce)
         assert changed == (self.cursor.state != before)
         assert positions == PositionSet(whole), "what was handed in is the caller's"
-        again = self.cursor.merge_acks(positions, bitmaps, self.model.sizes.__getitem__, tell=tell)
+        again = self.cursor.merge_acks(positions, bitmaps, self.model.sizes.__getitem__, announce=announce)
         assert not again, "merging again changed something"
 
     def _told_by_others(self, unite: Callable[[], None]) -> None:
@@ -225,27 +225,27 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def tell_others(self) -> None:
-        untold = self.cursor.state.take_untold()
-        if untold.whole:
+        unannounced = self.cursor.state.take_unannounced()
+        if unannounced.whole:
             self.told = set(self.model.acked)
         for position, size in self.model.sizes.items():
-            if position in untold.positions:
+            if position in unannounced.positions:
                 self.told |= {(position, index) for index in range(size)}
-        for position in untold.batches:
+        for position in unannounced.batches:
             acked = self.cursor.acked_indexes(position)
             assert acked is not None, "what has become whole since is told as a whole"
             self.told |= {(position, index) for index in acked}
         assert self.told <= self.model.acked, "invariant 5: told of what nobody has consumed"
         assert self.told == self.model.acked, "others miss something"
-        assert not self.cursor.state.take_untold()
-        assert self.cursor.state.told()
-        assert not self.cursor.state.to_tell
+        assert not self.cursor.state.take_unannounced()
+        assert self.cursor.state.note_announced()
+        assert not self.cursor.state.to_announce
 
     @rule()
     def replicate_no_more_and_again(self) -> None:
         self.cursor.state.set_replicated(False)
-        assert self.cursor.state.untold is None
-        assert not self.cursor.state.to_tell
+        assert self.cursor.state.unannounced is None
+        assert not self.cursor.state.to_announce
         self.cursor.state.set_replicated(True)
 
     @rule(position=probes)
@@ -285,8 +285,8 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def whoever_has_something_to_tell_says_so_in_the_store(self) -> None:
-        if hasattr(self, "model") and self.cursor.state.untold:
-            assert self.cursor.state.to_tell
+        if hasattr(self, "model") and self.cursor.state.unannounced:
+            assert self.cursor.state.to_announce
 
     @invariant()
     def invariant_6_within_a_generation_it_never_goes_back(self) -> None:
@@ -346,7 +346,7 @@ BATCH = 3
 
 def merge_into(cursor: Cursor, acked: Acks) -> None:
     whole, batches = acked
-    cursor.merge_acks(PositionSet(whole), {p: BitMap(i) for p, i in batches.items()}, lambda _: BATCH, tell=False)
+    cursor.merge_acks(PositionSet(whole), {p: BitMap(i) for p, i in batches.items()}, lambda _: BATCH, announce=False)
 
 
 def united(sides: list[Acks]) -> CursorState:

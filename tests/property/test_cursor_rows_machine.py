@@ -74,7 +74,7 @@ class CursorRowsMachine(RuleBasedStateMachine):
         """Runs over several chunks at once, and one batch, which may be whole by that."""
         run = PositionSet()
         run.add_range(position.ledger, position.entry, position.entry + entries - 1)
-        self.cursor.merge_acks(run, {batch: BitMap([index])}, lambda _: BATCH, tell=False)
+        self.cursor.merge_acks(run, {batch: BitMap([index])}, lambda _: BATCH, announce=False)
 
     @rule(generations=st.integers(1, 3), through=st.just(BEFORE_ALL) | positions)
     def adopt_a_generation(self, generations: int, through: Position) -> None:
@@ -82,8 +82,8 @@ class CursorRowsMachine(RuleBasedStateMachine):
 
     @rule()
     def tell(self) -> None:
-        self.cursor.state.take_untold()
-        self.cursor.state.told()
+        self.cursor.state.take_unannounced()
+        self.cursor.state.note_announced()
 
     @rule(position=st.just(BEFORE_ALL) | positions)
     def seek(self, position: Position) -> None:
@@ -158,8 +158,8 @@ class CursorRowsMachine(RuleBasedStateMachine):
         state, _ = self.tables.load()
         assert state == self.saved
         assert self.saved is not None
-        assert state.to_tell == self.saved.to_tell
-        assert bool(state.untold) == state.to_tell, "what was under way to others at a crash is told again, whole"
+        assert state.to_announce == self.saved.to_announce
+        assert bool(state.unannounced) == state.to_announce, "what was under way at a crash is told again, whole"
         assert self.tables.load("s2")[0] == self.other
 
     @invariant()

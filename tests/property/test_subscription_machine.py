@@ -307,8 +307,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert self.run(self.subscription.skip(messages)) == messages - left
         self._check()
 
-    @rule(data=st.data(), tell=st.booleans())
-    def other_clusters_acknowledge(self, data: Any, tell: bool) -> None:
+    @rule(data=st.data(), announce=st.booleans())
+    def other_clusters_acknowledge(self, data: Any, announce: bool) -> None:
         """What consumers here hold of it, or wait for, they need not process: nobody gets it (again)."""
         some = st.sampled_from(list(self.log))
         held = st.sampled_from([p for p, e in self.log.items() if e.holder is not None] or list(self.log))
@@ -324,7 +324,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
         async def merge() -> None:
             bitmaps = {position: BitMap(indexes) for position, indexes in batches.items()}
-            self.subscription.merge_acks(PositionSet([*whole, Position(2**40, 7)]), bitmaps, tell=tell)
+            self.subscription.merge_acks(PositionSet([*whole, Position(2**40, 7)]), bitmaps, announce=announce)
             await self.subscription.saved()
 
         self.run(merge())

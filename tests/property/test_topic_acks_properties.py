@@ -17,8 +17,8 @@ from replicator.engine.log.parts import PartlyHere
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.untold import Untold
-from replicator.sync import partly_told
+from replicator.engine.subscriptions.unannounced import Unannounced
+from replicator.sync import partly_announced
 from replicator.sync.topic_acks import TopicAcks
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.position import BEFORE_ALL, Position
@@ -184,10 +184,10 @@ def test_invariant_5_nothing_is_placed_that_was_not_consumed_and_all_that_was(
 def test_a_change_says_only_what_was_noted(logs: tuple[Log, Log], data: st.DataObject) -> None:
     here, there = logs
     cursor, whole, parts = data.draw(consumed_in(here))
-    untold = Untold(
+    unannounced = Unannounced(
         PositionSet(here.place[identity] for identity in whole), {here.place[identity]: None for identity in parts}
     )
-    vector, later = here.acks.delta_of(untold, cursor.state)
+    vector, later = here.acks.delta_of(unannounced, cursor.state)
     assert not later
     for origin, position in here.place:
         acks = vector.origins.get(origin)
@@ -205,7 +205,7 @@ def test_two_clusters_that_consumed_the_same_of_what_both_have_agree_on_what_is_
     cursor, _, _ = data.draw(consumed_in(here))
     other = Cursor(there.shape, CursorState())
     placed = there.acks.place(here.acks.vector_of(cursor.state, here.high_water), BEFORE_ALL)
-    other.merge_acks(placed.positions, placed.batches, lambda _: BATCH, tell=False)
+    other.merge_acks(placed.positions, placed.batches, lambda _: BATCH, announce=False)
     left, left_there = (
         log.acks.unconsumed(each.state, log.high_water) for log, each in ((here, cursor), (there, other))
     )
@@ -253,14 +253,14 @@ def test_what_others_say_of_messages_that_were_left_out_means_nothing_here_and_c
 def test_what_is_too_much_to_be_told_at_once_is_told_later(logs: tuple[Log, Log], data: st.DataObject) -> None:
     log, _ = logs
     cursor, whole, parts = data.draw(consumed_in(log))
-    untold = Untold(PositionSet(position for _, position in log.messages() if cursor.is_consumed(position)))
+    unannounced = Unannounced(PositionSet(position for _, position in log.messages() if cursor.is_consumed(position)))
     told = AckVector()
-    with patch.object(partly_told, "PARTS_TOLD_MAX", 1):
-        while untold:
-            vector, later = log.acks.delta_of(untold, cursor.state)
-            assert len(later) < max(len(untold.positions), 1)
+    with patch.object(partly_announced, "PARTS_ANNOUNCED_MAX", 1):
+        while unannounced:
+            vector, later = log.acks.delta_of(unannounced, cursor.state)
+            assert len(later) < max(len(unannounced.positions), 1)
             told.merge(vector)
-            untold = Untold(later)
+            unannounced = Unannounced(later)
     for identity, position in log.messages():
         if cursor.is_consumed(position):
             acks = told.origins[identity[0]]

@@ -120,7 +120,7 @@ class Cursor:
             indexes = indexes if done is None else done | indexes
             if not self._is_whole(position, indexes, batch_size):
                 if indexes:
-                    self._state.put_batch(position, indexes, tell=True)
+                    self._state.put_batch(position, indexes, announce=True)
                     self._share_batch(position, batch_size)
                 return False
         self._state.consume(position)
@@ -138,19 +138,19 @@ class Cursor:
         if position <= self._state.mark_delete:
             return
         if batch_index is None or batch_index == batch_size - 1:
-            self._move(position, tell=True)
+            self._move(position, announce=True)
             return
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
             raise InvalidAck(f"batch index {batch_index} of {position} is negative")
-        self._move(self.clamp(place_before(position)), tell=True)
+        self._move(self.clamp(place_before(position)), announce=True)
         self.acknowledge(position, prefix, batch_size)
 
-    def merge_mark_delete(self, position: Position, generation: int, *, tell: bool = False) -> bool:
+    def merge_mark_delete(self, position: Position, generation: int, *, announce: bool = False) -> bool:
         """Take over what another cluster says: all up to ``position`` is consumed. Returns whether the state changed.
 
         A lower generation is old news and ignored; a higher one replaces the state. ``position`` need not exist.
-        With ``tell`` it is somebody here who says so.
+        With ``announce`` it is somebody here who says so.
         """
         if generation < self._state.generation:
             return False
@@ -160,7 +160,7 @@ class Cursor:
             changed = True
         elif position > self._state.mark_delete:
             before = self._state.mark_delete
-            self._move(self.clamp(position), tell=tell)
+            self._move(self.clamp(position), announce=announce)
             changed = self._state.mark_delete != before
         return changed
 
@@ -170,13 +170,13 @@ class Cursor:
         batches: Mapping[Position, BitMap],
         batch_size: Callable[[Position], int],
         *,
-        tell: bool,
+        announce: bool,
     ) -> bool:
         """Take over what is acknowledged elsewhere in this generation. Returns whether the state changed.
 
         ``positions`` are whole entries, ``batches`` the acknowledged indexes of others; what is not here (yet, or any
         more) is passed over, as markers are. ``batch_size`` is asked for batches with something new; where it says
-        that there is no message, the batch is passed over. With ``tell`` what was new is noted as untold.
+        that there is no message, the batch is passed over. With ``announce`` what was new is noted as unannounced.
 
         1. Of the positions the new ones are found with a few operations on whole bitmaps, however many there are.
         2. Indexes are united with those that are here; a batch that becomes whole by that is one position more.
@@ -200,8 +200,8 @@ class Cursor:
         if not new and not opened:
             return False
         for position, united in opened.items():
-            state.put_batch(position, united, tell=tell)
-        state.consume_all(new, tell=tell)
+            state.put_batch(position, united, announce=announce)
+        state.consume_all(new, announce=announce)
         if self._log.twins is not None:
             self._follow_twins(self._log.twins.among(new))
             for position in opened:
@@ -221,7 +221,7 @@ class Cursor:
         state = self._state
         assert generation is None or generation > state.generation
         following = state.generation + 1 if generation is None else generation
-        state.begin(following, self.clamp(position), tell=generation is None)
+        state.begin(following, self.clamp(position), announce=generation is None)
         self._follow_all_twins()
         self.advance()
 
@@ -253,17 +253,17 @@ class Cursor:
         left = view.positions.count_between(state.mark_delete, view.horizon)
         return left - view.positions.count_common(state.individually_deleted)
 
-    def _move(self, position: Position, *, tell: bool) -> None:
+    def _move(self, position: Position, *, announce: bool) -> None:
         state = self._state
         if position <= state.mark_delete:
             return
-        if tell and (untold := state.note_untold()) is not None:
-            untold.note_runs(self._log.runs_between(state.mark_delete, position))
+        if announce and (unannounced := state.note_unannounced()) is not None:
+            unannounced.note_runs(self._log.runs_between(state.mark_delete, position))
             if state.read_compacted and state.mark_delete < self._log.trimmed:
                 of_view = self._log.view.positions.copy()
                 of_view.discard_through(state.mark_delete)
                 of_view.discard_after(min(position, self._log.trimmed))
-                untold.note_set(of_view)
+                unannounced.note_set(of_view)
         before, state.mark_delete = state.mark_delete, position
         state.individually_deleted.discard_through(position)
         state.batch_acks.discard_through(position)

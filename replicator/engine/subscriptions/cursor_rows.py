@@ -218,7 +218,7 @@ def _encode_head(state: CursorState) -> bytes:
             "replicated": state.replicated,
             "properties": dict(state.properties),
             **({"read_compacted": True} if state.read_compacted else {}),
-            **({"untold": True} if state.to_tell else {}),
+            **({"untold": True} if state.to_announce else {}),
             **(
                 {"unclaimed": {origin: list(upto) for origin, upto in state.unclaimed.items()}}
                 if state.unclaimed
@@ -238,7 +238,7 @@ def _decode_head(stored: bytes) -> CursorState:
         head["replicated"],
         head["properties"],
         read_compacted=head.get("read_compacted", False),
-        to_tell=head.get("untold", False),
+        to_announce=head.get("untold", False),
         unclaimed={origin: Position(*upto) for origin, upto in head.get("unclaimed", {}).items()} or None,
     )
 

@@ -1,13 +1,14 @@
 """What is stored of a cursor, and how it changes: each change is noted, to be saved and to be told to others. Pure.
 
 Invariants (DESIGN §3): 6, nothing is ever taken out of the state but by mark-delete passing it, or by a new generation;
-5, only what was consumed here, or what others may not know, is noted as untold.
+5, only what was consumed here, or what others may not know, is noted as unannounced.
 
 The methods change one thing and make the notes that belong to it:
 
 1. ``dirty`` names the chunks to save. What mark-delete has passed needs no note: it is deleted with the next save.
-2. ``untold`` has what other clusters were not told of; it exists only while the subscription is replicated. With the
-   first note ``to_tell`` is set, which is stored, so that a worker that starts again knows that it has to tell.
+2. ``unannounced`` has what other clusters were not told of; it exists only while the subscription is replicated. With
+   the first note ``to_announce`` is set, which is stored, so that a worker that starts again knows that it has to
+   announce.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch_chunk_of
-from replicator.engine.subscriptions.untold import Untold
+from replicator.engine.subscriptions.unannounced import Unannounced
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet, chunk_of
 
@@ -54,9 +55,9 @@ class CursorState:
     dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
     read_compacted: bool = False
     """Whether the subscription reads the compacted view."""
-    untold: Untold | None = field(default=None, compare=False)
+    unannounced: Unannounced | None = field(default=None, compare=False)
     """What changed here and others were not told of; None unless the subscription is replicated."""
-    to_tell: bool = field(default=False, compare=False)
+    to_announce: bool = field(default=False, compare=False)
     """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
 
     unclaimed: Mapping[str, Position] | None = None
@@ -64,8 +65,8 @@ class CursorState:
     in it, and others may have them. None if there are none."""
 
     def __post_init__(self) -> None:
-        if self.replicated and self.untold is None:
-            self.untold = Untold(whole=self.to_tell)
+        if self.replicated and self.unannounced is None:
+            self.unannounced = Unannounced(whole=self.to_announce)
 
     # Changes.
 
@@ -75,36 +76,36 @@ class CursorState:
             self.dirty.batches[batch_chunk_of(position)] = None
         self.individually_deleted.add(position)
         self.dirty.deleted[chunk_of(position)] = None
-        untold = self.untold
-        if untold is not None:
-            self.to_tell = True
-            untold.note(position)
+        unannounced = self.unannounced
+        if unannounced is not None:
+            self.to_announce = True
+            unannounced.note(position)
 
-    def consume_all(self, positions: PositionSet, *, tell: bool) -> None:
-        """The entries beyond mark-delete are consumed as a whole; with ``tell`` they are noted as untold."""
+    def consume_all(self, positions: PositionSet, *, announce: bool) -> None:
+        """The entries beyond mark-delete are consumed as a whole; with ``announce`` they are noted as unannounced."""
         self._forget_batches(positions)
         self.individually_deleted.update(positions)
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
-        if tell and (untold := self.note_untold()) is not None:
-            untold.note_set(positions)
+        if announce and (unannounced := self.note_unannounced()) is not None:
+            unannounced.note_set(positions)
 
-    def put_batch(self, position: Position, indexes: BitMap, *, tell: bool) -> None:
+    def put_batch(self, position: Position, indexes: BitMap, *, announce: bool) -> None:
         """These messages of the batch are acknowledged, others are not."""
         self.batch_acks[position] = indexes
         self.dirty.batches[batch_chunk_of(position)] = None
-        if tell and (untold := self.note_untold()) is not None:
-            untold.note_batch(position)
+        if announce and (unannounced := self.note_unannounced()) is not None:
+            unannounced.note_batch(position)
 
-    def begin(self, generation: int, mark_delete: Position, *, tell: bool) -> None:
+    def begin(self, generation: int, mark_delete: Position, *, announce: bool) -> None:
         """Start a generation in which all up to ``mark_delete`` is consumed, and nothing else."""
         self.generation = generation
         self.unclaimed = None
         self.mark_delete = mark_delete
         self.individually_deleted = PositionSet()
         self.batch_acks = BatchAcks()
-        if self.untold is not None:
-            self.untold = Untold(whole=tell)
-            self.to_tell |= tell
+        if self.unannounced is not None:
+            self.unannounced = Unannounced(whole=announce)
+            self.to_announce |= announce
 
     def _forget_batches(self, whole: PositionSet) -> None:
         """These entries are consumed as a whole: which of their messages were is of no interest any more."""
@@ -122,48 +123,48 @@ class CursorState:
 
     # What others are to be told.
 
-    def note_untold(self) -> Untold | None:
+    def note_unannounced(self) -> Unannounced | None:
         """Where to note a change; None if nobody is to be told."""
-        if self.untold is not None:
-            self.to_tell = True
-        return self.untold
+        if self.unannounced is not None:
+            self.to_announce = True
+        return self.unannounced
 
     def set_replicated(self, replicated: bool) -> None:
         """Tell others from now on, beginning with the whole state; or not any more."""
-        self.replicated = self.to_tell = replicated
-        self.untold = Untold(whole=True) if replicated else None
+        self.replicated = self.to_announce = replicated
+        self.unannounced = Unannounced(whole=True) if replicated else None
 
     def note_all(self) -> None:
         """The whole state is to be told."""
-        if (untold := self.note_untold()) is not None:
-            untold.note_all()
+        if (unannounced := self.note_unannounced()) is not None:
+            unannounced.note_all()
 
     def note_heard(self) -> None:
         """Others said something that is to be told on, of messages that are not in this log. It is kept elsewhere."""
-        if (untold := self.note_untold()) is not None:
-            untold.heard = True
+        if (unannounced := self.note_unannounced()) is not None:
+            unannounced.heard = True
 
-    def take_untold(self) -> Untold:
+    def take_unannounced(self) -> Unannounced:
         """What changed here since the last call; empty if nothing has, or if nobody is to be told.
 
         A batch that is consumed as a whole by now, also by what others said, is among the positions.
         """
-        untold = self.untold
-        if not untold:
-            return Untold()
-        self.untold = Untold()
-        for position in list(untold.batches):
+        unannounced = self.unannounced
+        if not unannounced:
+            return Unannounced()
+        self.unannounced = Unannounced()
+        for position in list(unannounced.batches):
             if position <= self.mark_delete or position in self.individually_deleted:
-                untold.note(position)
-        return untold
+                unannounced.note(position)
+        return unannounced
 
-    def tell_later(self, positions: PositionSet) -> None:
+    def announce_later(self, positions: PositionSet) -> None:
         """These of what was taken could not be told yet."""
-        if positions and (untold := self.note_untold()) is not None:
-            untold.note_set(positions)
+        if positions and (unannounced := self.note_unannounced()) is not None:
+            unannounced.note_set(positions)
 
-    def told(self) -> bool:
+    def note_announced(self) -> bool:
         """What was taken is known to be told for good. Returns whether nothing is left to tell."""
-        if not self.untold:
-            self.to_tell = False
-        return not self.to_tell
+        if not self.unannounced:
+            self.to_announce = False
+        return not self.to_announce

@@ -36,10 +36,10 @@ class Merging:
         batches: Mapping[Position, BitMap],
         dispatcher: Dispatcher | None,
         *,
-        tell: bool,
+        announce: bool,
     ) -> bool:
         """See :meth:`Subscription.merge_acks`."""
-        if not self._cursor.merge_acks(positions, batches, self._batch_size, tell=tell):
+        if not self._cursor.merge_acks(positions, batches, self._batch_size, announce=announce):
             return False
         if dispatcher is not None:
             self._release(dispatcher, positions, batches)

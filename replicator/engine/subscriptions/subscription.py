@@ -33,7 +33,7 @@ from replicator.engine.subscriptions.skipping import skip_messages
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.subscription_status import subscription_status
 from replicator.engine.subscriptions.tombstones import Tombstones
-from replicator.engine.subscriptions.untold import Untold
+from replicator.engine.subscriptions.unannounced import Unannounced
 from replicator.engine.types import Ack, LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
 from replicator.running.short_tasks import awaited
 from snapshots.position import Position
@@ -110,8 +110,8 @@ class Subscription:
         self._deletion: asyncio.Task[None] | None = None
         self._backlog = Backlog(topic, self.cursor)
         self._merging = Merging(topic, self.cursor)
-        self._announced: Untold | None = None
-        """What was noted there as untold, listeners know of already."""
+        self._notified: Unannounced | None = None
+        """What was noted there as unannounced, listeners know of already."""
 
     @property
     def type(self) -> SubscriptionType | None:
@@ -345,18 +345,18 @@ class Subscription:
         self._changed(before, local=self.locally_active)
         return True
 
-    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, tell: bool) -> bool:
+    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool:
         """Take over what other clusters say is acknowledged, in positions of this one: see :meth:`Cursor.merge_acks`.
 
         What consumers here hold of it is released, and it is not sent again. Not yet saved.
         """
         before = self.cursor.mark_delete
-        if not self._merging.merge(positions, batches, self.dispatcher, tell=tell):
+        if not self._merging.merge(positions, batches, self.dispatcher, announce=announce):
             return False
         self._backlog.moved()
         if self.cursor.mark_delete != before:
-            self.locally_active = tell
-        self._changed(before, local=tell)
+            self.locally_active = announce
+        self._changed(before, local=announce)
         self._pump.schedule()
         return True
 
@@ -377,12 +377,12 @@ class Subscription:
     def note_all(self) -> None:
         """See :meth:`CursorState.note_all`. Not yet saved."""
         self.cursor.state.note_all()
-        self.announce_untold()
+        self.notify_unannounced()
 
     def note_heard(self) -> None:
         """See :meth:`CursorState.note_heard`. Not yet saved."""
         self.cursor.state.note_heard()
-        self.announce_untold()
+        self.notify_unannounced()
 
     async def set_replicated(self, replicated: bool) -> None:
         """Tell other clusters of the state from now on, beginning with all of it; or not any more. Durable when it
@@ -394,23 +394,23 @@ class Subscription:
         if replicated != self.replicated:
             self.cursor.state.set_replicated(replicated)
             self._news.on_subscription(self)  # first: nobody does so if this caller gives up
-            self.announce_untold()
+            self.notify_unannounced()
         await self.saved()
 
-    def take_untold(self) -> Untold:
-        """See :meth:`CursorState.take_untold`."""
-        return self.cursor.state.take_untold()
+    def take_unannounced(self) -> Unannounced:
+        """See :meth:`CursorState.take_unannounced`."""
+        return self.cursor.state.take_unannounced()
 
-    def told(self) -> None:
+    def note_announced(self) -> None:
         """What was taken is durable where others will find it. Noted with the next save: a crash only repeats it."""
-        if self.cursor.state.to_tell and self.cursor.state.told():
+        if self.cursor.state.to_announce and self.cursor.state.note_announced():
             self.to_be_saved = True
 
-    def announce_untold(self) -> None:
+    def notify_unannounced(self) -> None:
         """Tell listeners once that there is something to be told to other clusters, until it is taken."""
-        untold = self.cursor.state.untold
-        if untold is not None and untold is not self._announced and untold:
-            self._announced = untold
+        unannounced = self.cursor.state.unannounced
+        if unannounced is not None and unannounced is not self._notified and unannounced:
+            self._notified = unannounced
             self._news.on_acknowledged(self)
 
     def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
@@ -444,7 +444,7 @@ class Subscription:
                 self.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._pump.schedule()
             self._news.on_mark_delete(self, local=local)
-        self.announce_untold()
+        self.notify_unannounced()
 
     # What operators and users do to the position.
 
@@ -488,7 +488,7 @@ class Subscription:
     def consume_through_unsaved(self, position: Position) -> bool:
         """As :meth:`consume_through`, to be saved by the caller; returns whether anything changed."""
         before = self.cursor.mark_delete
-        changed = self.cursor.merge_mark_delete(position, self.cursor.generation, tell=True)
+        changed = self.cursor.merge_mark_delete(position, self.cursor.generation, announce=True)
         if changed:
             self._backlog.moved()
             self._changed(before, local=True)

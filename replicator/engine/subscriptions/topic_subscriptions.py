@@ -176,7 +176,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             replicated=replicated,
             properties=properties or {},
             read_compacted=read_compacted,
-            to_tell=replicated and generation is None,
+            to_announce=replicated and generation is None,
             unclaimed=unclaimed or None,
         )
         created = self._by_name[name] = Subscription(
@@ -196,7 +196,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             if created.replicated:
                 self.tombstones.forget(created.name)
             self.news.on_subscription(created)
-            created.announce_untold()
+            created.notify_unannounced()
 
     async def delete(self, name: str) -> None:
         """Raises :class:`SubscriptionNotFound`, and :class:`NotAllowedError` while it has consumers."""

@@ -54,7 +54,7 @@ def share_batch(
     changed: dict[Position, None] = {}
     for entry in lacking:
         if not is_consumed(entry):
-            state.put_batch(entry, union, tell=True)
+            state.put_batch(entry, union, announce=True)
             changed[entry] = None
     return changed
 

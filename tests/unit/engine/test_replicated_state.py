@@ -1,4 +1,4 @@
-"""What a replicated subscription tells and takes over: untold acknowledgements, merging, generations and tombstones."""
+"""What a replicated subscription announces and takes over: acknowledgements, merging, generations and tombstones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from replicator.engine.subscriptions import tombstones
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.subscription import Subscription
-from replicator.engine.subscriptions.untold import UNTOLD_BATCHES_MAX
+from replicator.engine.subscriptions.unannounced import UNANNOUNCED_BATCHES_MAX
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -49,7 +49,7 @@ class Told(Listener):
         self.moves: list[bool] = []
 
     def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
-        assert subscription.cursor.state.untold
+        assert subscription.cursor.state.unannounced
         self.acknowledged.append(subscription.name)
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
@@ -69,7 +69,7 @@ async def with_subscription(
     topic = await engine.topic(TOPIC)
     positions = await topic.publish(entries)
     subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=replicated)
-    subscription.take_untold()
+    subscription.take_unannounced()
     return topic, subscription, positions
 
 
@@ -78,10 +78,10 @@ def merged(
     positions: Sequence[Position],
     batches: Mapping[Position, Sequence[int]] | None = None,
     *,
-    tell: bool = False,
+    announce: bool = False,
 ) -> bool:
     bitmaps = {position: BitMap(indexes) for position, indexes in (batches or {}).items()}
-    return subscription.merge_acks(PositionSet(positions), bitmaps, tell=tell)
+    return subscription.merge_acks(PositionSet(positions), bitmaps, announce=announce)
 
 
 # Telling.
@@ -99,15 +99,17 @@ def test_a_burst_of_acknowledgements_is_announced_once_until_it_is_taken(tmp_pat
             await consumer.acknowledge([Ack(positions[8], (1,))])
             await consumer.acknowledge_cumulative(positions[1])
             assert told.acknowledged == ["sub"]
-            untold = subscription.take_untold()
-            assert set(untold.positions) == {*positions[:2], *positions[4:6]}
-            assert (list(untold.batches), untold.whole) == ([positions[8]], False)
-            assert not subscription.take_untold()
+            unannounced = subscription.take_unannounced()
+            assert set(unannounced.positions) == {*positions[:2], *positions[4:6]}
+            assert (list(unannounced.batches), unannounced.whole) == ([positions[8]], False)
+            assert not subscription.take_unannounced()
             await subscription.skip(1)
             assert told.acknowledged == ["sub", "sub"]
-            assert set(subscription.take_untold().positions) == {positions[2]}
+            assert set(subscription.take_unannounced().positions) == {positions[2]}
             await subscription.clear_backlog()
-            assert set(positions[3:]) <= set(subscription.take_untold().positions), "what was told may be told again"
+            assert set(positions[3:]) <= set(subscription.take_unannounced().positions), (
+                "what was told may be told again"
+            )
             assert len(told.acknowledged) == 3
 
     asyncio.run(main())
@@ -119,12 +121,12 @@ def test_nobody_is_told_of_a_subscription_that_is_not_replicated_nor_of_markers(
             told = Told()
             topic, alone, positions = await with_subscription(engine, numbered(3), replicated=False)
             shared = await topic.subscriptions.create("shared", topic.last_add_confirmed, replicated=True)
-            shared.take_untold()
+            shared.take_unannounced()
             engine.add_listener(told)
             for _ in range(3):
                 await topic.write_marker(marker())
             await alone.acknowledge([Ack(positions[1])])
-            assert alone.cursor.state.untold is None
+            assert alone.cursor.state.unannounced is None
             assert shared.cursor.mark_delete == topic.last_add_confirmed
             assert told.acknowledged == []
 
@@ -139,9 +141,9 @@ def test_what_others_say_is_told_on_only_where_the_caller_wants_it(tmp_path: Pat
             engine.add_listener(told)
             assert merged(subscription, positions[:2])
             assert (told.acknowledged, told.moves) == ([], [False])
-            assert merged(subscription, positions[:4], tell=True)
+            assert merged(subscription, positions[:4], announce=True)
             assert (told.acknowledged, told.moves) == (["sub"], [False, True])
-            assert set(subscription.take_untold().positions) == set(positions[2:4])
+            assert set(subscription.take_unannounced().positions) == set(positions[2:4])
 
     asyncio.run(main())
 
@@ -151,14 +153,14 @@ def test_after_a_crash_the_whole_state_is_told_unless_what_was_told_was_saved(tm
         async with opened(tmp_path) as engine:
             topic, subscription, positions = await with_subscription(engine, numbered(4))
             await subscription.acknowledge([Ack(positions[2])])
-            subscription.take_untold()  # and it is not known to have arrived anywhere
+            subscription.take_unannounced()  # and it is not known to have arrived anywhere
         async with opened(tmp_path) as engine:
             told = Told()
             engine.add_listener(told)
             subscription = (await engine.topic(TOPIC)).subscriptions["sub"]
             assert (told.made, told.acknowledged) == (["sub"], ["sub"])
-            assert subscription.take_untold().whole
-            subscription.told()
+            assert subscription.take_unannounced().whole
+            subscription.note_announced()
         async with opened(tmp_path) as engine:
             told = Told()
             engine.add_listener(told)
@@ -166,9 +168,9 @@ def test_after_a_crash_the_whole_state_is_told_unless_what_was_told_was_saved(tm
             assert (told.made, told.acknowledged) == (["sub"], []), "a stop saves what was told"
             subscription = topic.subscriptions["sub"]
             await subscription.acknowledge([Ack(positions[1])])
-            subscription.told()  # of what was taken before
+            subscription.note_announced()  # of what was taken before
         async with opened(tmp_path) as engine:
-            assert (await engine.topic(TOPIC)).subscriptions["sub"].take_untold().whole
+            assert (await engine.topic(TOPIC)).subscriptions["sub"].take_unannounced().whole
 
     asyncio.run(main())
 
@@ -179,24 +181,24 @@ def test_a_batch_that_others_made_whole_meanwhile_is_told_as_a_whole() -> None:
     cursor = Cursor(log, CursorState(replicated=True))
     for entry in (1, 3):
         cursor.acknowledge(Position(1, entry), [0], 2)
-    cursor.merge_acks(PositionSet([Position(1, 0)]), {Position(1, 1): BitMap([1])}, lambda _: 2, tell=False)
+    cursor.merge_acks(PositionSet([Position(1, 0)]), {Position(1, 1): BitMap([1])}, lambda _: 2, announce=False)
     assert cursor.mark_delete == Position(1, 1)
-    untold = cursor.state.take_untold()
-    assert (set(untold.positions), list(untold.batches)) == ({Position(1, 1)}, [Position(1, 3)])
+    unannounced = cursor.state.take_unannounced()
+    assert (set(unannounced.positions), list(unannounced.batches)) == ({Position(1, 1)}, [Position(1, 3)])
 
 
 def test_open_batches_without_end_are_told_as_a_whole_state() -> None:
     log = LogIndex()
-    log.append(Position(1, 0), UNTOLD_BATCHES_MAX + 10, marker=False)
+    log.append(Position(1, 0), UNANNOUNCED_BATCHES_MAX + 10, marker=False)
     cursor = Cursor(log, CursorState(replicated=True))
-    for entry in range(UNTOLD_BATCHES_MAX):
+    for entry in range(UNANNOUNCED_BATCHES_MAX):
         cursor.acknowledge(Position(1, entry), [0], 2)
-    untold = cursor.state.untold
-    assert untold is not None
-    assert (len(untold.batches), untold.whole) == (UNTOLD_BATCHES_MAX, False)
-    cursor.acknowledge(Position(1, UNTOLD_BATCHES_MAX), [0], 2)
+    unannounced = cursor.state.unannounced
+    assert unannounced is not None
+    assert (len(unannounced.batches), unannounced.whole) == (UNANNOUNCED_BATCHES_MAX, False)
+    cursor.acknowledge(Position(1, UNANNOUNCED_BATCHES_MAX), [0], 2)
     cursor.acknowledge(Position(1, 0), None, 2)
-    assert (untold.batches, bool(untold.positions), untold.whole) == ({}, False, True)
+    assert (unannounced.batches, bool(unannounced.positions), unannounced.whole) == ({}, False, True)
 
 
 def test_replication_is_switched_on_with_the_whole_state_and_off_at_any_time(tmp_path: Path) -> None:
@@ -207,12 +209,12 @@ def test_replication_is_switched_on_with_the_whole_state_and_off_at_any_time(tmp
             engine.add_listener(told)
             await subscription.set_replicated(True)
             assert (told.made[1:], told.acknowledged) == (["sub"], ["sub"])
-            assert subscription.take_untold().whole
+            assert subscription.take_unannounced().whole
             await subscription.set_replicated(True)
-            assert not subscription.take_untold(), "it was already"
+            assert not subscription.take_unannounced(), "it was already"
             await subscription.acknowledge([Ack(positions[0])])
             await subscription.set_replicated(False)
-            assert not subscription.take_untold()
+            assert not subscription.take_unannounced()
             assert told.made[1:] == ["sub", "sub"]
             await subscribed(topic, "passing", durable=False)
             with pytest.raises(NotAllowedError, match="durable"):
@@ -404,8 +406,8 @@ def test_a_million_positions_are_merged_in_milliseconds() -> None:
     cursor = Cursor(log, CursorState(replicated=True))
     started = time.perf_counter()
     for positions in (runs, holes):
-        assert cursor.merge_acks(positions, {}, lambda _: 1, tell=True)
-        assert not cursor.merge_acks(positions, {}, lambda _: 1, tell=True)
+        assert cursor.merge_acks(positions, {}, lambda _: 1, announce=True)
+        assert not cursor.merge_acks(positions, {}, lambda _: 1, announce=True)
     assert time.perf_counter() - started < 0.25, "measured: 2 ms"
     assert len(cursor.state.individually_deleted) == len(runs) + len(holes)
 
@@ -419,8 +421,10 @@ def test_a_seek_tells_the_whole_state_of_its_generation(tmp_path: Path) -> None:
             _, subscription, positions = await with_subscription(engine, numbered(4))
             await subscription.acknowledge([Ack(positions[3])])
             await subscription.seek(positions[1])
-            untold = subscription.take_untold()
-            assert (untold.whole, bool(untold.positions)) == (True, False), "what was of the former one is not told"
+            unannounced = subscription.take_unannounced()
+            assert (unannounced.whole, bool(unannounced.positions)) == (True, False), (
+                "what was of the former one is not told"
+            )
 
     asyncio.run(main())
 
@@ -432,7 +436,7 @@ def test_a_generation_is_adopted_with_what_is_consumed_in_it_before_anything_is_
             consumer, inbox = await subscribed(topic)
             await inbox.holds(4)
             await consumer.acknowledge([Ack(position) for position in positions])
-            subscription.take_untold()
+            subscription.take_unannounced()
             restarts: list[int] = []
             consumer.on_restarted = lambda: restarts.append(subscription.cursor.generation)
             subscription.adopt_generation(1)
@@ -441,7 +445,7 @@ def test_a_generation_is_adopted_with_what_is_consumed_in_it_before_anything_is_
             merged(subscription, [positions[0], positions[2]])
             await inbox.holds(6)
             assert (restarts, inbox.positions[4:]) == ([5], [positions[1], positions[3]])
-            assert not subscription.take_untold(), "it is the others who say so"
+            assert not subscription.take_unannounced(), "it is the others who say so"
             assert subscription.backlog_messages() == 2
 
     asyncio.run(main())
@@ -470,7 +474,7 @@ def test_a_deletion_leaves_a_tombstone_and_the_next_one_of_that_name_is_of_a_hig
                     await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True, generation=generation)
             await subscribed(topic, "sub", replicated=True)
             assert topic.subscriptions["sub"].cursor.generation == 4
-            assert topic.subscriptions["sub"].take_untold().whole
+            assert topic.subscriptions["sub"].take_unannounced().whole
             assert not topic.subscriptions.tombstones
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
@@ -594,13 +598,13 @@ def test_a_compacted_view_is_merged_below_where_the_log_is_trimmed(tmp_path: Pat
             await topic.trim(positions[3])
             assert topic.log.trimmed >= positions[2]
             subscription = topic.subscriptions["sub"]
-            subscription.take_untold()
-            assert merged(subscription, [positions[0], positions[2], Position(1, 0)], tell=True)
-            assert set(subscription.take_untold().positions) == {positions[2]}, "the first a is compacted away"
+            subscription.take_unannounced()
+            assert merged(subscription, [positions[0], positions[2], Position(1, 0)], announce=True)
+            assert set(subscription.take_unannounced().positions) == {positions[2]}, "the first a is compacted away"
             consumer.flow(10)
             await inbox.holds(3)
             assert inbox.positions == [positions[1], positions[3], positions[4]]
             await consumer.acknowledge_cumulative(positions[3])
-            assert {positions[1], positions[3]} <= set(subscription.take_untold().positions)
+            assert {positions[1], positions[3]} <= set(subscription.take_unannounced().positions)
 
     asyncio.run(main())

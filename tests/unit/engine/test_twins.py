@@ -390,12 +390,12 @@ def test_what_was_acknowledged_before_the_later_entry_came_stays_so_and_is_told(
             await inbox.holds(2)
             await consumer.acknowledge([Ack(inbox.positions[1])])
             cursor = b.subscriptions["sub"].cursor
-            cursor.state.take_untold()
+            cursor.state.take_unannounced()
             await copy(a, b)
             later = b.twin_of(inbox.positions[1])
             assert later is not None
             assert cursor.is_consumed(later)
-            assert later in cursor.state.take_untold().positions
+            assert later in cursor.state.take_unannounced().positions
             await consumer.acknowledge([Ack(inbox.positions[0])])
             assert cursor.mark_delete == later
         async with two(tmp_path) as (a, b):
@@ -437,7 +437,7 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             consumer, inbox = await subscribed(b, replicated=True, permits=100)
             await inbox.holds(3)
             subscription = b.subscriptions["sub"]
-            subscription.cursor.state.take_untold()
+            subscription.cursor.state.take_unannounced()
             held_on, single, batched = inbox.positions
             twin, batch_twin = b.twin_of(single), b.twin_of(batched)
             assert twin is not None
@@ -445,14 +445,14 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             assert subscription.dispatcher is not None
             (held,) = subscription.dispatcher.consumers.values()
             assert held.unacked_messages == 5
-            subscription.merge_acks(PositionSet([twin]), {batch_twin: BitMap([1])}, tell=False)
+            subscription.merge_acks(PositionSet([twin]), {batch_twin: BitMap([1])}, announce=False)
             assert held.unacked_messages == 3
             assert subscription.cursor.is_consumed(single)
             assert subscription.cursor.acked_indexes(batched) == BitMap([1])
-            untold = subscription.cursor.state.take_untold()
-            assert single in untold.positions
-            assert batched in untold.batches
-            assert twin not in untold.positions
+            unannounced = subscription.cursor.state.take_unannounced()
+            assert single in unannounced.positions
+            assert batched in unannounced.batches
+            assert twin not in unannounced.positions
             consumer.redeliver(None)
             await inbox.holds(5)
             assert inbox.positions[3:] == [held_on, batched]

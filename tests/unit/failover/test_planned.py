@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replicator.failover.planned import (
+    AnnounceEpoch,
     AskTarget,
     Compare,
     FenceSource,
@@ -10,7 +11,6 @@ from replicator.failover.planned import (
     PlannedSwitch,
     Release,
     Step,
-    TellOthers,
     WriteEpoch,
 )
 from snapshots.position import Position
@@ -33,8 +33,8 @@ def test_each_step_waits_for_the_one_before_it() -> None:
     assert switch.on_copies({"u": Goal(7, Position(2, 0))}, 2) == [Compare(("t",))]
     assert switch.on_compared({"t": "subscription s differs"}, 3) == [Compare(("t",))]
     assert switch.on_compared({}, 4) == [WriteEpoch()]
-    assert switch.on_written() == [TellOthers()]
-    assert switch.on_told() == []
+    assert switch.on_written() == [AnnounceEpoch()]
+    assert switch.on_announced() == []
     assert switch.step is Step.DONE
 
 

@@ -19,6 +19,7 @@ from snapshots.actions import (
     WriteResponse,
     WriteUpdate,
 )
+from snapshots.announcing import UPDATES_PER_MARKER_MAX
 from snapshots.controller import (
     PENDING_REQUESTS_MAX,
     WAITING_ANSWERS_MAX,
@@ -27,7 +28,6 @@ from snapshots.controller import (
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.telling import UPDATES_PER_MARKER_MAX
 
 A: Final = "us-east"
 B: Final = "eu-west"

@@ -1,22 +1,25 @@
-"""What peers are told of a topic's subscriptions, and what is made of what they tell (DESIGN 4.3 and 4.4). Pure.
+"""What is announced of a topic's subscriptions to peers, and what is made of what they announce (DESIGN 4.3 and 4.4).
+Pure.
 
-It serves invariants 5 (a coarse position is told only through a mapping that proves it; an exact claim is made by who
-has the acknowledgements), 6 (the generation decides, and within one everything is merged) and 7 (nothing is told twice,
-so an idle topic gets no markers; what is told in full now and then goes with what is to be told anyway).
+It serves invariants 5 (a coarse position is announced only through a mapping that proves it; an exact claim is made by
+who has the acknowledgements), 6 (the generation decides, and within one everything is merged) and 7 (nothing is
+announced twice, so an idle topic gets no markers; what is announced in full now and then goes with what is to be
+announced anyway).
 
 1. A change is noted: the mark-delete position moved, something was acknowledged, a mapping came, a subscription was
    made or deleted. Changes are collected for ``update_interval_ms``; one marker carries all subscriptions of the topic.
 2. A subscription's update has the coarse state for each peer that a mapping at or below the claim is new to, and the
    exact state: what was acknowledged since the last update, or the whole of it when that is due: in the first update of
-   a generation, when somebody asked, after a restart that does not know what was told, and once in
-   ``whole_interval_ms`` together with a change (then a cluster learns from the others what a dead one told only them).
+   a generation, when somebody asked, after a restart that does not know what was announced, and once in
+   ``whole_interval_ms`` together with a change (then a cluster learns from the others what only they heard
+   of a dead one).
 3. An update of an older generation than ours is answered with our whole state, and one for a subscription that we
    buried with its deletion: whoever sent it had not heard. At an equal generation a deletion wins.
 4. An update of a newer generation replaces what is here; one of the same generation is merged.
 5. Who learns of a subscription by a change, and not by its whole state, asks for that.
 
-What only an update from elsewhere changed is not told again, unless the shell relays it: then the engine notes it as a
-change here. A cluster relays where some peer is not reached by the one that told.
+What only an update from elsewhere changed is not announced again, unless the shell relays it: then the engine notes it
+as a change here. A cluster relays where some peer is not reached by the one that announced.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from snapshots.position import BEFORE_ALL, Position
 UPDATES_PER_MARKER_MAX: Final = 1000
 """Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
 PROPERTIES_BYTES_MAX: Final = PART_BYTES_TARGET
-"""A subscription's properties that are more than this are not told; who makes it does without."""
+"""A subscription's properties that are more than this are not announced; who makes it does without."""
 _PROPERTY_BYTES: Final = 12
 
 
@@ -50,10 +53,10 @@ class Description:
 
 
 class AckSource(Protocol):
-    """Where the exact state comes from; it keeps what is not told yet."""
+    """Where the exact state comes from; it keeps what is not announced yet."""
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
-        """What was acknowledged since the last call, or all that is; whether it is all. It then counts as told."""
+        """What was acknowledged since the last call, or all that is; whether it is all. It then counts as announced."""
 
     def describe(self, name: str) -> Description: ...
 
@@ -65,18 +68,18 @@ class _Subscription:
     """Peers wait for the whole state."""
     mark_delete: Position = BEFORE_ALL
     claim: Position = BEFORE_ALL
-    """The mark-delete position when it last moved by an acknowledgement here: what peers may be told."""
-    told: dict[str, Position] = field(default_factory=dict)
+    """The mark-delete position when it last moved by an acknowledgement here: what may be announced."""
+    announced: dict[str, Position] = field(default_factory=dict)
     acknowledged: bool = False
-    """Something was acknowledged here and not told."""
+    """Something was acknowledged here and not announced."""
     whole_next: bool = True
-    """Whatever is told next is the whole state: peers may not have this generation."""
-    whole_told_ms: int = 0
+    """Whatever is announced next is the whole state: peers may not have this generation."""
+    whole_announced_ms: int = 0
     asks: bool = False
 
 
-class UpdateTeller:
-    """The telling and hearing of one topic in cluster ``local``. ``mapped`` finds, for a peer and a claim here, how far
+class UpdateAnnouncer:
+    """Announces and hears for one topic in cluster ``local``. ``mapped`` finds, for a peer and a claim here, how far
     the peer's copy may move; ``acks`` is None where only mark-delete positions travel."""
 
     def __init__(
@@ -100,7 +103,7 @@ class UpdateTeller:
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
         """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
         self._changed: dict[str, None] = {}
-        """Subscriptions that there is something to tell of, in order of their change."""
+        """Subscriptions that there is something to announce of, in order of their change."""
         self._due_ms = 0
 
     @property
@@ -109,7 +112,7 @@ class UpdateTeller:
 
     @property
     def due_ms(self) -> int | None:
-        """When what is noted is to be told."""
+        """When what is noted is to be announced."""
         return self._due_ms if self._changed else None
 
     # ---- events -----------------------------------------------------------------------------------------
@@ -150,8 +153,8 @@ class UpdateTeller:
             self._note(name, subscription, now_ms)
 
     def on_subscription_deleted(self, name: str, generation: int | None, now_ms: int, *, announced: bool) -> None:
-        """A subscription is gone; with the generation of its tombstone if others are to delete it too, and whether they
-        were told already."""
+        """A subscription is gone; with the generation of its tombstone if others are to delete it too, and whether that
+        was announced already."""
         self._subscriptions.pop(name, None)
         self._changed.pop(name, None)
         if generation is not None:
@@ -159,17 +162,17 @@ class UpdateTeller:
             if not announced:
                 self._add(name, now_ms)
 
-    def on_peers(self, peers: Collection[str], now_ms: int, *, tell_all: bool) -> None:
-        """Other clusters get our markers; with ``tell_all`` some of them know nothing yet."""
+    def on_peers(self, peers: Collection[str], now_ms: int, *, announce_all: bool) -> None:
+        """Other clusters get our markers; with ``announce_all`` some of them know nothing yet."""
         self._peers = peers
         if not peers:
             self._changed.clear()
-        if tell_all:
-            self.tell_all(now_ms)
+        if announce_all:
+            self.announce_all(now_ms)
         self.note_all(now_ms)
 
-    def tell_all(self, now_ms: int) -> None:
-        """Tell the whole state of every subscription, and ask for what others have."""
+    def announce_all(self, now_ms: int) -> None:
+        """Announce the whole state of every subscription, and ask for what others have."""
         for name, subscription in self._subscriptions.items():
             subscription.whole_due = True
             subscription.asks = self._acks is not None
@@ -181,18 +184,18 @@ class UpdateTeller:
             self._note(name, subscription, now_ms)
 
     def recall(self, update: SubscriptionUpdate) -> None:
-        """An update of our own stands in the log: what it says was told."""
+        """An update of our own stands in the log: what it says was announced."""
         subscription = self._subscriptions.get(update.subscription)
         if subscription is None or subscription.generation != update.generation or update.deleted:
             return
         if self._acks is None or update.whole:
             subscription.whole_due = subscription.asks = False
         for peer, reached in update.clusters.items():
-            subscription.told[peer] = max(reached, subscription.told.get(peer, BEFORE_ALL))
+            subscription.announced[peer] = max(reached, subscription.announced.get(peer, BEFORE_ALL))
 
-    # ---- telling ----------------------------------------------------------------------------------------
+    # ---- announcing -------------------------------------------------------------------------------------
 
-    def tell(self, now_ms: int) -> list[WriteUpdate]:
+    def announce(self, now_ms: int) -> list[WriteUpdate]:
         """Markers for all that is noted."""
         markers: list[WriteUpdate] = []
         updates: list[SubscriptionUpdate] = []
@@ -211,7 +214,7 @@ class UpdateTeller:
         return markers
 
     def _updates(self, name: str, now_ms: int) -> Iterable[tuple[SubscriptionUpdate, int]]:
-        """What there is to tell of one subscription, each part with about its size in bytes."""
+        """What there is to announce of one subscription, each part with about its size in bytes."""
         subscription = self._subscriptions.get(name)
         if subscription is None:
             if (generation := self._buried.get(name)) is not None:
@@ -220,7 +223,7 @@ class UpdateTeller:
         news = self._news(subscription)
         due, asks = subscription.whole_due, subscription.asks
         vector, whole = self._take(name, subscription, now_ms)
-        subscription.told.update(news)
+        subscription.announced.update(news)
         subscription.whole_due = subscription.asks = False
         if not (news or due or asks or vector):
             return
@@ -249,13 +252,13 @@ class UpdateTeller:
     def _take(self, name: str, subscription: _Subscription, now_ms: int) -> tuple[AckVector, bool]:
         if self._acks is None or not (subscription.whole_due or subscription.acknowledged):
             return AckVector(), False
-        often_enough = now_ms - subscription.whole_told_ms < self.settings.whole_interval_ms
+        often_enough = now_ms - subscription.whole_announced_ms < self.settings.whole_interval_ms
         whole = subscription.whole_due or subscription.whole_next or not often_enough
         vector, whole = self._acks.take(name, whole=whole)
         subscription.acknowledged = False
         if whole:
             subscription.whole_next = False
-            subscription.whole_told_ms = now_ms
+            subscription.whole_announced_ms = now_ms
         return vector, whole
 
     def _news(self, subscription: _Subscription) -> dict[str, Position]:
@@ -263,7 +266,7 @@ class UpdateTeller:
         news: dict[str, Position] = {}
         for peer in self._peers:
             position = self._mapped(peer, subscription.claim)
-            if position is not None and position > subscription.told.get(peer, BEFORE_ALL):
+            if position is not None and position > subscription.announced.get(peer, BEFORE_ALL):
                 news[peer] = position
         return news
 
@@ -283,7 +286,7 @@ class UpdateTeller:
     # ---- hearing ----------------------------------------------------------------------------------------
 
     def on_updates(self, marker: SubscriptionsUpdate, origin: str, lac: Position, now_ms: int) -> list[ApplyUpdate]:
-        """What ``origin`` tells, as actions; ``lac`` is that of the log here."""
+        """What ``origin`` announces, as actions; ``lac`` is that of the log here."""
         return [
             action for update in marker.updates if (action := self._on_update(update, origin, lac, now_ms)) is not None
         ]
@@ -325,11 +328,11 @@ class UpdateTeller:
         )
 
     def owe_whole(self, name: str, now_ms: int) -> None:
-        """Peers are to be told the whole state."""
+        """The whole state is to be announced."""
         self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
-        """Whoever told has not heard of what is here."""
+        """Whoever announced that has not heard of what is here."""
         subscription = self._subscriptions.get(name)
         if subscription is not None:
             if self._acks is None:

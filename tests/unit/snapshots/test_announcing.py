@@ -9,10 +9,10 @@ from pyroaring import BitMap
 
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
+from snapshots.announcing import UPDATES_PER_MARKER_MAX, Description, UpdateAnnouncer
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
-from snapshots.telling import UPDATES_PER_MARKER_MAX, Description, UpdateTeller
 
 HERE: Final = "us-east"
 THERE: Final = "eu-west"
@@ -43,7 +43,7 @@ class Source:
         return Description({"team": name})
 
 
-class Teller(UpdateTeller):
+class Announcer(UpdateAnnouncer):
     """One with a source of its own, and no mappings."""
 
     def __init__(self, *, exact: bool = True) -> None:
@@ -56,141 +56,141 @@ class Teller(UpdateTeller):
         self.source.acknowledge(name, *entries)
         self.on_acknowledged(name, now_ms)
 
-    def told(self, now_ms: int) -> list[SubscriptionUpdate]:
-        return [update for action in self.tell(now_ms) for update in action.marker.updates]
+    def announced(self, now_ms: int) -> list[SubscriptionUpdate]:
+        return [update for action in self.announce(now_ms) for update in action.marker.updates]
 
     def hear(self, *updates: SubscriptionUpdate, now_ms: int = 0) -> list[ApplyUpdate]:
         return self.on_updates(SubscriptionsUpdate(updates), THERE, LAC, now_ms)
 
 
-def known(name: str = "sub", generation: int = 1, *, exact: bool = True) -> Teller:
-    """A teller whose peers know of one subscription."""
-    teller = Teller(exact=exact)
-    teller.on_subscription(name, BEFORE_ALL, generation, 0, announced=True)
-    return teller
+def known(name: str = "sub", generation: int = 1, *, exact: bool = True) -> Announcer:
+    """An announcer whose peers know of one subscription."""
+    announcer = Announcer(exact=exact)
+    announcer.on_subscription(name, BEFORE_ALL, generation, 0, announced=True)
+    return announcer
 
 
 def test_a_subscription_that_peers_do_not_know_is_told_whole_and_asks_for_what_they_have() -> None:
-    teller = Teller()
-    teller.source.acknowledge("sub", 1, 2)
-    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
-    assert teller.due_ms == 100
-    assert teller.told(100) == [
+    announcer = Announcer()
+    announcer.source.acknowledge("sub", 1, 2)
+    announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
+    assert announcer.due_ms == 100
+    assert announcer.announced(100) == [
         SubscriptionUpdate("sub", {}, 1, acks(1, 2), whole=True, asks=True, properties={"team": "sub"})
     ]
-    assert teller.due_ms is None
+    assert announcer.due_ms is None
 
 
 def test_changes_are_told_whole_at_first_then_as_changes_and_whole_again_after_an_interval_with_a_change() -> None:
-    teller = known()
-    teller.acknowledge("sub", 1, now_ms=1_000)
-    (first,) = teller.told(1_100)
+    announcer = known()
+    announcer.acknowledge("sub", 1, now_ms=1_000)
+    (first,) = announcer.announced(1_100)
     assert first.whole
-    teller.acknowledge("sub", 5, now_ms=2_000)
-    assert teller.told(2_100) == [SubscriptionUpdate("sub", {}, 1, acks(5))]
-    assert teller.due_ms is None, "the interval alone is no reason (invariant 7)"
-    teller.acknowledge("sub", 7, now_ms=61_200)
-    (later,) = teller.told(61_300)
+    announcer.acknowledge("sub", 5, now_ms=2_000)
+    assert announcer.announced(2_100) == [SubscriptionUpdate("sub", {}, 1, acks(5))]
+    assert announcer.due_ms is None, "the interval alone is no reason (invariant 7)"
+    announcer.acknowledge("sub", 7, now_ms=61_200)
+    (later,) = announcer.announced(61_300)
     assert (later.whole, later.acks) == (True, acks(1, 5, 7))
 
 
 def test_many_changes_within_an_interval_are_one_update() -> None:
-    teller = known()
+    announcer = known()
     for entry in range(50):
-        teller.acknowledge("sub", entry, now_ms=entry)
-    assert teller.due_ms == 100
-    assert len(teller.told(100)) == 1
+        announcer.acknowledge("sub", entry, now_ms=entry)
+    assert announcer.due_ms == 100
+    assert len(announcer.announced(100)) == 1
 
 
 def test_what_was_applied_is_not_told() -> None:
-    teller = known()
-    teller.on_mark_delete("sub", Position(1, 9), 1, 10, local=False)
-    assert teller.due_ms is None
+    announcer = known()
+    announcer.on_mark_delete("sub", Position(1, 9), 1, 10, local=False)
+    assert announcer.due_ms is None
 
 
 def test_a_deletion_is_told_with_its_tombstone_and_not_when_it_came_from_elsewhere() -> None:
-    teller = known()
-    teller.on_subscription_deleted("sub", 2, 0, announced=False)
-    assert teller.told(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
+    announcer = known()
+    announcer.on_subscription_deleted("sub", 2, 0, announced=False)
+    assert announcer.announced(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
     other = known()
     other.on_subscription_deleted("sub", 2, 0, announced=True)
     assert other.due_ms is None
 
 
 def test_a_subscription_that_is_made_again_before_its_deletion_was_told_is_told_instead() -> None:
-    teller = known()
-    teller.on_subscription_deleted("sub", 2, 0, announced=False)
-    teller.on_subscription("sub", BEFORE_ALL, 3, 0, announced=False)
-    (update,) = teller.told(100)
+    announcer = known()
+    announcer.on_subscription_deleted("sub", 2, 0, announced=False)
+    announcer.on_subscription("sub", BEFORE_ALL, 3, 0, announced=False)
+    (update,) = announcer.announced(100)
     assert (update.generation, update.deleted, update.whole) == (3, False, True)
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_an_update_of_the_past_is_answered_with_what_is_here(deleted: bool) -> None:
-    teller = known(generation=3)
-    assert teller.hear(SubscriptionUpdate("sub", {}, 2, acks(1), deleted=deleted)) == []
-    (update,) = teller.told(100)
+    announcer = known(generation=3)
+    assert announcer.hear(SubscriptionUpdate("sub", {}, 2, acks(1), deleted=deleted)) == []
+    (update,) = announcer.announced(100)
     assert (update.generation, update.whole) == (3, True)
 
 
 def test_an_update_of_a_subscription_that_was_deleted_is_answered_with_the_deletion() -> None:
-    teller = known()
-    teller.on_subscription_deleted("sub", 2, 0, announced=True)
-    assert teller.hear(SubscriptionUpdate("sub", {}, 2, acks(1))) == []
-    assert teller.told(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
-    assert teller.hear(SubscriptionUpdate("sub", {}, 2, deleted=True)) == []
-    assert teller.due_ms is None, "two that agree do not answer each other for ever"
+    announcer = known()
+    announcer.on_subscription_deleted("sub", 2, 0, announced=True)
+    assert announcer.hear(SubscriptionUpdate("sub", {}, 2, acks(1))) == []
+    assert announcer.announced(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
+    assert announcer.hear(SubscriptionUpdate("sub", {}, 2, deleted=True)) == []
+    assert announcer.due_ms is None, "two that agree do not answer each other for ever"
 
 
 def test_at_an_equal_generation_a_deletion_wins_and_a_higher_generation_wins_over_it() -> None:
-    teller = known(generation=2)
-    (action,) = teller.hear(SubscriptionUpdate("sub", {}, 2, deleted=True))
+    announcer = known(generation=2)
+    (action,) = announcer.hear(SubscriptionUpdate("sub", {}, 2, deleted=True))
     assert action.deleted
-    teller.on_subscription_deleted("sub", 2, 0, announced=True)
-    (again,) = teller.hear(SubscriptionUpdate("sub", {}, 3, acks(1), whole=True))
+    announcer.on_subscription_deleted("sub", 2, 0, announced=True)
+    (again,) = announcer.hear(SubscriptionUpdate("sub", {}, 3, acks(1), whole=True))
     assert (again.deleted, again.generation) == (False, 3)
 
 
 def test_who_learns_of_a_subscription_by_a_change_asks_for_the_rest() -> None:
-    teller = Teller()
-    assert len(teller.hear(SubscriptionUpdate("sub", {}, 1, acks(4)))) == 1
-    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=True)
-    (update,) = teller.told(100)
+    announcer = Announcer()
+    assert len(announcer.hear(SubscriptionUpdate("sub", {}, 1, acks(4)))) == 1
+    announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=True)
+    (update,) = announcer.announced(100)
     assert update.asks
 
 
 def test_who_learns_of_it_by_its_whole_state_has_nothing_to_ask_or_tell() -> None:
-    teller = Teller()
-    assert len(teller.hear(SubscriptionUpdate("sub", {}, 1, acks(4), whole=True))) == 1
-    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=True)
-    assert teller.due_ms is None
+    announcer = Announcer()
+    assert len(announcer.hear(SubscriptionUpdate("sub", {}, 1, acks(4), whole=True))) == 1
+    announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=True)
+    assert announcer.due_ms is None
 
 
 def test_who_is_asked_tells_all_once() -> None:
-    teller = known()
-    teller.source.acknowledge("sub", 1)
-    teller.hear(SubscriptionUpdate("sub", {}, 1, asks=True))
-    (update,) = teller.told(100)
+    announcer = known()
+    announcer.source.acknowledge("sub", 1)
+    announcer.hear(SubscriptionUpdate("sub", {}, 1, asks=True))
+    (update,) = announcer.announced(100)
     assert (update.whole, update.asks, update.acks) == (True, False, acks(1))
-    assert teller.due_ms is None
+    assert announcer.due_ms is None
 
 
 def test_a_position_past_the_log_does_not_keep_the_exact_state_out() -> None:
-    teller = known()
-    (action,) = teller.hear(SubscriptionUpdate("sub", {HERE: Position(2, 0)}, 1, acks(3)))
+    announcer = known()
+    (action,) = announcer.hear(SubscriptionUpdate("sub", {HERE: Position(2, 0)}, 1, acks(3)))
     assert (action.position, action.acks) == (None, acks(3))
-    assert teller.hear(SubscriptionUpdate("sub", {HERE: Position(2, 0)}, 1)) == []
+    assert announcer.hear(SubscriptionUpdate("sub", {HERE: Position(2, 0)}, 1)) == []
 
 
 def test_a_large_state_goes_in_several_markers_and_many_small_ones_in_one() -> None:
-    teller = known()
+    announcer = known()
     scattered = PositionSet()
     for ledger in range(1, 400):
         scattered.add_entries(ledger, BitMap(range(0, 65_536, 16)))
     vector = AckVector({HERE: OriginAcks(1, positions=scattered)})
-    teller.source.new["sub"] = teller.source.all["sub"] = vector
-    teller.on_acknowledged("sub", 0)
-    markers = teller.tell(100)
+    announcer.source.new["sub"] = announcer.source.all["sub"] = vector
+    announcer.on_acknowledged("sub", 0)
+    markers = announcer.announce(100)
     assert len(markers) > 1
     rejoined = AckVector()
     for marker in markers:
@@ -201,16 +201,16 @@ def test_a_large_state_goes_in_several_markers_and_many_small_ones_in_one() -> N
 
 
 def test_many_subscriptions_go_in_markers_of_a_bounded_number() -> None:
-    teller = Teller()
+    announcer = Announcer()
     for number in range(UPDATES_PER_MARKER_MAX + 5):
-        teller.on_subscription(f"sub-{number}", BEFORE_ALL, 1, 0, announced=False)
-    assert [len(action.marker.updates) for action in teller.tell(100)] == [UPDATES_PER_MARKER_MAX, 5]
+        announcer.on_subscription(f"sub-{number}", BEFORE_ALL, 1, 0, announced=False)
+    assert [len(action.marker.updates) for action in announcer.announce(100)] == [UPDATES_PER_MARKER_MAX, 5]
 
 
 def test_without_exact_state_only_existence_and_positions_are_told() -> None:
-    teller = Teller(exact=False)
-    teller.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
-    teller.on_acknowledged("sub", 0)
-    assert teller.told(100) == [SubscriptionUpdate("sub", {}, 1)]
-    teller.on_acknowledged("sub", 200)
-    assert teller.due_ms is None
+    announcer = Announcer(exact=False)
+    announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
+    announcer.on_acknowledged("sub", 0)
+    assert announcer.announced(100) == [SubscriptionUpdate("sub", {}, 1)]
+    announcer.on_acknowledged("sub", 200)
+    assert announcer.due_ms is None

@@ -64,7 +64,7 @@ def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_writt
         async with syncing(tmp_path) as topic:
             first, second, _ = await topic.publish([message()] * 3)
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
-            await eventually(lambda: not subscription.cursor.state.to_tell)
+            await eventually(lambda: not subscription.cursor.state.to_announce)
 
             writes: list[asyncio.Event] = []
             write_marker = topic.write_marker
@@ -78,12 +78,12 @@ def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_writt
             await subscription.acknowledge([Ack(first)])
             await eventually(lambda: len(writes) == 1)
             await subscription.acknowledge([Ack(second)])
-            await eventually(lambda: not subscription.cursor.state.untold)  # it was taken for a second marker
+            await eventually(lambda: not subscription.cursor.state.unannounced)  # it was taken for a second marker
             writes[0].set()
             await eventually(lambda: len(writes) == 2)
-            assert subscription.cursor.state.to_tell  # a crash now loses the second marker
+            assert subscription.cursor.state.to_announce  # a crash now loses the second marker
             writes[1].set()
-            await eventually(lambda: not subscription.cursor.state.to_tell)
+            await eventually(lambda: not subscription.cursor.state.to_announce)
             monkeypatch.undo()
 
     asyncio.run(main())

@@ -1,14 +1,14 @@
-"""What is told of messages that links left out, and of batches of which they left out a part. Pure.
+"""What is announced of messages that links left out, and of batches of which they left out a part. Pure.
 
 Invariant (DESIGN §3): 5. A cluster claims nothing of what it does not have, though it counts as consumed here: there is
 nothing to deliver of it.
 
-1. Ranges are told around the batches that are here in part: what lies between the first and the last of them goes as a
-   set of positions, so that a filter that takes a part of every batch makes no list of ranges.
-2. Of such a batch that is consumed here the messages that are here are told, by their indexes. Whole states do that
-   for the newest :data:`PARTS_TOLD_MAX`, whose blocks are to be read: of older ones nothing is claimed, which repeats
-   them at worst. Changes tell of as many at a time, until all are told.
-3. What others say of messages that are not here means nothing here. A hub keeps it, and tells it on.
+1. Ranges are announced around the batches that are here in part: what lies between the first and the last of them
+   goes as a set of positions, so that a filter that takes a part of every batch makes no list of ranges.
+2. Of such a batch that is consumed here the messages that are here are announced, by their indexes. Whole states do
+   that for the newest :data:`PARTS_ANNOUNCED_MAX`, whose blocks are to be read: of older ones nothing is claimed, which
+   repeats them at worst. Changes announce as many at a time, until all are announced.
+3. What others say of messages that are not here means nothing here. A hub keeps it, and passes it on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from snapshots.ack_vector import OriginAcks, Range, merged_ranges, within
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
-PARTS_TOLD_MAX: Final = 1_000
+PARTS_ANNOUNCED_MAX: Final = 1_000
 """Some microseconds each where they share blocks, 0.3 ms where each is in a block of its own."""
 PARTS_HEARD_MAX: Final = 100_000
 """Entries of which a hub keeps what it hears and does not have, of one subscription and origin; a row is written whole,
@@ -34,7 +34,7 @@ _ENTRY_MAX: Final = (1 << 32) - 1
 Batches = Mapping[Position, BitMap]
 
 
-def tell_around(acks: OriginAcks, partly: PositionSet) -> None:
+def announce_around(acks: OriginAcks, partly: PositionSet) -> None:
     """Take batches that are here in part out of what ``acks`` claims by ranges; every range lies in one ledger."""
     if not partly:
         return
@@ -53,7 +53,9 @@ def tell_around(acks: OriginAcks, partly: PositionSet) -> None:
     acks.ranges = merged_ranges(ranges)
 
 
-def tell_parts(parts: PartlyHere, positions: PositionSet, batches: Batches) -> tuple[PositionSet, Batches, PositionSet]:
+def announce_parts(
+    parts: PartlyHere, positions: PositionSet, batches: Batches
+) -> tuple[PositionSet, Batches, PositionSet]:
     """What may be told of consumed ``positions`` and of the indexes ``batches``: the entries that are here whole, by
     their indexes the others, and those others that are too many to be told at once."""
     partly = positions.common(parts.local)
@@ -61,14 +63,14 @@ def tell_parts(parts: PartlyHere, positions: PositionSet, batches: Batches) -> t
         return positions, batches, partly
     whole = positions.copy()
     whole.difference_update(partly)
-    told, left = dict(batches), partly.copy()
-    for position in _newest(partly, PARTS_TOLD_MAX):
+    announced, left = dict(batches), partly.copy()
+    for position in _newest(partly, PARTS_ANNOUNCED_MAX):
         left.discard(position)
         try:
-            told[position] = parts.present(position)
+            announced[position] = parts.present(position)
         except BlockCorrupt:  # what cannot be read cannot be claimed
             continue
-    return whole, told, left
+    return whole, announced, left
 
 
 def of_missing(acks: OriginAcks, holes: list[Range], partly: PositionSet) -> OriginAcks:

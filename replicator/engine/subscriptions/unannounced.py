@@ -1,10 +1,10 @@
-"""What changed in a subscription here, and what other clusters were not yet told of. Pure.
+"""What changed in a subscription here and was not yet announced to other clusters. Pure.
 
 Invariants (DESIGN §3): 5, only what was consumed here (by a consumer, or because an operator, TTL or a quota said so)
 is noted, in positions of this cluster; 11, its size is bounded: positions are compressed runs of the log, and with more
-than :data:`UNTOLD_BATCHES_MAX` open batches "tell all of it" takes their place.
+than :data:`UNANNOUNCED_BATCHES_MAX` open batches "announce all of it" takes their place.
 
-What is noted may be told again and may contain markers: merging is idempotent, and markers are passed over.
+What is noted may be announced again and may contain markers: merging is idempotent, and markers are passed over.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Final
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
-UNTOLD_BATCHES_MAX: Final = 10_000
-"""Batches of which some messages were acknowledged, about 150 bytes each; telling the whole state costs as much."""
+UNANNOUNCED_BATCHES_MAX: Final = 10_000
+"""Batches of which some messages were acknowledged, about 150 bytes each; announcing the whole state costs as much."""
 
 
 @dataclass(slots=True)
-class Untold:
-    """Taken with :meth:`CursorState.take_untold`, and then the taker's to keep."""
+class Unannounced:
+    """Taken with :meth:`CursorState.take_unannounced`, and then the taker's to keep."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     """Entries that are consumed as a whole."""
     batches: dict[Position, None] = field(default_factory=dict)
     """Batches of which some messages are acknowledged; which ones, the cursor knows."""
     whole: bool = False
-    """Tell the whole state: its generation is new, or nobody knows what was told. Nothing else is noted then."""
+    """The whole state is: its generation is new, or nobody knows what was announced. Nothing else is noted then."""
     heard: bool = False
     """Others said something of messages that are not in this log; what, the taker knows."""
 
@@ -48,7 +48,7 @@ class Untold:
         if self.whole:
             return
         self.batches[position] = None
-        if len(self.batches) > UNTOLD_BATCHES_MAX:
+        if len(self.batches) > UNANNOUNCED_BATCHES_MAX:
             self.note_all()
 
     def note_runs(self, runs: Iterable[tuple[int, int, int]]) -> None:

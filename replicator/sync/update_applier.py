@@ -1,4 +1,4 @@
-"""Applying what another cluster tells of a topic's subscriptions: making, deleting and merging them."""
+"""Applying what another cluster announces of a topic's subscriptions: making, deleting and merging them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UpdateApplier:
         self._state = state
         self._settle = settle
         self.from_peers: dict[str, bool] = {}
-        """Subscriptions that are being made or deleted because another cluster says so, and whether to tell that on."""
+        """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
         """Returns what is done when it is durable, None if there is nothing to be saved. ``repeating``: it was merged
