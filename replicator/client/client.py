@@ -1,5 +1,8 @@
 """The client: the entry point of the public API, and the owner of producers and consumers.
 
+It checks the arguments, makes settings of them, and has the maker of producers or of consumers do the rest. Most of
+the file is the signatures of three methods, which are the official client's, and what they mean.
+
 Method and argument names are those of the official Pulsar Python client's asyncio API, so that code moves over by
 changing an import. Extensions: ``reconnect=False``, ``embedded:PATH``, :meth:`Producer.enqueue`,
 :meth:`Producer.send_many`, :meth:`Producer.pending`, :meth:`Consumer.receive_many`,
@@ -15,10 +18,22 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from replicator.client.argument_checks import (
+    check_callable,
+    check_enum,
+    check_flag,
+    check_instance,
+    check_methods,
+    check_properties,
+    check_range,
+    check_schema,
+    check_seconds,
+    full_topic_name,
+    refuse_unsupported,
+    topic_pattern,
+)
 from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
 from replicator.client.consuming.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
@@ -43,6 +58,7 @@ from replicator.client.producing.producer import Producer
 from replicator.client.producing.producer_making import ProducerMaker, make_encryptor
 from replicator.client.producing.routing import CustomRouter, RoutingSettings
 from replicator.client.schema import Schema
+from replicator.client.service_url import connector_of, following_connector
 from replicator.client.settings import (
     BatchingType,
     BatchLimits,
@@ -58,27 +74,12 @@ from replicator.client.settings import (
     ProducerAccessMode,
     ProducerSettings,
     RegexSubscriptionMode,
-    check_callable,
-    check_enum,
-    check_flag,
-    check_instance,
-    check_properties,
-    check_range,
-    check_seconds,
-    full_topic_name,
-    refuse_unsupported,
     subscription_type,
-    topic_pattern,
 )
 from replicator.client.wire.channel import Connector
-from replicator.client.wire.embedded_channel import EmbeddedConnector
-from replicator.client.wire.following import FollowingConnector
-from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition
-
-EMBEDDED: Final = "embedded:"
 
 _CLIENT_OFF: Final[Mapping[str, object]] = {
     "authentication": None,
@@ -142,10 +143,12 @@ class Client(ClosedAtExit):
         if service_url_provider is None:
             if service_url is None:
                 raise InvalidUrl("give a service_url, or a service_url_provider")
-            self._connector = _connector(service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds)
+            self._connector = connector_of(
+                service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds
+            )
         else:
             check_seconds("service_url_check_interval_seconds", service_url_check_interval_seconds, 0.05, 3_600)
-            self._connector = _following_connector(
+            self._connector = following_connector(
                 service_url_provider,
                 service_url,
                 service_url_check_interval_seconds,
@@ -307,9 +310,7 @@ class Client(ClosedAtExit):
         check_enum("consumer_type", consumer_type, ConsumerType)
         check_enum("initial_position", initial_position, InitialPosition)
         check_callable("message_listener", message_listener)
-        for heard in ("became_active", "became_inactive"):
-            if consumer_event_listener is not None and not callable(getattr(consumer_event_listener, heard, None)):
-                raise InvalidConfiguration(f"consumer_event_listener has no method {heard}")
+        check_methods("consumer_event_listener", consumer_event_listener, "became_active", "became_inactive")
         check_range("stats_interval_in_seconds", stats_interval_in_seconds, 0, 86_400)
         check_properties(properties or {})
         check_properties(subscription_properties or {})
@@ -476,59 +477,6 @@ class Client(ClosedAtExit):
             raise AlreadyClosed("the client is closed")
 
 
-def _following_connector(
-    providers: str | Sequence[str],
-    default_url: str | None,
-    check_interval_seconds: float,
-    connection_timeout_seconds: float,
-    operation_timeout_seconds: float,
-) -> FollowingConnector:
-    named = [providers] if isinstance(providers, str) else list(providers)
-    if not named:
-        raise InvalidConfiguration("service_url_provider is an empty list")
-
-    def connect(url: str) -> SocketConnector:
-        return _socket_connector(url, connection_timeout_seconds, operation_timeout_seconds)
-
-    for url in (*named, *([] if default_url is None else [default_url])):
-        connect(url)  # refuses what is no address
-    return FollowingConnector(named, connect, default_url=default_url, check_interval_seconds=check_interval_seconds)
-
-
-def _connector(
-    service_url: str, cluster: str, connection_timeout_seconds: float, operation_timeout_seconds: float
-) -> Connector:
-    if not isinstance(service_url, str):
-        raise InvalidUrl(f"{service_url!r:.80} is not a str")
-    if service_url.startswith(EMBEDDED):
-        path = service_url.removeprefix(EMBEDDED)
-        if not path:
-            raise InvalidUrl(f"{service_url!r}: the path of the data directory is missing")
-        return EmbeddedConnector(Path(path), cluster)
-    return _socket_connector(service_url, connection_timeout_seconds, operation_timeout_seconds)
-
-
-def _socket_connector(
-    service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float
-) -> SocketConnector:
-    if not isinstance(service_url, str):
-        raise InvalidUrl(f"{service_url!r:.80} is not a str")
-    if "," in service_url:
-        raise InvalidUrl(f"{service_url!r}: give one address; a list of addresses is not a failover")
-    try:
-        parts = urlsplit(service_url)
-        port = parts.port
-    except ValueError as error:
-        raise InvalidUrl(f"{service_url!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InvalidUrl(f"{service_url!r}: expected http://host:port, https://host:port or embedded:PATH")
-    return SocketConnector(
-        service_url,
-        connection_timeout_seconds=connection_timeout_seconds,
-        operation_timeout_seconds=operation_timeout_seconds,
-    )
-
-
 def _opening(
     schema: Schema | None,
     crypto_key_reader: CryptoKeyReader | None,
@@ -540,14 +488,6 @@ def _opening(
     check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
     decryptor = None if crypto_key_reader is None else EntryDecryptor(crypto_key_reader)
     return Opening(schema, decryptor, crypto_failure_action)
-
-
-def check_schema(schema: object) -> None:
-    """Raise :class:`InvalidConfiguration` for what is neither None nor a schema."""
-    if schema is not None and not (hasattr(schema, "encode") and hasattr(schema, "decode")):
-        raise InvalidConfiguration(
-            f"schema is {schema!r:.80}; it must be a schema, as JsonSchema(TYPE) or StringSchema()"
-        )
 
 
 def _unique_name() -> str:

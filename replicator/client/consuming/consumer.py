@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from replicator.client.argument_checks import check_properties, check_range
 from replicator.client.consuming.acknowledger import Acknowledger
 from replicator.client.consuming.consumer_stats import ConsumerStats, ConsumerStatsRecorder, stats_line
 from replicator.client.consuming.inbox import Inbox
@@ -32,7 +33,7 @@ from replicator.client.errors import (
     PulsarException,
 )
 from replicator.client.message import NO_BATCH, Message, MessageId, Opening
-from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, check_properties, check_range
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.reopening import open_first, open_with_retries

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from replicator.client.argument_checks import full_topic_name
 from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
 from replicator.client.consuming.dead_letter import full_policy
 from replicator.client.consuming.letters import LetterTopics
@@ -20,7 +21,7 @@ from replicator.client.consuming.reader import Reader
 from replicator.client.consuming.receiving import Receiver
 from replicator.client.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from replicator.client.message import MessageId, Opening
-from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, full_topic_name
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings
 from replicator.client.wire.channel import Connector, ConsumerChannel, TopicWatchChannel
 from replicator.client.wire.reopening import open_first
 from replicator.engine.topic_name import parse_topic

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from replicator.client.argument_checks import check_range
 from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.batch_receive import BatchCollector
 from replicator.client.consuming.listening import Listening
 from replicator.client.errors import AlreadyClosed, InvalidConfiguration, NotAllowedError, Timeout
 from replicator.client.message import Message
-from replicator.client.settings import ConsumerBatchReceivePolicy, check_range
+from replicator.client.settings import ConsumerBatchReceivePolicy
 
 
 class Arrivals:

@@ -19,17 +19,11 @@ from typing import Protocol
 
 import mmh3
 
+from replicator.client.argument_checks import check_enum, check_range
 from replicator.client.errors import InvalidConfiguration, OperationNotSupported
 from replicator.client.message import OutgoingMessage
 from replicator.client.producing.framing import message_bytes
-from replicator.client.settings import (
-    PENDING_MESSAGES_MAX,
-    BatchLimits,
-    HashingScheme,
-    PartitionsRoutingMode,
-    check_enum,
-    check_range,
-)
+from replicator.client.settings import PENDING_MESSAGES_MAX, BatchLimits, HashingScheme, PartitionsRoutingMode
 
 KeyHash = Callable[[str], int]
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from replicator.client.argument_checks import check_properties
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import InvalidMessage, MessageTooBig, OperationNotSupported, SchemaError
 from replicator.client.message import MessageId, OutgoingMessage
 from replicator.client.producing.framing import MESSAGE_BYTES_MAX, message_bytes, ordering_key_bytes
 from replicator.client.producing.pending import Confirmation
 from replicator.client.schema import Schema
-from replicator.client.settings import check_properties
 
 
 class MessageSender(ClosedAtExit):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from replicator.client.settings import PROPERTIES_MAX
+from replicator.client.argument_checks import PROPERTIES_MAX
 from replicator.client.wire.frames import (
     HEADER_BYTES_MAX,
     PROPERTIES_CHARACTERS_MAX,

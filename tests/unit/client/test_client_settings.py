@@ -39,15 +39,6 @@ def _refusal(call: Any) -> PulsarException:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["", "localhost", "pulsar://localhost:6650", "http://", "http://a:99999", "http://a:1,http://b:1", "embedded:"],
-)
-def test_a_url_that_is_not_ours_is_refused(url: str) -> None:
-    with pytest.raises(InvalidUrl):
-        Client(url)
-
-
-@pytest.mark.parametrize(
     ("arguments", "kind", "named"),
     [
         ({"compression_type": "ZSTD"}, InvalidConfiguration, "compression_type"),
