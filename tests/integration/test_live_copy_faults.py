@@ -25,6 +25,7 @@ from link_support import Web, link_of, web
 
 from replicator.engine.engine import Engine
 from replicator.links import link as links
+from replicator.links import plans
 from replicator.pipeline.live import driver as live
 from replicator.pipeline.spark.session import DAEMON_MODULE
 from replicator.topology import SPARK
@@ -260,8 +261,12 @@ async def started(worker_url: str) -> asyncio.subprocess.Process:
     )
 
 
-def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its JVM and the Python processes of its tasks, which live on for a moment."""
+    # Nobody tells the link that it was killed, as a worker would: only its silence does.
+    monkeypatch.setitem(plans.CARRIER_SILENCE_SECONDS, plans.LIVE, 2 * plans.LANE_SILENCE_SECONDS)
 
     async def main() -> None:
         async with clusters(tmp_path) as made:
