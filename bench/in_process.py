@@ -113,7 +113,7 @@ async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, cons
     """Each run has a subscription of its own, from the topic's first message to its last."""
     rates = []
     for run in range(RUNS):
-        sink = _Sink(topic.messages)
+        sink = _Sink(topic.log.messages)
         connected = [
             await topic.subscribe(
                 f"{kind.value}-{run}",
@@ -124,7 +124,7 @@ async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, cons
         ]
         began = time.monotonic()
         for consumer in connected:
-            consumer.flow(topic.messages)
+            consumer.flow(topic.log.messages)
         await sink.full.wait()
         rates.append(case.rate(sink.messages, time.monotonic() - began))
         for consumer in connected:

@@ -77,11 +77,11 @@ async def _dispatch_rate(topic: Topic, kind: SubscriptionType, run: int) -> floa
     for taker in takers:
         taker.flow(PERMITS)
     subscription = topic.subscriptions[f"{kind.value}-{run}"]
-    while subscription.cursor.mark_delete < topic.last_add_confirmed:
+    while subscription.cursor.mark_delete < topic.log.last:
         await asyncio.gather(*(taker.acknowledge() for taker in takers if taker.got))
         await asyncio.sleep(0)
-    rate = topic.messages / (time.monotonic() - began)
-    assert sum(taker.messages for taker in takers) == topic.messages, "a message was lost, or came twice"
+    rate = topic.log.messages / (time.monotonic() - began)
+    assert sum(taker.messages for taker in takers) == topic.log.messages, "a message was lost, or came twice"
     for taker in takers:
         taker.close()
     return rate

@@ -74,9 +74,9 @@ async def write_logs(source: Path, destination: Path, messages: int) -> None:
         for start in range(0, messages, BATCH * BLOCK_ENTRIES):
             entry = _batch(start)
             await origin.publish([entry] * min(BLOCK_ENTRIES, (messages - start) // BATCH))
-            blocks, reached = origin.read_blocks(reached, bytes_max=2**26)
+            blocks, reached = origin.reading.blocks(reached, bytes_max=2**26)
             for stored in blocks:
-                await copy.append_blocks([CopiedBlock(before, stored.block)])
+                await copy.writing.copy([CopiedBlock(before, stored.block)])
                 before = Position(stored.header.origin_last.ledger, stored.header.origin_last.entry)
     finally:
         await published.close()

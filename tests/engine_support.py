@@ -212,7 +212,7 @@ def logged(topic: Topic) -> list[tuple[str, Position, bytes]]:
     """Origin, origin position and bytes of every message of a topic, in log order."""
     return [
         (entry.origin, entry.origin_position, bytes(entry.entry))
-        for entry in topic.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+        for entry in topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
         if not entry.marker
     ]
 

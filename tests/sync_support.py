@@ -91,7 +91,7 @@ async def having(node: Node, messages: int, name: str = "sub", topic: str = TOPI
 
     def found() -> bool:
         here = node.engine.find(topic)
-        return here is not None and here.messages == messages and (name in here.subscriptions or not name)
+        return here is not None and here.log.messages == messages and (name in here.subscriptions or not name)
 
     await eventually(found, f"{messages} messages and {name!r} in {node.engine.cluster}")
     here = node.engine.find(topic)
@@ -131,7 +131,7 @@ async def in_step(one: Node, other: Node, left: int, name: str = "sub") -> None:
     await eventually(
         lambda: (
             agree(one, other, name)
-            and one.topic().messages == other.topic().messages
+            and one.topic().log.messages == other.topic().log.messages
             and backlog(one, name) == left == backlog(other, name)
         ),
         f"{left} entries left in {one.engine.cluster} and {other.engine.cluster}",

@@ -60,16 +60,16 @@ def chunks_of(sequence_id: int, count: int, *, producer: str = "p", uuid: str | 
 async def copy(source: Topic, destination: Topic) -> None:
     """What a link does: all that ``source`` originated, as far as it is not there yet."""
     origin = source.cluster
-    mark = destination.high_water(origin)
+    mark = destination.origins.high_water(origin)
     previous = BEFORE_ALL
-    blocks, _ = source.read_blocks(BEFORE_ALL, bytes_max=10**9, origins=frozenset({origin}))
+    blocks, _ = source.reading.blocks(BEFORE_ALL, bytes_max=10**9, origins=frozenset({origin}))
     copied: list[CopiedBlock] = []
     for stored in blocks:
         if mark is None or stored.header.origin_last > mark.position:
             copied.append(CopiedBlock(previous, stored.block))
         previous = stored.header.origin_last
     if copied:
-        await destination.append_blocks(copied)
+        await destination.writing.copy(copied)
 
 
 def ids_of(deliveries: Sequence[Delivery | LoggedEntry]) -> list[tuple[str, int, int]]:

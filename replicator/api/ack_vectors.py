@@ -60,7 +60,7 @@ async def ack_vectors(request: web.Request) -> web.Response:
         {
             "cluster": topic.cluster,
             "topic": topic.name,
-            "high_water": {origin: str(position) for origin, position in sorted(topic.vector().items())},
+            "high_water": {origin: str(position) for origin, position in sorted(topic.origins.vector().items())},
             "subscriptions": {
                 each.name: _state(source, topic, each) for each in topic.subscriptions.values() if each.replicated
             },

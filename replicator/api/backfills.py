@@ -118,10 +118,10 @@ async def _measure(
         of_topic = await sizes.measure(topic)
         topics += 1
         bytes_total += of_topic.size_bytes
-        if reached < topic.last_add_confirmed:
+        if reached < topic.log.last:
             topics_left += 1
             bytes_left += sizes.bytes_after(topic, of_topic, reached)
-            entries_left += topic.log.entries_between(reached, topic.last_add_confirmed)
+            entries_left += topic.log.entries_between(reached, topic.log.last)
         if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
             await asyncio.sleep(0)
     return Amount(bytes_total, bytes_left, entries_left, topics, topics_left)

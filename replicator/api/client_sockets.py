@@ -321,7 +321,7 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
     let_go: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
     async def connect() -> EngineProducer:
-        producer = await topic.create_producer(first.options)
+        producer = await topic.producers.create(first.options)
         producer.on_closed = lambda code, reason: None if let_go.done() else let_go.set_result((code, reason))
         return producer
 

@@ -35,14 +35,14 @@ async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[
 
 def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str | None:
     """What is here, and would not come back with a copy from ``source``; None if nothing is."""
-    for origin, newest in topic.message_vector().items():
+    for origin, newest in topic.origins.message_vector().items():
         if origin == source:
             continue
         if origin == topic.cluster:
             if newest > topic.log.trimmed:
                 return f"it has messages that were published here, up to {newest}, and no link brings those back"
             continue
-        here, mark = topic.high_water(origin), there.get(origin)
+        here, mark = topic.origins.high_water(origin), there.get(origin)
         incarnation = None if here is None else here.incarnation
         if mark is None or mark.incarnation != incarnation or mark.position < newest:
             return f"it has messages of {origin!r} up to {newest}, and {source!r} does not have all of them"

@@ -102,10 +102,10 @@ async def list_topics(request: web.Request) -> web.Response:
         {
             "name": topic.name,
             "incarnation": topic.incarnation,
-            "first": str(topic.first_position or BEFORE_ALL),
-            "lac": str(topic.last_add_confirmed),
+            "first": str(topic.log.first or BEFORE_ALL),
+            "lac": str(topic.log.last),
             "entries": topic.log.entries,
-            "messages": topic.messages,
+            "messages": topic.log.messages,
             "clusters": topic.namespace.policies.replication_clusters,
         }
         for topic in engine.topics()
@@ -119,10 +119,10 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
     check_room_for_page(request.app)
     topic = await _topic(request)
     after = _position(request, "after", BEFORE_ALL)
-    upto = min(_position(request, "upto", topic.last_add_confirmed), topic.last_add_confirmed)
+    upto = min(_position(request, "upto", topic.log.last), topic.log.last)
     bytes_max = _number(request, "max_bytes", PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX)
     try:
-        blocks, reached = topic.read_blocks(after, upto, bytes_max=bytes_max)
+        blocks, reached = topic.reading.blocks(after, upto, bytes_max=bytes_max)
     except BlockCorrupt as error:
         return error_response(error.code, str(error), 500)  # the fault is here, not in the request
     end = "true" if reached >= upto or not blocks else "false"
@@ -198,7 +198,7 @@ def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
     return {
         origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
         for origin in origins
-        if (mark := topic.high_water(origin)) is not None
+        if (mark := topic.origins.high_water(origin)) is not None
     }
 
 
@@ -363,7 +363,7 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
 
 
 async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:
-    return await topic.append_blocks(blocks)
+    return await topic.writing.copy(blocks)
 
 
 async def _outcome(results: _Results) -> dict[str, Any]:

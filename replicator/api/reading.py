@@ -152,7 +152,7 @@ async def measure(request: web.Request) -> web.Response:
         reached, size_bytes, counted = await _measure_range(engine, topic, after, upto, min(limit, bytes_max - taken))
         taken += size_bytes
         blocks += counted
-        messages = topic.messages_through(reached) - topic.messages_through(after)
+        messages = topic.reading.messages_through(reached) - topic.reading.messages_through(after)
         measured.append([str(reached), topic.log.entries_between(after, reached), messages, size_bytes])
     return web.json_response({"cluster": engine.cluster, "ranges": measured})
 
@@ -185,7 +185,7 @@ async def positions_at(request: web.Request) -> web.Response:
     found: dict[str, str] = {}
     for name in names:
         if (topic := engine.find(name)) is not None:
-            found[name] = str(await topic.position_at_time(time_ms, after=topic.log.trimmed))
+            found[name] = str(await topic.reading.position_at_time(time_ms, after=topic.log.trimmed))
     return web.json_response({"cluster": engine.cluster, "topics": found})
 
 

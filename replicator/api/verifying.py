@@ -55,13 +55,13 @@ async def cuts(request: web.Request) -> web.Response:
 
 
 def _cut(topic: Topic) -> dict[str, Any]:
-    marks = topic.high_waters()
-    left_out = {origin: holes for origin in marks if (holes := topic.left_out(origin))}
+    marks = topic.origins.high_waters()
+    left_out = {origin: holes for origin in marks if (holes := topic.origins.left_out(origin))}
     return {
-        "last": str(topic.last_add_confirmed),
-        "runs": [list(run) for run in topic.log.runs_between(topic.log.trimmed, topic.last_add_confirmed)],
+        "last": str(topic.log.last),
+        "runs": [list(run) for run in topic.log.runs_between(topic.log.trimmed, topic.log.last)],
         "trimmed": str(topic.log.trimmed),
-        "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimmed_ends().items() if origin and ends},
+        "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimming.ends().items() if origin and ends},
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
         "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
     }
@@ -72,7 +72,7 @@ async def raw_blocks(request: web.Request) -> web.StreamResponse:
     data_plane.check_room_for_page(request.app)
     topic, after, upto = await _range(request)
     try:
-        blocks, reached = topic.read_blocks(after, upto, bytes_max=PAGE_BYTES, verify=False)
+        blocks, reached = topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES, verify=False)
     except BlockCorrupt as error:  # not even its header is right
         return error_response(error.code, str(error), 500)
     return await data_plane.send_page(request, encode_read(blocks), _bounds(reached, reached >= upto or not blocks))
@@ -101,7 +101,7 @@ async def _range(request: web.Request) -> tuple[Topic, Position, Position]:
     if not name:
         raise BadRequest("parameter topic is missing")
     topic = await request.app[data_plane.ENGINE].topic(name, create=False)
-    last = topic.last_add_confirmed
+    last = topic.log.last
     try:
         after = Position.parse(request.query.get("after", str(BEFORE_ALL)))
         upto = min(Position.parse(request.query.get("upto", str(last))), last)

@@ -187,7 +187,7 @@ class Engine:
             return
         self._policies = policies
         for topic in self._topics.values():
-            topic.set_default_policies(policies)
+            topic.policies.set_default(policies)
 
     def topics(self) -> list[Topic]:
         """Every topic that has a log; costs as much as there are of them."""
@@ -360,7 +360,7 @@ class Engine:
     def namespace_changed(self, namespace: Namespace) -> None:
         """Its policies are others: they hold at once."""
         for name in namespace.topics:
-            self._topics[name].apply_policies()
+            self._topics[name].policies.apply()
         for listener in list(self._listeners):
             listener.on_namespace_policies(namespace.name)
 

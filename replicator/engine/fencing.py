@@ -13,7 +13,8 @@ def disconnect_producers(topics: Iterable[Topic], error: EngineError) -> int:
     disconnected = 0
     for topic in topics:
         disconnected += topic.producers.connected
-        topic.fence_producers(error)
+        topic.writing.gate.refuse(error)
+        topic.producers.fence(error)
     return disconnected
 
 

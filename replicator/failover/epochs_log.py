@@ -42,7 +42,7 @@ class EpochsLog:
         """All that stand in the log. Failovers are rare, so that it is short."""
         topic = self._engine.find(EPOCHS_TOPIC)
         if topic is not None:
-            yield from self._read(topic, BEFORE_ALL, topic.last_add_confirmed)
+            yield from self._read(topic, BEFORE_ALL, topic.log.last)
 
     async def write(self, record: FailoverEpoch) -> None:
         """Append a record; returns when it is durable. Raises the store's errors."""
@@ -54,11 +54,11 @@ class EpochsLog:
             marker_type=int(marker_type),
         )
         topic = await self._engine.topic(EPOCHS_TOPIC, by_link=True)
-        await topic.write_marker(encode_entry(metadata, payload))
+        await topic.writing.marker(encode_entry(metadata, payload))
 
     def _read(self, topic: Topic, after: Position, upto: Position) -> Iterator[FailoverEpoch]:
         while after < upto:
-            blocks, reached = topic.read_blocks(after, upto, bytes_max=PAGE_BYTES)
+            blocks, reached = topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES)
             for stored in blocks:
                 if stored.header.kind is BlockKind.MARKERS:
                     yield from _decoded(topic, BlockView(stored.block, stored.header))

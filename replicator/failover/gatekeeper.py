@@ -100,8 +100,8 @@ class Gatekeeper:
 
     def _topic(self, topic: Topic) -> dict[str, Any]:
         clusters = topic.namespace.policies.replication_clusters
-        origins = topic.vector()
-        marks = {origin: mark for origin in origins if (mark := topic.high_water(origin)) is not None}
+        origins = topic.origins.vector()
+        marks = {origin: mark for origin in origins if (mark := topic.origins.high_water(origin)) is not None}
         held = held_entries(topic)
         return {
             "name": topic.name,
@@ -111,7 +111,7 @@ class Gatekeeper:
                 origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
                 for origin, mark in marks.items()
             },
-            "messages": topic.messages,
+            "messages": topic.log.messages,
             "subscriptions": {
                 each.name: {
                     "replicated": each.replicated,
@@ -127,7 +127,9 @@ class Gatekeeper:
 
     def marks_of(self, origin: str) -> dict[str, dict[str, Any]]:
         """Up to where every topic has the messages of ``origin``."""
-        marks = {topic.name: topic.high_water(origin) for topic in self.engine.topics() if topic.name != EPOCHS_TOPIC}
+        marks = {
+            topic.name: topic.origins.high_water(origin) for topic in self.engine.topics() if topic.name != EPOCHS_TOPIC
+        }
         return {
             name: {"incarnation": mark.incarnation, "position": str(mark.position)}
             for name, mark in marks.items()
@@ -144,7 +146,7 @@ class Gatekeeper:
         for topic in self.engine.topics():
             if topic.name == EPOCHS_TOPIC or topic.deleted is not None:
                 continue
-            last = topic.message_vector().get(self.engine.cluster)
+            last = topic.origins.message_vector().get(self.engine.cluster)
             if upto is not None and last is not None:
                 last = min(last, upto.get(topic.name, BEFORE_ALL))
             if last is None or last <= (mark := marks.get(topic.name, BEFORE_ALL)):
@@ -157,7 +159,7 @@ class Gatekeeper:
     async def _count(self, topic: Topic, after: Position, upto: Position) -> tuple[int, bool]:
         counted, read_bytes, reached = 0, 0, after
         while True:
-            blocks, following = topic.read_blocks(reached, upto, bytes_max=PAGE_BYTES, verify=False)
+            blocks, following = topic.reading.blocks(reached, upto, bytes_max=PAGE_BYTES, verify=False)
             for stored in blocks:
                 read_bytes += len(stored.block)
                 header = stored.header
@@ -167,5 +169,5 @@ class Gatekeeper:
                 return counted, True
             reached = following
             if read_bytes > COUNT_BYTES_MAX:
-                return counted + topic.messages - topic.messages_through(reached), False
+                return counted + topic.log.messages - topic.reading.messages_through(reached), False
             await asyncio.sleep(0)

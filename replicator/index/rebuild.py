@@ -159,7 +159,7 @@ class IndexRebuild:
         kept: dict[str, frozenset[Position]] = {}
         for origin in list(topic.tail.open_extents):  # so that the writer lengthens none that is being looked at
             topic.tail.open_extents.pop(origin, None)
-        after, upto = topic.log.trimmed, topic.last_add_confirmed
+        after, upto = topic.log.trimmed, topic.log.last
         while headers := read_headers(self._engine.store, topic.topic_id, after, upto, blocks_max=HEADERS_AT_ONCE):
             for local_first, header in headers:
                 if header.origin != self._engine.cluster:
@@ -218,7 +218,7 @@ class IndexRebuild:
         else:
             if list(told) == list(stretch.table):
                 return
-        upto = topic.last_add_confirmed  # a row that reaches above it has entries that were not looked at
+        upto = topic.log.last  # a row that reaches above it has entries that were not looked at
         gone = [row for row, extent in rows if extent.local_last <= upto]
         reaching = {row for row, extent in rows if extent.local_last > upto}
         right = [extent_row(topic.topic_id, key.origin, key.incarnation, extent) for extent in stretch.table]

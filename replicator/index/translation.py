@@ -151,7 +151,7 @@ class Translator:
     def _missing(self, topic: Topic, origin: str, incarnation: int, position: Position) -> EngineError:
         """Why an entry of another cluster is not here."""
         where, name = self._engine.cluster, f"{position} of {topic.name} at {origin}"
-        high_water = topic.high_water(origin)
+        high_water = topic.origins.high_water(origin)
         if high_water is None:
             return NotCopied(f"{name} is not in {where}: nothing of {origin} was copied there yet")
         if high_water.incarnation != incarnation:

@@ -22,24 +22,24 @@ class Holding:
 
     def begin(self, topic: Topic, confirmed: Position) -> None:
         """The link takes up the topic, of which the destination had all up to there."""
-        topic.held_back[self.holder] = confirmed
+        topic.holds.positions[self.holder] = confirmed
         if self._quota.limited:
-            topic.hold_quotas[self.holder] = self._quota
+            topic.holds.quotas[self.holder] = self._quota
 
     def move(self, topic: Topic, confirmed: Position) -> None:
         """The destination has all up to there now."""
-        topic.held_back[self.holder] = confirmed
-        if topic.holds_exceeded:
+        topic.holds.positions[self.holder] = confirmed
+        if topic.holds.exceeded:
             self._engine.maintenance.hold_moved(topic)
 
     def release(self, topic: Topic) -> None:
         """Hold nothing of the topic back any more."""
-        topic.held_back.pop(self.holder, None)
-        topic.hold_quotas.pop(self.holder, None)
-        if topic.holds_exceeded.pop(self.holder, None) is not None:
-            topic.set_holds_exceeded(topic.holds_exceeded)
+        topic.holds.positions.pop(self.holder, None)
+        topic.holds.quotas.pop(self.holder, None)
+        if topic.holds.exceeded.pop(self.holder, None) is not None:
+            topic.holds.set_exceeded(topic.holds.exceeded)
 
     def exceeded(self, names: Iterable[str]) -> list[str]:
         """The topics of these of which the link holds back more than it may."""
         found = map(self._engine.find, names)
-        return [topic.name for topic in found if topic is not None and self.holder in topic.holds_exceeded]
+        return [topic.name for topic in found if topic is not None and self.holder in topic.holds.exceeded]

@@ -112,7 +112,7 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name in self.copier.topics:
-            self.copier.topic_moved(topic.name, topic.last_add_confirmed, self._route.origins)
+            self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
         else:
             self._take_up(topic)
         return True
@@ -144,9 +144,9 @@ class LinkTopics:
     def _take_up(self, topic: Topic) -> None:
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
-        self.copier.topic_moved(topic.name, topic.last_add_confirmed, self._route.origins)
+        self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
         if not self.copier.connected:
-            self.copier.topics[topic.name].acknowledged = min(mark, topic.last_add_confirmed)
+            self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
     def _drop(self, name: str) -> None:
         self._carried.pop(name, None)

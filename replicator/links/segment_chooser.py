@@ -70,7 +70,7 @@ class SegmentChooser:
         if topic is None:  # it is being deleted
             return [], read.after
         try:
-            found, reached = topic.read_headers(
+            found, reached = topic.reading.headers(
                 read.after, bytes_max=read.bytes_max, blocks_max=blocks_max, origins=read.origins
             )
         except EngineError as error:

@@ -24,7 +24,7 @@ class StartPositions:
 
     def marks(self, topic: Topic) -> dict[str, Mark]:
         """What is here, of every origin that the link carries."""
-        found = {origin: topic.high_water(origin) for origin in self._route.origins}
+        found = {origin: topic.origins.high_water(origin) for origin in self._route.origins}
         return {origin: Mark(mark.incarnation, mark.position) for origin, mark in found.items() if mark is not None}
 
     def whole(self, topic: Topic) -> dict[str, Mark]:
@@ -38,7 +38,7 @@ class StartPositions:
         if topic.log.trimmed > BEFORE_ALL:
             trimmed = self._engine.store.trim(topic.topic_id).vector
         own = self._engine.cluster
-        holes = {origin: tuple(topic.left_out(origin)) for origin in self._route.origins if origin != own}
+        holes = {origin: tuple(topic.origins.left_out(origin)) for origin in self._route.origins if origin != own}
         return Missing(trimmed, {origin: each for origin, each in holes.items() if each})
 
     def unexpected(self, topic: Topic) -> Missing:
@@ -73,7 +73,7 @@ class StartPositions:
 
     def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
         """Where copying starts when what is missing here now may be left out: the lowest place that an origin needs."""
-        read = topic.last_add_confirmed
+        read = topic.log.last
         for origin, ours in self.marks(topic).items():
             theirs = there.get(origin)
             if theirs is None:
@@ -99,7 +99,7 @@ class StartPositions:
             if after < mark and after < topic.log.trimmed:  # and who knows what was there
                 return True
             while after < mark:
-                found, after = topic.read_blocks(after, mark, bytes_max=1, origins={origin}, verify=False)
+                found, after = topic.reading.blocks(after, mark, bytes_max=1, origins={origin}, verify=False)
                 if found:
                     return True
         return False

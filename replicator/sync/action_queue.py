@@ -201,7 +201,7 @@ class ActionQueue:
 
     async def _write(self, marker: Any, *, local: bool) -> bool:
         try:
-            await self._topic.write_marker(self._entry(marker), local=local)
+            await self._topic.writing.marker(self._entry(marker), local=local)
         except (StoreFull, StoreFailed, TopicNotFound):
             raise
         except EngineError as error:  # it is refused however often it is tried; what comes after it goes on

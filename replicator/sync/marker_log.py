@@ -59,13 +59,13 @@ class MarkerLog:
 
     def blocks(self, first: Position, last: Position) -> list[StoredBlock]:
         """The blocks of a run of markers."""
-        found, _ = self._topic.read_blocks(Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES)
+        found, _ = self._topic.reading.blocks(Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES)
         return found
 
     def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:
         """The blocks in (``after``, ``upto``], some at a time."""
         while after < upto:
-            blocks, reached = self._topic.read_blocks(after, upto, bytes_max=PAGE_BYTES)
+            blocks, reached = self._topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES)
             yield blocks
             if reached == after:
                 return
@@ -96,7 +96,7 @@ class MarkerLog:
         topic = self._topic
         floor = min(
             (each.cursor.mark_delete for each in topic.subscriptions.values() if each.replicated),
-            default=topic.last_add_confirmed,
+            default=topic.log.last,
         )
         found: list[SnapshotMapping] = []
         settled: set[str] = set()

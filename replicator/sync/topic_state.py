@@ -60,7 +60,12 @@ class TopicState:
     def _load(self) -> ExactState:
         topic, engine = self._topic, self._shared.engine
         acks = TopicAcks(
-            engine.cluster, topic.incarnation, topic.log, topic.high_water, topic.left_out, topic.trimmed_ends
+            engine.cluster,
+            topic.incarnation,
+            topic.log,
+            topic.origins.high_water,
+            topic.origins.left_out,
+            topic.trimming.ends,
         )
         for extent in engine.store.extents(topic.topic_id):
             acks.copied(*extent)
@@ -69,7 +74,7 @@ class TopicState:
         except MarkerCorrupt as error:
             log.error("acknowledgements that waited are lost", topic=topic.name, reason=str(error))  # noqa: TRY400
             pending = PendingAcks(topic.topic_id, {})
-        return ExactState(acks, pending, topic.high_waters, exact=self._shared.exact)
+        return ExactState(acks, pending, topic.origins.high_waters, exact=self._shared.exact)
 
     # What updates are made of.
 
@@ -112,8 +117,8 @@ class TopicState:
             return False
         if self._loaded is not None:
             self._loaded.acks.trim(self._trimmed)
-        if self._topic.trimmed_in_store > self._trimmed:
-            self._trimmed = self._topic.trimmed_in_store
+        if self._topic.trimming.in_store > self._trimmed:
+            self._trimmed = self._topic.trimming.in_store
             self._forget_at = (
                 self._loop.time() + UNANNOUNCED_INTERVALS * self._shared.settings.update_interval_ms / 1000
             )

@@ -90,10 +90,10 @@ class TopicSync:
         """After a restart: handle the markers that stand after the last checkpoint."""
         topic = self._topic
         self._checkpoint.load()
-        if topic.messages:
+        if topic.log.messages:
             last_message = self._markers.last_message()
             self.controller.on_append(last_message, origin=None, messages=True, now_ms=monotonic_ms())
-            self.controller.on_append(topic.last_add_confirmed, origin=None, messages=False, now_ms=monotonic_ms())
+            self.controller.on_append(topic.log.last, origin=None, messages=False, now_ms=monotonic_ms())
             self._recall_own_markers(last_message)
         unannounced = self._markers.unannounced_deletions(lambda origin: self._shared.routes.relays(topic.name, origin))
         for name, generation in topic.subscriptions.tombstones.items():
@@ -108,7 +108,7 @@ class TopicSync:
     def _recall_own_markers(self, after: Position) -> None:
         """What was asked and announced since the last message is not asked and announced again (invariant 7)."""
         cluster = self._shared.engine.cluster
-        for blocks in self._markers.pages(after, self._topic.last_add_confirmed):
+        for blocks in self._markers.pages(after, self._topic.log.last):
             for stored in blocks:
                 if stored.header.origin == cluster and stored.header.kind is BlockKind.MARKERS:
                     for position, marker in self._markers.markers(stored):
@@ -188,7 +188,7 @@ class TopicSync:
     def _hear_what_was_ignored(self, name: str) -> None:
         """A subscription is switched on again. Who hears us is asked; what others announced stands in the log."""
         for origin, update in self._markers.updates_of(name):
-            lac = self._topic.last_add_confirmed
+            lac = self._topic.log.last
             self._queue.add(
                 self.controller.updates.on_updates(SubscriptionsUpdate((update,)), origin, lac, monotonic_ms())
             )
@@ -306,11 +306,13 @@ class TopicSync:
         cluster = self._shared.engine.cluster
         lost = cluster in answer.vector and not self._state.holds(cluster, answer.vector[cluster])
         topic = self._topic
-        return lost or any(topic.left_out(origin) or topic.partly_left_out(origin) for origin in answer.vector)
+        return lost or any(
+            topic.origins.left_out(origin) or topic.origins.partly_left_out(origin) for origin in answer.vector
+        )
 
     def _log_state(self) -> LogState:
         topic = self._topic
-        return LogState(topic.last_add_confirmed, topic.vector(), topic.message_vector(), self._state.holds)
+        return LogState(topic.log.last, topic.origins.vector(), topic.origins.message_vector(), self._state.holds)
 
 
 def _take_exception(saving: asyncio.Future[None]) -> None:

@@ -41,7 +41,7 @@ def entries_of(name: str, number: int) -> list[bytes]:
 
 async def produce(topic: Topic, name: str, chance: random.Random) -> None:
     while True:
-        producer = await topic.create_producer(ProducerOptions(name=name))
+        producer = await topic.producers.create(ProducerOptions(name=name))
         number = max(0, producer.last_sequence_id + 1 - chance.randrange(10))
         for _ in range(chance.randrange(1, 40)):
             entries = entries_of(name, number)

@@ -39,13 +39,13 @@ def entry_of(number: int) -> bytes:
 
 
 async def fill(topic: Topic, chance: random.Random) -> None:
-    await topic.set_policies(TopicPolicies(deduplication=True))
+    await topic.policies.set(TopicPolicies(deduplication=True))
     positions = []
     for number in range(chance.randrange(5, 30)):
         positions += await topic.publish([entry_of(number)])
     subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
     await subscription.acknowledge([Ack(position) for position in positions[2::2]])
-    await topic.compact()
+    await topic.compaction.run()
 
 
 async def make_and_delete(engine: Engine, name: str, chance: random.Random) -> None:
@@ -72,7 +72,7 @@ async def keep(engine: Engine) -> None:
     topic = await engine.topic("kept")
     subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
     await subscription.clear_backlog()  # an earlier life may have been killed before it acknowledged its last
-    number = topic.messages
+    number = topic.log.messages
     while True:
         (position,) = await topic.publish([entry_of(number)])
         await subscription.acknowledge([Ack(position)])

@@ -46,10 +46,10 @@ def test_a_policy_is_set_counts_is_shown_and_is_unset(
             topic = await admin.engine.topic(FULL)
             assert await admin.call("GET", f"{at}/{policy}") == (204, None)
             await admin.done("POST", f"{at}/{policy}", body)
-            assert getattr(topic.policies, field) == value
+            assert getattr(topic.policies.effective, field) == value
             assert (await admin.get(f"{at}/{policy}", applied=True)) == body
             await admin.done("DELETE", f"{at}/{policy}")
-            assert topic.policies == DEFAULT
+            assert topic.policies.effective == DEFAULT
             assert await admin.call("GET", f"{at}/{policy}") == (204, None)
 
     asyncio.run(main())
@@ -61,7 +61,7 @@ def test_a_topic_that_sets_one_policy_follows_its_namespace_in_the_others(tmp_pa
             topic = await admin.engine.topic(FULL)
             await admin.done("POST", f"{EU}/maxProducers", 3)
             await admin.done("POST", f"{NS}/messageTTL", 60)
-            assert (topic.policies.max_producers, topic.policies.message_ttl_seconds) == (3, 60)
+            assert (topic.policies.effective.max_producers, topic.policies.effective.message_ttl_seconds) == (3, 60)
             assert (await admin.get(f"{EU}/policies"))["own"] == ["max_producers"]
             assert await admin.call("GET", f"{EU}/messageTTL") == (204, None)
             assert await admin.get(f"{EU}/messageTTL", applied=True) == 60
@@ -89,11 +89,12 @@ def test_a_namespaces_policy_holds_for_topics_without_their_own(tmp_path: Path) 
             first, second = await admin.engine.topic(FULL), await admin.engine.topic(f"{FULL}-2")
             await admin.done("POST", f"{EU}/messageTTL", 60)
             await admin.done("POST", f"{NS}/messageTTL", 30)
-            assert (first.policies.message_ttl_seconds, second.policies.message_ttl_seconds) == (60, 30)
+            assert first.policies.effective.message_ttl_seconds == 60
+            assert second.policies.effective.message_ttl_seconds == 30
             await admin.done("DELETE", f"{EU}/messageTTL")
-            assert first.policies.message_ttl_seconds == 30
+            assert first.policies.effective.message_ttl_seconds == 30
             await admin.done("DELETE", f"{NS}/messageTTL")
-            assert first.policies.message_ttl_seconds == 7
+            assert first.policies.effective.message_ttl_seconds == 7
             assert await admin.get(f"{EU}/messageTTL", applied=True) == 7
 
     asyncio.run(main())
@@ -104,10 +105,10 @@ def test_tools_send_the_ttl_of_a_topic_as_a_parameter(tmp_path: Path) -> None:
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(FULL)
             await admin.done("POST", f"{EU}/messageTTL", messageTTL=45)
-            assert topic.policies.message_ttl_seconds == 45
+            assert topic.policies.effective.message_ttl_seconds == 45
             assert "messageTTL" in await admin.refused(400, "POST", f"{EU}/messageTTL", messageTTL="x")
             assert "empty" in await admin.refused(400, "POST", f"{EU}/messageTTL")
-            assert topic.policies.message_ttl_seconds == 45
+            assert topic.policies.effective.message_ttl_seconds == 45
 
     asyncio.run(main())
 
@@ -117,7 +118,7 @@ def test_a_policy_of_a_partitioned_topic_is_that_of_every_partition(tmp_path: Pa
         async with administered(tmp_path) as admin:
             await admin.done("PUT", f"{EU}/partitions", 2)
             await admin.done("POST", f"{EU}/maxConsumers", 2)
-            assert [topic.policies.max_consumers for topic in admin.engine.topics()] == [2, 2]
+            assert [topic.policies.effective.max_consumers for topic in admin.engine.topics()] == [2, 2]
             assert await admin.get(f"{EU}/maxConsumers") == 2
 
     asyncio.run(main())
@@ -157,9 +158,9 @@ def test_a_policy_that_makes_no_sense_is_named_and_changes_nothing(
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(FULL)
             await admin.done("POST", f"{at}/maxConsumers", 9)
-            before = topic.policies
+            before = topic.policies.effective
             assert named in await admin.refused(status, "POST", f"{at}/{policy}", body)
-            assert topic.policies == before
+            assert topic.policies.effective == before
 
     asyncio.run(main())
 
@@ -174,7 +175,7 @@ def test_backlog_quotas_by_size_and_by_age(tmp_path: Path, at: str) -> None:
             age = {"limit": -1, "limitSize": -1, "limitTime": 60, "policy": "producer_exception"}
             await admin.done("POST", f"{at}/backlogQuota", size)
             await admin.done("POST", f"{at}/backlogQuota", age, backlogQuotaType="message_age")
-            assert topic.policies.backlog_quota == BacklogQuota(1000, 60, QuotaPolicy.PRODUCER_EXCEPTION)
+            assert topic.policies.effective.backlog_quota == BacklogQuota(1000, 60, QuotaPolicy.PRODUCER_EXCEPTION)
             assert await admin.get(f"{at}/backlogQuotaMap") == {"destination_storage": size, "message_age": age}
             other = {"limitSize": 5, "policy": "producer_request_hold"}
             assert "one policy holds for both" in await admin.refused(412, "POST", f"{at}/backlogQuota", other)
@@ -182,10 +183,10 @@ def test_backlog_quotas_by_size_and_by_age(tmp_path: Path, at: str) -> None:
             await admin.done("DELETE", f"{at}/backlogQuota", backlogQuotaType="message_age")
             assert await admin.get(f"{at}/backlogQuotaMap") == {"destination_storage": size}
             await admin.done("POST", f"{at}/backlogQuota", other)
-            assert topic.policies.backlog_quota == BacklogQuota(5, None, QuotaPolicy.PRODUCER_REQUEST_HOLD)
+            assert topic.policies.effective.backlog_quota == BacklogQuota(5, None, QuotaPolicy.PRODUCER_REQUEST_HOLD)
             await admin.done("DELETE", f"{at}/backlogQuota")
             assert await admin.get(f"{at}/backlogQuotaMap") == {}
-            assert topic.policies == DEFAULT
+            assert topic.policies.effective == DEFAULT
 
     asyncio.run(main())
 
@@ -196,7 +197,7 @@ def test_policies_that_are_set_at_once_all_hold(tmp_path: Path) -> None:
             topic = await admin.engine.topic(FULL)
             names = ["maxProducers", "maxConsumers", "maxMessageSize", "messageTTL", "compactionThreshold"]
             await asyncio.gather(*(admin.done("POST", f"{EU}/{name}", 9) for name in names))
-            policies = topic.policies
+            policies = topic.policies.effective
             assert (
                 policies.max_producers,
                 policies.max_consumers,
@@ -218,17 +219,17 @@ def test_all_policies_of_a_topic_under_our_own_names(tmp_path: Path) -> None:
             await admin.done("POST", f"{EU}/policies", {"key_ordering": "recently-joined", "max_producers": 2})
             shown = await admin.get(f"{EU}/policies")
             assert shown["own"]
-            assert (shown["policies"]["key_ordering"], topic.policies.max_producers) == ("recently-joined", 2)
-            before = topic.policies
+            assert (shown["policies"]["key_ordering"], topic.policies.effective.max_producers) == ("recently-joined", 2)
+            before = topic.policies.effective
             for body, named in (
                 ({"max_producers": 3, "colour": 1}, "colour"),
                 ({"key_ordering": "any", "max_producers": 3}, "key_ordering"),
                 ([], "object"),
             ):
                 assert named in await admin.refused(422, "POST", f"{EU}/policies", body)
-            assert topic.policies == before
+            assert topic.policies.effective == before
             await admin.done("DELETE", f"{EU}/policies")
-            assert topic.policies == DEFAULT
+            assert topic.policies.effective == DEFAULT
             await admin.refused(404, "GET", "persistent/acme/orders/none/policies")
 
     asyncio.run(main())
@@ -261,7 +262,7 @@ def test_a_namespace_is_made_with_its_policies_shown_and_deleted(tmp_path: Path)
             assert shown["autoTopicCreationOverride"] == body["autoTopicCreationOverride"]
             assert shown["backlog_quota_map"]["message_age"]["limitTime"] == 60
             topic = await admin.engine.topic(f"{FULL}-partition-0", create=True)
-            assert topic.policies.message_ttl_seconds == 30
+            assert topic.policies.effective.message_ttl_seconds == 30
             await admin.refused(409, "PUT", NS)
             await admin.refused(409, "DELETE", NS)
             await admin.done("DELETE", NS, force=True)

@@ -276,7 +276,7 @@ def test_peeking_shows_the_nth_message_of_the_backlog_and_consumes_nothing(tmp_p
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(FULL)
             positions = await published(admin, 3)
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             positions += await published(admin, 1)
             consumer, inbox = await subscribed(topic, "jobs")
             await inbox.holds(4)
@@ -388,7 +388,7 @@ def test_a_message_is_shown_by_its_id(tmp_path: Path) -> None:
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(FULL)
             (position, *_) = await published(admin, 2)
-            at_marker = await topic.write_marker(marker())
+            at_marker = await topic.writing.marker(marker())
             path = f"{admin.url}/admin/v2/{EU}/ledger/{position.ledger}/entry"
             async with admin.session.get(f"{path}/1") as response:
                 assert await response.read() == b"message 1"

@@ -72,7 +72,7 @@ def test_partitions_that_are_added_have_the_subscriptions_and_policies_of_the_fi
             assert list(stats["subscriptions"]) == ["jobs"]
             assert stats["subscriptions"]["jobs"]["msgBacklog"] == 3
             assert stats["subscriptions"]["jobs"]["isReplicated"]
-            assert new.policies.max_consumers == 5
+            assert new.policies.effective.max_consumers == 5
             assert await admin.get(f"{NS}/eu-partition-1/subscriptions") == [], "what was deleted came back"
             passing.close()
 
@@ -108,7 +108,7 @@ def test_a_topic_that_somebody_is_connected_to_is_deleted_only_with_force(tmp_pa
                 consumer, _ = await subscribed(topic)
                 consumer.on_closed = lambda *reason: closed.append(str(reason))
             else:
-                producer = await topic.create_producer(ProducerOptions(name="p"))
+                producer = await topic.producers.create(ProducerOptions(name="p"))
                 producer.on_closed = lambda code, reason: closed.append(reason)
             await admin.refused(412, "DELETE", f"{NS}/eu")
             assert await admin.get(NS) == [f"{FULL}/eu"]
@@ -200,7 +200,7 @@ def test_stats_say_who_is_connected_and_what_is_unconsumed(tmp_path: Path) -> No
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(f"{FULL}/eu")
             consumer, inbox = await subscribed(topic, "jobs", permits=4, consumer_name="worker-1")
-            await topic.create_producer(ProducerOptions(name="shop"))
+            await topic.producers.create(ProducerOptions(name="shop"))
             await publish(admin, f"{FULL}/eu", 10)
             await inbox.holds(4)
             stats = await admin.get(f"{NS}/eu/stats")
@@ -279,7 +279,7 @@ def test_internal_stats_show_ledgers_and_cursors(tmp_path: Path) -> None:
             await consumer.acknowledge([Ack(inbox.positions[0]), Ack(inbox.positions[2]), Ack(inbox.positions[3])])
             stats = await admin.get(f"{NS}/eu/internalStats")
             assert stats["numberOfEntries"] == 5
-            assert stats["lastConfirmedEntry"] == str(topic.last_add_confirmed)
+            assert stats["lastConfirmedEntry"] == str(topic.log.last)
             assert stats["ledgers"] == [{"ledgerId": first.ledger, "entries": 5}]
             jobs = stats["cursors"]["jobs"]
             assert jobs["markDeletePosition"] == str(first)
@@ -292,9 +292,9 @@ def test_an_exclusive_producer_is_shown_as_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(f"{FULL}/eu")
-            await topic.create_producer(ProducerOptions(name="only", access_mode=AccessMode.EXCLUSIVE))
+            await topic.producers.create(ProducerOptions(name="only", access_mode=AccessMode.EXCLUSIVE))
             waiting = asyncio.create_task(
-                topic.create_producer(ProducerOptions(name="next", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE))
+                topic.producers.create(ProducerOptions(name="next", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE))
             )
             await eventually(lambda: topic.producers.registry.waiting, "a waiting producer")
             stats = await admin.get(f"{NS}/eu/stats")
@@ -313,7 +313,7 @@ def test_the_last_message_id_is_that_of_the_last_message_not_of_a_marker(tmp_pat
             topic = await admin.engine.topic(f"{FULL}/eu-partition-3")
             assert (await admin.get(f"{NS}/eu-partition-3/lastMessageId"))["ledgerId"] == -1
             (position,) = await topic.publish([message()])
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             assert await admin.get(f"{NS}/eu-partition-3/lastMessageId") == {
                 "ledgerId": position.ledger,
                 "entryId": position.entry,
@@ -352,7 +352,7 @@ def test_a_pass_of_compaction_that_fails_says_why(tmp_path: Path, monkeypatch: p
             assert answer["status"] == "ERROR"
             assert "more than 1 keys" in answer["lastError"]
             monkeypatch.undo()
-            await topic.compact()
+            await topic.compaction.run()
             assert await admin.get(f"{NS}/eu/compaction") == {"status": "SUCCESS", "lastError": ""}
 
     asyncio.run(main())

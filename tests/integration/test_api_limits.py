@@ -123,7 +123,7 @@ def test_a_new_stream_of_a_link_ends_the_one_that_it_replaces(tmp_path: Path) ->
             with suppress(ConnectionError):
                 await older.read()
         writer.write(block_of("us-east"))
-        await eventually(lambda: engine.find(TOPIC) is not None and engine.find(TOPIC).messages == 1)
+        await eventually(lambda: engine.find(TOPIC) is not None and engine.find(TOPIC).log.messages == 1)
         assert not newer.at_eof()
         assert not other.at_eof()
 

@@ -51,14 +51,14 @@ def segment(made: Web, *names: str, number: int = 1, skip: int = 0) -> dict[str,
         topic = made.engines["a"].find(name)
         assert topic is not None
         rows, previous, after = [], BEFORE_ALL, BEFORE_ALL
-        for index, stored in enumerate(topic.read_blocks(BEFORE_ALL, bytes_max=10**9)[0]):
+        for index, stored in enumerate(topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)[0]):
             row = [stored.position.ledger, stored.position.entry, stored.header.entries, len(stored.block)]
             if index >= skip:
                 rows.append([*row, previous.ledger, previous.entry, 0])
             else:
                 after = stored.last
             previous = stored.header.origin_last
-        upto = str(topic.last_add_confirmed)
+        upto = str(topic.log.last)
         topics.append({"topic": topic.name, "after": str(after), "upto": upto, "blocks": rows})
     return {"segment": number, "bytes": 0, "topics": topics}
 
@@ -86,7 +86,7 @@ def test_a_segment_of_many_topics_and_of_blocks_of_any_size_is_carried_and_count
             assert all(copied(made, name) for name in [*names, "large"])
             assert refusals(done) == {}
             assert [row["reached"] for row in done["topics"]] == [
-                str(made.engines["a"].find(name).last_add_confirmed)  # type: ignore[union-attr]
+                str(made.engines["a"].find(name).log.last)  # type: ignore[union-attr]
                 for name in [*names, "large"]
             ]
             assert (done["segment"], done["entries"], done["messages"]) == (1, 30 * 9 + 6, 30 * 9 + 6)

@@ -118,14 +118,14 @@ async def eventually_connected(
 def test_an_entry_that_is_stored_already_gets_the_receipt_of_a_duplicate(with_cluster: WithCluster) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic = await cluster.topic()
-        await topic.set_policies(TopicPolicies(deduplication=True))
+        await topic.policies.set(TopicPolicies(deduplication=True))
         channel, sent = await cluster.producer("p")
         for entry_id, sequence_id in ((1, 0), (2, 1), (3, 1), (4, 2)):
             channel.publish(entry_id, message(b"%d" % sequence_id, sequence_id=sequence_id))
         await sent.answered(1, 2, 3, 4)
         assert sent.receipts[3] == DUPLICATE
         assert DUPLICATE not in (sent.receipts[1], sent.receipts[2], sent.receipts[4])
-        assert topic.messages == 3
+        assert topic.log.messages == 3
         await channel.close()
         again = await eventually_connected(cluster, "p")
         assert again.ready.last_sequence_id == 2
@@ -141,7 +141,7 @@ def test_a_refused_entry_is_named_and_costs_nothing_else(with_cluster: WithClust
         channel.publish(2, message())
         await sent.answered(2)
         assert type(sent.refusals[1]) is InvalidMessage
-        assert sent.receipts[2] == (await cluster.topic()).last_add_confirmed
+        assert sent.receipts[2] == (await cluster.topic()).log.last
         assert sent.lost == []
 
     with_cluster(scenario)
@@ -151,7 +151,7 @@ def test_a_backlog_over_its_quota_refuses_entries_by_name(with_cluster: WithClus
     async def scenario(cluster: Cluster) -> None:
         channel, sent = await cluster.producer("p")
         topic = await cluster.topic()
-        topic.quota_exceeded = QuotaPolicy.PRODUCER_EXCEPTION
+        topic.writing.quota_exceeded = QuotaPolicy.PRODUCER_EXCEPTION
         channel.publish(1, message())
         await sent.answered(1)
         assert type(sent.refusals[1]) is ProducerBlockedQuotaExceededException
@@ -170,17 +170,17 @@ def test_what_a_quota_holds_of_a_producer_that_leaves_is_given_up(
         leaving, sent = await cluster.producer("leaving")
         staying, held = await cluster.producer("staying")
         topic = await cluster.topic()
-        topic.quota_exceeded = QuotaPolicy.PRODUCER_REQUEST_HOLD
+        topic.writing.quota_exceeded = QuotaPolicy.PRODUCER_REQUEST_HOLD
         for channel in (leaving, staying):
             channel.publish(1, message())
-        await eventually(lambda: topic._gate.held == 2, "two publishes that are held")
+        await eventually(lambda: topic.writing.gate.held == 2, "two publishes that are held")
         await leaving.close()
-        await eventually(lambda: topic._gate.held == 1, "one publish that is held")
+        await eventually(lambda: topic.writing.gate.held == 1, "one publish that is held")
         await eventually_connected(cluster, "leaving")
         assert (sent.receipts, sent.refusals) == ({}, {})
-        topic.quota_exceeded = None
+        topic.writing.quota_exceeded = None
         await held.answered(1)
-        assert topic.messages == 1
+        assert topic.log.messages == 1
 
     with_cluster(scenario)
 
@@ -245,7 +245,7 @@ def test_a_fenced_producer_is_told_so_after_the_receipts_of_what_it_sent(with_cl
         _, others = await cluster.consumer(permits=10)
         await eventually(lambda: others.deliveries, "the delivery")
         assert owner.ready.topic_epoch is not None
-        assert (await cluster.topic()).messages == 1
+        assert (await cluster.topic()).log.messages == 1
         await first.close()
 
     with_cluster(scenario)
@@ -527,7 +527,7 @@ def test_the_last_position_is_that_of_the_last_message_not_of_a_marker(with_clus
         channel, _ = await cluster.consumer()
         assert await channel.last_position() == BEFORE_ALL
         positions = await published(cluster, 2)
-        await (await cluster.topic()).write_marker(marker())
+        await (await cluster.topic()).writing.marker(marker())
         assert await channel.last_position() == positions[-1]
 
     with_cluster(scenario)

@@ -69,7 +69,7 @@ class Pair:
         for _ in range(5):
             for name in NAMES:
                 last[name] = (await self.topic(name).publish([message()] * 3))[-1]
-        await eventually(lambda: {self.topic(name).messages for name in NAMES} == {33}, "all messages in both")
+        await eventually(lambda: {self.topic(name).log.messages for name in NAMES} == {33}, "all messages in both")
         return last
 
     async def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -129,15 +129,15 @@ def test_a_position_is_translated_there_and_back_and_what_cannot_be_says_why(dat
                 assert there != str(last[source])
                 status, back = await both.translate(to, source, there)
                 assert (status, back["to"]["position"]) == (0, str(last[source]))
-            lac = both.topic("us-east").last_add_confirmed
+            lac = both.topic("us-east").log.last
             beyond = Position(lac.ledger, lac.entry + 1_000)
             assert await refusal(both, beyond) == (2, "error: persistent://public/default/orders ends at")
             assert (await both.translate("us-east", "eu-west", "seven"))[0] == 2
             assert (await both.translate("us-east", "nowhere", lac))[0] == 2
-            marker = await both.topic("us-east").write_marker(message(), local=True)
+            marker = await both.topic("us-east").writing.marker(message(), local=True)
             status, error = await both.translate("us-east", "eu-west", marker)
             assert (status, "is a marker" in error) == (2, True)
-            trimmed = both.topic("us-east").first_position
+            trimmed = both.topic("us-east").log.first
             assert trimmed is not None
             await both.workers["eu-west"].stop()
             status, error = await both.translate("us-east", "eu-west", last["us-east"])

@@ -727,7 +727,7 @@ def test_a_bad_frame_costs_its_own_connection_only(
             await producer.send(b"the others go on")
             topic = worker.engine.find(TOPIC)
             assert topic is not None
-            assert topic.messages == 1
+            assert topic.log.messages == 1
 
     run_with_worker(tmp_path / "engine", scenario)
 

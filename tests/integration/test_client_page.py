@@ -51,7 +51,7 @@ def test_every_example_of_the_client_page_works(tmp_path: Path, monkeypatch: pyt
 
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_SECONDS), running_worker(tmp_path / "worker") as worker:
-            await (await worker.engine.topic("payments")).set_policies(TopicPolicies(deduplication=True))
+            await (await worker.engine.topic("payments")).policies.set(TopicPolicies(deduplication=True))
             for line, text in examples():
                 printed.clear()
                 await run(line, text.replace(SHOWN_URL, worker.url), names)

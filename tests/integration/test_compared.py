@@ -201,7 +201,7 @@ def test_a_namespace_is_copied_to_other_clusters_from_now_on_and_its_subscriptio
             await acknowledged(consumer, inbox, slice(0, 20, 2))
             told = us.sync.counters()["updates_sent"]
             await asyncio.sleep(0.3)  # nothing is to happen
-            assert (eu.topic().messages, backlog(eu), us.sync.counters()["updates_sent"]) == (10, 9, told)
+            assert (eu.topic().log.messages, backlog(eu), us.sync.counters()["updates_sent"]) == (10, 9, told)
             await us.engine.catalog.set_namespace("public/default", NamespacePolicies())
             await having(eu, 20)
             await in_step(us, eu, 9)
@@ -246,7 +246,7 @@ def test_markers_are_no_duplicates_and_messages_are_where_deduplication_is_on(tm
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west", settings=ON) as (us, eu):
             topic = await us.engine.topic(TOPIC)
-            producer = await topic.create_producer(ProducerOptions(name="p"))
+            producer = await topic.producers.create(ProducerOptions(name="p"))
             for _ in range(3):  # the same ones again and again, as after lost receipts
                 for sequence_id in range(20):
                     await producer.publish([numbered(sequence_id)])
@@ -255,7 +255,7 @@ def test_markers_are_no_duplicates_and_messages_are_where_deduplication_is_on(tm
             await consumer.acknowledge([Ack(position) for position in inbox.positions[1::2]])
             await in_step(us, eu, 10)
             # The producer moves, sends the last five again and five new ones; what is consumed stays so.
-            moved = await eu.topic().create_producer(ProducerOptions(name="p"))
+            moved = await eu.topic().producers.create(ProducerOptions(name="p"))
             for sequence_id in range(15, 25):
                 await moved.publish([numbered(sequence_id)])
             await inbox.holds(25)
@@ -345,7 +345,7 @@ def test_when_all_is_acknowledged_nothing_is_left_in_any_backlog_though_there_ar
                 assert len(node.topic().log.markers) > 10
                 assert subscription.backlog_messages() == 0
                 await eventually(
-                    lambda: subscription.cursor.mark_delete == node.topic().last_add_confirmed,  # noqa: B023
+                    lambda: subscription.cursor.mark_delete == node.topic().log.last,  # noqa: B023
                     "a mark-delete position at the end, over all markers",
                 )
                 assert not subscription.cursor.state.individually_deleted
@@ -439,7 +439,7 @@ def test_a_lag_is_never_negative_and_no_position_is_past_what_was_copied(tmp_pat
                     looked += 1
                     assert there.cursor.backlog_entries() >= 0
                     assert there.backlog_messages() >= 0
-                    assert there.cursor.mark_delete <= eu.topic().last_add_confirmed
+                    assert there.cursor.mark_delete <= eu.topic().log.last
 
             for _ in range(40):
                 positions = await topic.publish([message(b"x" * 200) for _ in range(10)])
@@ -477,7 +477,7 @@ def test_a_link_that_is_cut_and_started_again_loses_no_part_of_a_batchs_acknowle
                     link.let_go()
                     link = us.link_to(eu, proxy.address)
             proxy.cutting = False
-            await eventually(lambda: agree(us, eu) and eu.topic().messages == 400, "the same state in eu-west")
+            await eventually(lambda: agree(us, eu) and eu.topic().log.messages == 400, "the same state in eu-west")
             there = eu.subscription()
             assert there is not None
             assert sorted(map(list, there.cursor.state.batch_acks.values())) == sorted(

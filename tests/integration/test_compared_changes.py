@@ -80,9 +80,9 @@ def test_a_subscription_that_reads_compacted_goes_on_with_the_newest_of_each_key
             for version in (b"old", b"new"):
                 await topic.publish([keyed(f"k{number}", b"%s %d" % (version, number)) for number in range(10)])
             await having(eu, 20, "")
-            await topic.compact()
-            await eu.topic().compact()
-            await topic.trim(topic.log.last)
+            await topic.compaction.run()
+            await eu.topic().compaction.run()
+            await topic.trimming.trim(topic.log.last)
             consumer, inbox = await subscribed(
                 topic, subscription_type=SubscriptionType.EXCLUSIVE, read_compacted=True, replicated=True
             )
@@ -119,7 +119,7 @@ def test_of_a_key_that_two_clusters_wrote_at_once_each_delivers_its_newest_and_w
             eu.link_to(us)
             for node in (us, eu):
                 await having(node, 2, "")
-                await node.topic().compact()
+                await node.topic().compaction.run()
             await us.topic().subscriptions.create("sub", BEFORE_ALL, replicated=True, read_compacted=True)
             await having(eu, 2)
             consumers = []
@@ -301,7 +301,7 @@ def test_a_topic_that_is_made_anew_and_copied_anew_begins_with_nothing_consumed(
             await topic.publish(messages(20, 30))
             link = us.links[0]
             await eventually(lambda: link.status()["gaps"], "a gap, instead of two topics in one")
-            assert eu.topic().messages == 20
+            assert eu.topic().log.messages == 20
             consumer, inbox = await taking(us, 10)
             await acknowledged(consumer, inbox, slice(3, 5))
             await link.resolve(TOPIC, "copy-anew")

@@ -63,7 +63,7 @@ def everything(made: Web, cluster: str, topic: str = TOPIC) -> list[tuple[bool, 
     found = made.engines[cluster].find(topic)
     if found is None:
         return []
-    read = found.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+    read = found.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
     return [(entry.marker, bytes(entry.entry)) for entry in read if entry.origin == "a"]
 
 
@@ -75,7 +75,7 @@ def test_messages_and_markers_of_many_topics_come_once_and_in_order(tmp_path: Pa
                 for name in names:
                     await made.publish("a", first, 6, name)
                     topic = await made.engines["a"].topic(name)
-                    await topic.write_marker(marker(b"%d" % first))
+                    await topic.writing.marker(marker(b"%d" % first))
             for name in names:
                 await eventually(lambda name=name: everything(made, "b", name) == everything(made, "a", name), name)
                 assert [each for each, _ in everything(made, "b", name)].count(True) == 5
@@ -189,7 +189,7 @@ def test_a_gap_stops_its_topic_alone_until_an_operator_goes_over_it(tmp_path: Pa
             assert made.entries("b", "a") == copied
             await link.resolve(TOPIC, "skip-and-record")
             await eventually(lambda: made.entries("b", "a") == copied + left)
-            (hole,) = made.engines["b"].find(TOPIC).left_out("a")  # type: ignore[union-attr]
+            (hole,) = made.engines["b"].find(TOPIC).origins.left_out("a")  # type: ignore[union-attr]
             assert hole[0].entry == 2
             await link.stop()
 

@@ -122,7 +122,7 @@ def test_a_topic_is_read_page_by_page(tmp_path: Path, max_bytes: str) -> None:
                 assert Position(row["ledger"], row["first"]) > Position.parse(after)
             after = following
         assert found == entries
-        assert after == str(topic.last_add_confirmed)
+        assert after == str(topic.log.last)
 
     with_server(tmp_path, body)
 
@@ -148,7 +148,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
     async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
         topic = await engine.topic(TOPIC)
         positions = await topic.publish([ONE, batch([b"a", b"b", b"c"]), TWO, THREE])
-        await topic.write_marker(marker())
+        await topic.writing.marker(marker())
         consumer, _ = await subscribed(topic)
         await consumer.acknowledge([Ack(positions[0]), Ack(positions[1], (0, 2)), Ack(positions[2])])
         await post(server, session, framed(frame_of(FIRST)))
@@ -165,7 +165,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
                     "name": TOPIC,
                     "incarnation": topic.incarnation,
                     "first": str(positions[0]),
-                    "lac": str(topic.last_add_confirmed),
+                    "lac": str(topic.log.last),
                     "entries": 7,
                     "messages": 8,
                     "clusters": None,
@@ -187,7 +187,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
         both = await get("high-water?origins=us-east,eu-west,nobody")
         assert (both["cluster"], both["protocol"]) == ("eu-west", PROTOCOL_VERSION)
         assert both["topics"][TOPIC]["us-east"] == row
-        assert both["topics"][TOPIC]["eu-west"]["position"] == str(topic.high_water("eu-west").position)
+        assert both["topics"][TOPIC]["eu-west"]["position"] == str(topic.origins.high_water("eu-west").position)
         assert (await get("high-water?origin=nobody"))["topics"] == {}
 
     with_server(tmp_path, body)

@@ -51,7 +51,7 @@ async def check(engine: Engine, confirmed: dict[str, int]) -> None:
         unconfirmed = stored[name][len(expected) :]  # stored, and killed before it was said; at most the last message
         following = dedup_child.entries_of(name, highest + 1)
         assert unconfirmed == following[: len(unconfirmed)]
-        producer = await topic.create_producer(ProducerOptions(name=name))
+        producer = await topic.producers.create(ProducerOptions(name=name))
         complete = len(unconfirmed) == len(following)
         assert producer.last_sequence_id == highest + complete
 

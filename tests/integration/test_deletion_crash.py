@@ -86,7 +86,7 @@ async def check(engine: Engine, said: Said) -> int:
         assert kept is not None
         expected = [deletion_child.entry_of(number) for number in range(said.kept + 1)]
         assert [entry for _, _, entry in logged(kept)][: len(expected)] == expected
-        assert kept.subscriptions["sub"].backlog_messages() <= kept.messages - len(expected)
+        assert kept.subscriptions["sub"].backlog_messages() <= kept.log.messages - len(expected)
     return len(engine.store.deleted_topics())
 
 

@@ -56,7 +56,7 @@ class World:
         for entries in runs:
             previous = Position(5, self.copied - 1) if self.copied else BEFORE_ALL
             block = make_block(Position(5, self.copied), [message()] * entries, incarnation=INCARNATION)
-            (extent,) = await topic.append_blocks([CopiedBlock(previous, block)])
+            (extent,) = await topic.writing.copy([CopiedBlock(previous, block)])
             for offset in range(entries):
                 local = Position(extent.local_first.ledger, extent.local_first.entry + offset)
                 self.lies_at[self.copied + offset] = local
@@ -119,7 +119,7 @@ def test_every_copied_entry_is_found_in_both_directions_and_others_are_not(postg
                 await w.written()
                 assert await w.translated() == w.lies_at
             assert await w.repository.count_extents(TOPIC) == (3, 12, w.copied)
-            own = (await w.topic()).last_add_confirmed
+            own = (await w.topic()).log.last
             assert await w.repository.to_origin(TOPIC, own) is None
 
     asyncio.run(main())
@@ -147,7 +147,7 @@ def test_a_long_run_takes_one_row_however_long_it_grows(postgres_url: str, data_
             for first in range(0, 500, 100):
                 previous = Position(5, first - 1) if first else BEFORE_ALL
                 block = make_block(Position(5, first), [message()] * 100, incarnation=INCARNATION)
-                (extent,) = await topic.append_blocks([CopiedBlock(previous, block)])
+                (extent,) = await topic.writing.copy([CopiedBlock(previous, block)])
                 w.writer.extents_recorded(TOPIC, ORIGIN, INCARNATION, extent.origin_first, extent.local_first, 100)
                 await w.written()
             assert await w.repository.count_extents(TOPIC) == (1, 1, 500)
@@ -253,7 +253,7 @@ def test_trimmed_segments_leave_the_index(postgres_url: str, data_dir: Path) -> 
             await w.copy(*[1] * 14)
             await w.written()
             topic = await w.topic()
-            await topic.trim(w.lies_at[9])
+            await topic.trimming.trim(w.lies_at[9])
             w.writer.extents_trimmed(TOPIC, topic.log.trimmed)
             await w.written()
             assert (await w.repository.count_extents(TOPIC))[0] == 2
@@ -262,7 +262,7 @@ def test_trimmed_segments_leave_the_index(postgres_url: str, data_dir: Path) -> 
             found = await w.translated()
             assert found.items() <= w.lies_at.items()
             assert set(range(10, 17)) <= set(found)
-            await topic.trim(topic.last_add_confirmed)
+            await topic.trimming.trim(topic.log.last)
             w.writer.extents_trimmed(TOPIC, topic.log.trimmed)
             await w.written()
             assert await w.repository.count_extents(TOPIC) == (0, 0, 0)
@@ -441,7 +441,7 @@ def test_the_halves_of_a_translation_answer_and_say_where_they_looked(postgres_u
             )
             place = await translator.place(TOPIC, ORIGIN, INCARNATION, Position(5, 1))
             assert (place.position, place.source) == (w.lies_at[1], "postgres")
-            own = topic.last_add_confirmed
+            own = topic.log.last
             identity = await translator.identity(TOPIC, own)
             assert (identity.origin, identity.position, identity.source) == ("eu-west", own, "log")
             assert (await translator.place(TOPIC, "eu-west", topic.incarnation, own)).position == own
@@ -463,8 +463,8 @@ def test_what_cannot_be_translated_is_refused_by_its_reason(postgres_url: str, d
         async with world(postgres_url, data_dir) as w:
             await w.copy(2, 2)
             topic = await w.topic()
-            marker = await topic.write_marker(message())
-            last = topic.last_add_confirmed
+            marker = await topic.writing.marker(message())
+            last = topic.log.last
             translator = Translator(w.engine, w.writer)
             await w.written()
             with pytest.raises(PositionBeyondEnd, match=f"ends at {last} in eu-west"):
@@ -483,7 +483,7 @@ def test_what_cannot_be_translated_is_refused_by_its_reason(postgres_url: str, d
                 await translator.place(TOPIC, "eu-west", topic.incarnation + 1, last)
             with pytest.raises(NotCopied, match="left out"):
                 await translator.place(TOPIC, ORIGIN, INCARNATION, Position(4, 4))
-            await topic.trim(w.lies_at[1])
+            await topic.trimming.trim(w.lies_at[1])
             for incarnation, position in ((INCARNATION, Position(5, 0)),):
                 with pytest.raises(PositionTrimmed):
                     await translator.place(TOPIC, ORIGIN, incarnation, position)

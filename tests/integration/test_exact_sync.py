@@ -123,10 +123,10 @@ def test_a_subscription_made_at_the_latest_message_begins_there_in_the_other_clu
             us, eu = nodes["us-east"], nodes["eu-west"]
             topic = await us.engine.topic(TOPIC)
             await topic.publish([message() for _ in range(10)])
-            await eventually(lambda: eu.engine.find(TOPIC) and eu.topic().messages == 10, "the messages in eu-west")
+            await eventually(lambda: eu.engine.find(TOPIC) and eu.topic().log.messages == 10, "the messages in eu-west")
             await eu.topic().publish([message() for _ in range(3)])
-            await eventually(lambda: topic.messages == 13, "those of eu-west in us-east")
-            await topic.subscriptions.create("late", topic.last_add_confirmed, replicated=True)
+            await eventually(lambda: topic.log.messages == 13, "those of eu-west in us-east")
+            await topic.subscriptions.create("late", topic.log.last, replicated=True)
             await topic.subscriptions.create("early", BEFORE_ALL, replicated=True, properties={"team": "billing"})
             await eventually(lambda: agree(us, eu, "late") and agree(us, eu, "early"), "both in eu-west")
             assert (backlog(eu, "late"), backlog(eu, "early")) == (0, 13)
@@ -218,7 +218,9 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
                 ap.start({"us-east": us.server.address})
                 topic = await ap.engine.topic(TOPIC)
                 await topic.publish([message() for _ in range(10)])
-                await eventually(lambda: us.engine.find(TOPIC) and us.topic().messages == 10, "the messages in us-east")
+                await eventually(
+                    lambda: us.engine.find(TOPIC) and us.topic().log.messages == 10, "the messages in us-east"
+                )
                 consumer, inbox = await consuming(us.topic(), 10)
                 await consumer.acknowledge([Ack(position) for position in inbox.positions[::2]])
                 await eventually(lambda: eu.subscription() is not None, "the subscription in eu-west")
@@ -232,7 +234,7 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
                 eu.start({})
                 await ap.stop()
                 ap.start({"eu-west": server.address})
-                await eventually(lambda: eu.topic().messages == 10, "the messages of ap-south in eu-west")
+                await eventually(lambda: eu.topic().log.messages == 10, "the messages of ap-south in eu-west")
                 await eventually(lambda: agree(us, eu), "the acknowledgements of us-east on them")
                 assert backlog(eu) == 5
                 await eventually(lambda: not eu.engine.store.pending_acks(eu.topic().topic_id), "nothing that waits")

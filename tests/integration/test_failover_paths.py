@@ -93,7 +93,7 @@ def test_a_worker_that_starts_takes_no_clients_before_it_has_asked(tmp_path: Pat
         async with worker(tmp_path) as (engine, service, ask):
             topic = await engine.topic(TOPIC)
             with pytest.raises(TooBusy, match="asks the other clusters"):
-                await topic.create_producer(ProducerOptions("p"))
+                await topic.producers.create(ProducerOptions("p"))
             with pytest.raises(TooBusy):
                 await subscribed(topic)
             assert service.not_ready() is not None
@@ -111,7 +111,7 @@ def test_a_hold_finishes_what_is_in_flight_and_its_release_lets_clients_back(tmp
         async with worker(tmp_path) as (engine, service, ask):
             await service.start()
             topic = await engine.topic(TOPIC)
-            producer = await topic.create_producer(ProducerOptions("p"))
+            producer = await topic.producers.create(ProducerOptions("p"))
             closed: list[tuple[str, str]] = []
             producer.on_closed = lambda code, reason: closed.append((code, reason))
             consumer, inbox = await subscribed(topic)
@@ -129,7 +129,7 @@ def test_a_hold_finishes_what_is_in_flight_and_its_release_lets_clients_back(tmp
             status, answer = await holding
             assert status == 200
             (held,) = answer["topics"]
-            assert held["has"]["us-east"]["position"] == str(topic.last_add_confirmed)
+            assert held["has"]["us-east"]["position"] == str(topic.log.last)
             assert answer["held_entries"] == 0
             assert consumer.closed
             assert [code for code, _ in closed] == ["ClusterFenced"]

@@ -89,7 +89,7 @@ def test_what_was_and_what_is_published_is_copied_in_order(tmp_path: Path) -> No
                 await late.publish(numbered(0, 3))
                 await eventually(lambda: entries_of(west.find(TOPIC), "us-east") == entries)
                 await eventually(lambda: west.find("made-later"))
-                assert west.find(TOPIC).vector() == {"us-east": topic.last_add_confirmed}
+                assert west.find(TOPIC).origins.vector() == {"us-east": topic.log.last}
                 await eventually(lambda: link.state == "idle")
                 status = link.status()
                 assert (status["entries"], status["messages"], status["backlog_entries"]) == (83, 83, 0)
@@ -111,9 +111,9 @@ def test_invariant_4_both_ways_nothing_goes_round_and_local_markers_stay(tmp_pat
             for number in range(20):
                 await topic_east.publish(numbered(number, 1))
                 await topic_west.publish(numbered(100 + number, 1))
-                await topic_east.write_marker(marker(b"shared %d" % number))
-                await topic_east.write_marker(marker(b"local %d" % number), local=True)
-            await eventually(lambda: topic_west.high_water("us-east").position.entry >= 0)
+                await topic_east.writing.marker(marker(b"shared %d" % number))
+                await topic_east.writing.marker(marker(b"local %d" % number), local=True)
+            await eventually(lambda: topic_west.origins.high_water("us-east").position.entry >= 0)
             await eventually(
                 lambda: (
                     entries_of(topic_west, "us-east") == numbered(0, 20)
@@ -123,7 +123,7 @@ def test_invariant_4_both_ways_nothing_goes_round_and_local_markers_stay(tmp_pat
             await eventually(lambda: len(topic_west.log.markers) == 20)
             assert (topic_east.log.entries, topic_west.log.entries) == (20 + 20 + 40, 20 + 20 + 20)
             assert len(topic_east.log.markers) == 40
-            markers = [entry for entry in topic_west.read_entries(BEFORE_ALL, None, 1000, 10**6) if entry.marker]
+            markers = [entry for entry in topic_west.reading.entries(BEFORE_ALL, None, 1000, 10**6) if entry.marker]
             assert [bytes(entry.entry) for entry in markers] == [marker(b"shared %d" % n) for n in range(20)]
 
     asyncio.run(main())
@@ -268,7 +268,7 @@ def test_a_topic_of_another_incarnation_is_halted_and_the_others_go_on(tmp_path:
     async def main() -> None:
         async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:
             stale = make_block(Position(1, 0), [message(b"stale")], incarnation=3)
-            await (await west.topic("made-anew")).append_blocks([CopiedBlock(BEFORE_ALL, stale)])
+            await (await west.topic("made-anew")).writing.copy([CopiedBlock(BEFORE_ALL, stale)])
             anew, sound = await east.topic("made-anew"), await east.topic("sound")
             async with serving(west, {"us-east"}) as server, linked(east, "eu-west", server.address) as link:
                 await eventually(lambda: link.state == "idle")  # connected while the topic is still empty
@@ -384,7 +384,7 @@ def test_invariant_10_a_source_restored_from_an_old_copy_reuses_no_position_and_
                 assert str(lost[-1]) in link.status()["halted"][TOPIC]
                 other = await east.topic("other")
                 await other.publish(numbered(0, 1))
-                await eventually(lambda: (found := west.find("other")) and found.messages == 1, "the other topic")
+                await eventually(lambda: (found := west.find("other")) and found.log.messages == 1, "the other topic")
             assert entries_of(west.find(TOPIC), "us-east") == numbered(0, 6)
 
     asyncio.run(main())
@@ -478,10 +478,10 @@ def test_invariant_2_what_was_not_copied_is_held_back_from_retention(tmp_path: P
                 link.address = server.address
                 link.start()
                 try:
-                    await eventually(lambda: late.held_back["link to eu-west"] == late.log.last)
-                    await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
-                    await topic.write_marker(marker(), local=True)
-                    await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
+                    await eventually(lambda: late.holds.positions["link to eu-west"] == late.log.last)
+                    await eventually(lambda: topic.holds.positions["link to eu-west"] == topic.log.last)
+                    await topic.writing.marker(marker(), local=True)
+                    await eventually(lambda: topic.holds.positions["link to eu-west"] == topic.log.last)
                     await east.maintenance.run_once()
                     assert entries_of(topic, "us-east") == []
                     assert entries_of(west.find(TOPIC), "us-east") == numbered(0, 5)  # type: ignore[arg-type]
@@ -502,10 +502,10 @@ def test_a_link_resumes_after_the_source_trimmed_what_was_copied(tmp_path: Path)
             async with linked(east, "eu-west", server.address) as link:
                 for number in range(4):
                     await topic.publish(numbered(number, 1))
-                await eventually(lambda: topic.held_back["link to eu-west"] == topic.log.last)
+                await eventually(lambda: topic.holds.positions["link to eu-west"] == topic.log.last)
             await topic.publish(numbered(4, 1))
             await east.maintenance.run_once()
-            assert topic.log.trimmed == west.find(TOPIC).vector()["us-east"]  # type: ignore[union-attr]
+            assert topic.log.trimmed == west.find(TOPIC).origins.vector()["us-east"]  # type: ignore[union-attr]
             async with linked(east, "eu-west", server.address) as link:
                 await topic.publish(numbered(5, 1))
                 await eventually(lambda: entries_of(west.find(TOPIC), "us-east") == numbered(0, 6))  # type: ignore[arg-type]
@@ -523,7 +523,7 @@ def test_a_destination_that_lost_its_data_holds_the_source_back_again(tmp_path: 
 
             def note(link: Link) -> None:
                 if link.state == "idle":
-                    held_when_connected.append(topic.held_back["link to eu-west"])
+                    held_when_connected.append(topic.holds.positions["link to eu-west"])
 
             link = Link(east, "eu-west", "http://127.0.0.1:9", on_state=note)
             link.start()

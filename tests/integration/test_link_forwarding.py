@@ -75,11 +75,11 @@ def test_markers_are_forwarded_and_local_ones_stay(tmp_path: Path) -> None:
     async def main() -> None:
         async with web(tmp_path, both(pairwise("abc"), forward=True)) as made:
             topic = await made.engines["a"].topic(TOPIC)
-            await topic.write_marker(marker(b"shared"))
-            await topic.write_marker(marker(b"local"), local=True)
+            await topic.writing.marker(marker(b"shared"))
+            await topic.writing.marker(marker(b"local"), local=True)
             published = await made.publish("a", 0, 1)
             await eventually(lambda: made.entries("c", "a") == published)
-            found = made.engines["c"].find(TOPIC).read_entries(BEFORE_ALL, None, 10, 10**6)  # type: ignore[union-attr]
+            found = made.engines["c"].find(TOPIC).reading.entries(BEFORE_ALL, None, 10, 10**6)  # type: ignore[union-attr]
             assert [bytes(entry.entry) for entry in found if entry.marker] == [marker(b"shared")]
 
     asyncio.run(main())
@@ -135,7 +135,7 @@ def test_invariant_2_what_is_forwarded_arrives_once_through_connections_cut_anyw
             assert made.engines["c"].find(TOPIC).log.entries == sum(map(len, published.values()))  # type: ignore[union-attr]
             assert made.links["b>c"].status()["halted"] == {}
             for name in "ab":
-                assert made.engines["c"].find(TOPIC).left_out(name) == []  # type: ignore[union-attr]
+                assert made.engines["c"].find(TOPIC).origins.left_out(name) == []  # type: ignore[union-attr]
 
     asyncio.run(main())
 
@@ -197,7 +197,7 @@ def test_several_links_of_one_pair_share_the_topics_by_their_patterns(tmp_path: 
             assert secret
             assert made.engines["b"].find("secret") is None
             assert "secret" not in str(made.links["a>b#rest"]._copier.topics)
-            assert made.engines["a"].find("secret").held_back == {}  # type: ignore[union-attr]
+            assert made.engines["a"].find("secret").holds.positions == {}  # type: ignore[union-attr]
 
     asyncio.run(main())
 

@@ -47,10 +47,10 @@ async def trim(made: Web, cluster: str, topic: str = TOPIC) -> None:
     """Trim all but the last block, as if no link held the log back."""
     found = made.engines[cluster].find(topic)
     assert found is not None
-    held = dict(found.held_back)
-    found.held_back.clear()
+    held = dict(found.holds.positions)
+    found.holds.positions.clear()
     await made.engines[cluster].maintenance.run_once()
-    found.held_back.update(held)
+    found.holds.positions.update(held)
 
 
 async def again(made: Web, key: str) -> None:
@@ -124,7 +124,7 @@ def test_an_operator_makes_a_link_go_over_a_gap_and_it_is_recorded_at_both_ends(
             (skip,) = link.status()["skipped"]
             assert (skip["topic"], skip["kind"], skip["policy"]) == (TOPIC, "trimmed", "skip-and-record")
             assert skip["at_ms"] > 0
-            (hole,) = made.engines["b"].find(TOPIC).left_out("a")  # type: ignore[union-attr]
+            (hole,) = made.engines["b"].find(TOPIC).origins.left_out("a")  # type: ignore[union-attr]
             assert hole[0].entry == 2
             await again(made, "a>b")
             more = await made.publish("a", 9, 1)
@@ -140,7 +140,7 @@ def test_a_link_goes_over_gaps_by_itself_where_its_policy_says_so(tmp_path: Path
         async with with_gap(tmp_path, spec) as (made, copied, left):
             await eventually(lambda: made.entries("b", "a") == copied + left)
             assert len(made.links["a>b"].status()["skipped"]) == 1
-            assert len(made.engines["b"].find(TOPIC).left_out("a")) == 1  # type: ignore[union-attr]
+            assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
 
     asyncio.run(main())
 
@@ -214,7 +214,7 @@ def test_a_destination_that_has_nothing_yet_starts_at_what_is_left_and_knows_it(
             made.links["a>b"].start()
             await eventually(lambda: made.entries("b", "a") == left)
             assert gaps(made) == []
-            assert len(made.engines["b"].find(TOPIC).left_out("a")) == 1  # type: ignore[union-attr]
+            assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
 
     asyncio.run(main())
 
@@ -283,11 +283,11 @@ def test_what_a_source_lacks_of_another_cluster_is_waited_for_where_it_comes_on_
             copy = made.engines["c"].find(TOPIC)
             assert copy is not None
             own = await made.publish("c", 0, 1)
-            copy.held_back.clear()
+            copy.holds.positions.clear()
             middle = copy.log.next_after(copy.log.first)  # type: ignore[arg-type]
             for _ in range(3):
                 middle = copy.log.next_after(middle)  # type: ignore[arg-type]
-            await copy.trim(middle)  # type: ignore[arg-type]
+            await copy.trimming.trim(middle)  # type: ignore[arg-type]
             assert len(made.entries("c", "a")) < len(published)
             made.links["c>b"].start()
             await eventually(lambda: gaps(made, "c>b") == [(TOPIC, "trimmed")])
@@ -295,7 +295,7 @@ def test_what_a_source_lacks_of_another_cluster_is_waited_for_where_it_comes_on_
             await eventually(lambda: made.entries("b", "a") == published)
             await eventually(lambda: made.entries("b", "c") == own)
             assert gaps(made, "c>b") == []
-            assert made.engines["b"].find(TOPIC).left_out("a") == []  # type: ignore[union-attr]
+            assert made.engines["b"].find(TOPIC).origins.left_out("a") == []  # type: ignore[union-attr]
 
     asyncio.run(main())
 
@@ -306,7 +306,7 @@ def test_what_was_left_out_on_the_way_to_a_source_is_told_onwards(tmp_path: Path
         second = LinkSpec("b", "c", forward=True, **policy)
         async with with_gap(tmp_path, LinkSpec("a", "b", **policy), second) as (made, _, left):
             await eventually(lambda: made.entries("c", "a")[-3:] == left)
-            holes = [made.engines[name].find(TOPIC).left_out("a") for name in "bc"]  # type: ignore[union-attr]
+            holes = [made.engines[name].find(TOPIC).origins.left_out("a") for name in "bc"]  # type: ignore[union-attr]
             assert holes[0] == holes[1]
             assert len(holes[0]) == 1
 

@@ -208,7 +208,7 @@ def test_past_its_hold_publishes_are_refused_until_the_link_has_caught_up(tmp_pa
             other = await made.publish("a", 0, 1, "other")
             await made.links["a>b"].resume()
             await eventually(lambda: made.entries("b", "a", "other") == other)
-            await eventually(lambda: not made.engines["a"].find(TOPIC).holds_exceeded)  # type: ignore[union-attr]
+            await eventually(lambda: not made.engines["a"].find(TOPIC).holds.exceeded)  # type: ignore[union-attr]
             await made.publish("a", 20, 1)
 
     asyncio.run(main())

@@ -85,7 +85,7 @@ def test_partitions_grow_everywhere_while_they_are_copied(tmp_path: Path) -> Non
                     topic = east.find(f"{PARTED}-partition-{partition}")
                     assert topic is not None
                     names.append(topic.name)
-                    if topic.messages:
+                    if topic.log.messages:
                         await copied(topic, west, entries_of(topic, "us-east"))
                 assert west.partitions(PARTED) == 11
                 assert west.catalog.subscribable(NAMESPACE) == [PARTED]
@@ -304,12 +304,12 @@ def test_a_namespace_is_copied_to_the_clusters_of_its_policies_only(tmp_path: Pa
                 await copied(away, west, [message(b"1")])
                 assert west.catalog.tenants() == ["acme"]
                 assert west.catalog.namespaces("acme") == ["acme/away"]
-                assert home.held_back == {}
+                assert home.holds.positions == {}
                 await east.catalog.set_namespace("acme/home", NamespacePolicies())
                 await copied(home, west, [message(b"1")])
                 await eventually(lambda: west.partitions("acme/home/parted") == 2)
                 await east.catalog.set_namespace("acme/home", NamespacePolicies(replication_clusters=()))
-                assert home.held_back == {}
+                assert home.holds.positions == {}
                 for topic in (home, away):
                     await topic.publish([message(b"2")])
                 await copied(away, west, [message(b"1"), message(b"2")])
@@ -338,7 +338,7 @@ def test_a_source_that_lost_a_topic_names_what_the_destination_has_of_it(tmp_pat
         async with pair(tmp_path) as (east, west):
             block = make_block(Position(1, 0), [message(b"only there")], incarnation=3)
             there = await west.topic("lost")
-            await there.append_blocks([CopiedBlock(BEFORE_ALL, block)])
+            await there.writing.copy([CopiedBlock(BEFORE_ALL, block)])
             async with linked(east, west) as link:
                 await eventually(lambda: link.state == "idle")
                 assert link.status()["deleted_here"] == [there.name]

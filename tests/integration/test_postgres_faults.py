@@ -46,7 +46,9 @@ class Traffic:
                 topic = await self.both.engine(name).topic(TOPIC)
                 await topic.publish([message()] * 3)
                 self.published += 3
-        await eventually(lambda: {self.both.topic(name).messages for name in NAMES} == {self.published}, "all copied")
+        await eventually(
+            lambda: {self.both.topic(name).log.messages for name in NAMES} == {self.published}, "all copied"
+        )
         await self.inbox.holds(self.published)
         assert self.consumer is not None
         await self.consumer.acknowledge([Ack(position) for position in self.inbox.positions])
@@ -65,9 +67,7 @@ def repository(worker: Worker) -> SnapshotRepository:
 async def agrees(both: Pair, name: str) -> bool:
     """Whether the index of a cluster says what its log says."""
     worker, topic = both.workers[name], both.topic(name)
-    headers = read_headers(
-        both.engine(name).store, topic.topic_id, BEFORE_ALL, topic.last_add_confirmed, blocks_max=10**6
-    )
+    headers = read_headers(both.engine(name).store, topic.topic_id, BEFORE_ALL, topic.log.last, blocks_max=10**6)
     copied = sum(header.entries for _, header in headers if header.origin != name)
     own = next(h for h in headers if h.header.origin == name and h.header.kind is BlockKind.MESSAGES).local_first
     try:

@@ -60,7 +60,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 async def deduplicating(engine: Engine) -> None:
     topic = await engine.topic(TOPIC)
-    await topic.set_policies(TopicPolicies(deduplication=True))
+    await topic.policies.set(TopicPolicies(deduplication=True))
 
 
 async def received(client: Client, count: int, **arguments: Any) -> list[Message]:

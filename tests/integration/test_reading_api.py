@@ -48,15 +48,15 @@ def test_readers_are_told_of_the_topics_that_changed_since_they_asked(tmp_path: 
         known.apply(first := await asyncio.to_thread(worker.positions))
         assert first.whole
         assert (known.cluster, set(known.topics)) == ("us-east", {ORDERS, QUIET})
-        assert known.topics[ORDERS].last == orders.last_add_confirmed
-        assert not known.topics[ORDERS].replaced_since(orders.last_add_confirmed), "ids of ledgers come after its own"
+        assert known.topics[ORDERS].last == orders.log.last
+        assert not known.topics[ORDERS].replaced_since(orders.log.last), "ids of ledgers come after its own"
 
         await orders.publish([timed(2), timed(3)])
         await orders.publish([timed(4)])
         change = await asyncio.to_thread(worker.positions, known.token)
         assert (change.whole, [topic.name for topic in change.topics]) == (False, [ORDERS])
         known.apply(change)
-        last = orders.last_add_confirmed
+        last = orders.log.last
         assert known.topics[ORDERS].runs == ((last.ledger, 0, 3),)
         assert (await asyncio.to_thread(worker.positions, known.token)).topics == ()
 
@@ -77,7 +77,7 @@ def test_ranges_are_measured_in_whole_blocks_and_up_to_their_limits(tmp_path: Pa
         orders = await engine.topic(ORDERS)
         for _ in range(4):
             await orders.publish([batch([b"a", b"b", b"c"]), timed(1)])
-        ledger, last = orders.last_add_confirmed
+        ledger, last = orders.log.last
         (whole,) = await asyncio.to_thread(worker.measure, [(ORDERS, BEFORE_ALL, Position(ledger, last), 2**40)])
         assert whole is not None
         assert (whole.reached, whole.entries, whole.messages) == (Position(ledger, last), 8, 16)
@@ -108,7 +108,7 @@ def test_a_time_is_where_the_first_message_of_it_or_later_is(tmp_path: Path) -> 
             for at_ms in (1_000, 2_000, 3_000):
                 clock_ms[0] = at_ms
                 await orders.publish([timed(at_ms - 10), timed(at_ms)])
-            ledger, _ = orders.last_add_confirmed
+            ledger, _ = orders.log.last
             with DataPlane(f"http://{server.address}") as worker:
                 found = {}
                 for time_ms in (500, 1_995, 2_000, 9_000):

@@ -24,11 +24,11 @@ async def compacted(topic: Topic) -> list[str]:
     for number in range(KEYS):
         await topic.publish([keyed_batch([("x", b"old"), (f"{number}", b"1"), ("y", b"old"), (f"{number}+", b"1")])])
     await topic.publish([keyed("x", b""), keyed("y", b"")])
-    await topic.compact()
+    await topic.compaction.run()
     await topic.publish([keyed("last", b"1")])
-    await topic.trim(topic.last_add_confirmed)
+    await topic.trimming.trim(topic.log.last)
     await topic.publish([keyed(None, b"compacted away"), keyed("z", b"")])
-    await topic.compact()
+    await topic.compaction.run()
     return [key for number in range(KEYS) for key in (f"{number}", f"{number}+")] + ["last"]
 
 
@@ -59,7 +59,7 @@ def test_a_reader_knows_that_nothing_is_left_of_the_last_batch(tmp_path: Path) -
     async def scenario(client: Client, topic: Topic) -> None:
         await topic.publish([keyed_batch([("first", b"1"), ("gone", b"")])])
         await topic.publish([keyed_batch([("left", b"1"), ("left too", b"1"), ("gone", b"")])])
-        await topic.compact()
+        await topic.compaction.run()
         reader = await client.create_reader(TOPIC, MessageId.earliest, is_read_compacted=True)
         found = []
         while await reader.has_message_available():
@@ -85,7 +85,7 @@ def test_a_consumer_that_acknowledges_all_that_it_is_shown_has_consumed_the_topi
             await (consumer.acknowledge_cumulative(message) if cumulative else consumer.acknowledge(message))
         assert found == expected
         await consumer.close()
-        assert topic.subscriptions["sub"].cursor.mark_delete == topic.last_add_confirmed
+        assert topic.subscriptions["sub"].cursor.mark_delete == topic.log.last
         assert topic.subscriptions["sub"].backlog_messages() == 0
 
     run(tmp_path, scenario)

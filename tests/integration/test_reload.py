@@ -245,7 +245,7 @@ def test_a_worker_tells_a_cluster_that_lost_a_topic_what_its_own_consumers_had_a
 
             def backlog(region: Region) -> int | None:
                 here = region.engine.find(TOPIC)
-                subscription = None if here is None or here.messages < 30 else here.subscriptions.get("sub")
+                subscription = None if here is None or here.log.messages < 30 else here.subscriptions.get("sub")
                 return None if subscription is None else subscription.cursor.backlog_entries()
 
             await eventually(lambda: backlog(eu) == 30, "the subscription in eu-west")
@@ -269,11 +269,11 @@ def test_a_link_that_is_taken_away_and_added_again_goes_on_where_it_was(topology
             us, eu = regions["us-east"], regions["eu-west"]
             load, back = Load(us), Load(eu)
             await load.goes_on()
-            await eventually(lambda: us.topic().held_back, "the log held back for the link")
+            await eventually(lambda: us.topic().holds.positions, "the log held back for the link")
             changed = await regions.apply(one_way)
             assert changed["us-east"] == changed["eu-west"] == ("link us-east → eu-west: removed",)
             assert us.links == {}
-            assert us.topic().held_back == {}
+            assert us.topic().holds.positions == {}
             there = len(entries_of(eu.topic(), "us-east"))
             assert there < len(load.published)
             await load.goes_on()
@@ -495,7 +495,7 @@ def test_policies_and_paces_hold_at_once(topology: Topology, tmp_path: Path) -> 
             assert "policies of us-east: max_consumers: default → 7" in changed["us-east"]
             assert "sync.update_interval_ms: 10 → 70" in changed["eu-west"]
             assert not any("policies" in line for line in changed["eu-west"])
-            assert topic.policies.max_consumers == 7
+            assert topic.policies.effective.max_consumers == 7
             assert eu.engine.default_policies.max_consumers is None
             assert us.worker.parts.sync.settings.update_interval_ms == 70
             url = f"http://{two.clusters[0].address}/replication/v1/topology"
@@ -519,7 +519,7 @@ def test_between_a_link_and_the_one_that_replaces_it_nothing_is_trimmed(topology
             await topic.publish([message(b"%d" % n) for n in range(10)])
             before = us.links["eu-west"]
             held: list[dict[str, Any]] = []
-            watching = asyncio.create_task(_note_each_turn(lambda: held.append(dict(topic.held_back))))
+            watching = asyncio.create_task(_note_each_turn(lambda: held.append(dict(topic.holds.positions))))
             faster = Link("us-east", "eu-west", compression="lz4")
             await us.worker.reload(write(replace(two, links=(faster, two.links[1])), regions.file))
             watching.cancel()

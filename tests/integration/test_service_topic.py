@@ -18,7 +18,7 @@ def test_the_topic_of_failovers_goes_over_every_link_whatever_its_patterns_say(t
         specs = [LinkSpec("a", "b", topics=("shop/.*",), exclude=(".*",)), LinkSpec("a", "b", name="second")]
         async with web(tmp_path, specs) as made:
             topic = await made.engines["a"].topic(EPOCHS_TOPIC)
-            await topic.write_marker(marker(b"epoch"))
+            await topic.writing.marker(marker(b"epoch"))
             await eventually(lambda: (found := made.engines["b"].find(EPOCHS_TOPIC)) and found.log.entries == 1)
             assert made.links["a>b"].figures.entries == 1
             assert made.links["a>b#second"].figures.entries == 0

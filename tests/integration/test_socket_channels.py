@@ -39,6 +39,7 @@ from replicator.client.wire.frames import (
 )
 from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.engine import Engine
+from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import (
     AccessMode,
     Ack,
@@ -102,7 +103,7 @@ def test_a_producer_that_waits_is_kept_alive_by_the_heartbeat_of_both_sides(
 
     async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
         topic = await engine.topic(TOPIC)
-        owner = await topic.create_producer(ProducerOptions("owner", AccessMode.EXCLUSIVE))
+        owner = await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE))
         connector = SocketConnector(url, connection_timeout_seconds=1, operation_timeout_seconds=1)
         settings = ProducerSettings(TOPIC, "waits", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
         waiting = asyncio.create_task(connector.open_producer(settings))
@@ -121,7 +122,7 @@ def test_a_producer_that_waits_is_kept_alive_by_the_heartbeat_of_both_sides(
 def test_a_waiting_producer_whose_client_vanishes_leaves_the_queue(tmp_path: Path) -> None:
     async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
         topic = await engine.topic(TOPIC)
-        await topic.create_producer(ProducerOptions("owner", AccessMode.EXCLUSIVE))
+        await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE))
         async with connected(session, url, "producer") as socket:
             await RawClient(socket).send(WAITING)
             await eventually(lambda: topic.producers.registry.waiting == 1, "a producer that waits")
@@ -135,7 +136,7 @@ def test_a_waiting_producer_whose_client_vanishes_leaves_the_queue(tmp_path: Pat
 def test_a_waiting_producer_that_sends_before_it_is_ready_is_refused_and_leaves_the_queue(tmp_path: Path) -> None:
     async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
         topic = await engine.topic(TOPIC)
-        await topic.create_producer(ProducerOptions("owner", AccessMode.EXCLUSIVE))
+        await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE))
         async with connected(session, url, "producer") as socket:
             client = RawClient(socket)
             await client.send(WAITING, Publish(1, (message(),)))
@@ -144,7 +145,7 @@ def test_a_waiting_producer_that_sends_before_it_is_ready_is_refused_and_leaves_
             assert (refusal.request_id, refusal.code) == (None, "InvalidFrame")
             assert "has not heard ready" in refusal.message
         assert topic.producers.registry.waiting == 0
-        assert topic.messages == 0
+        assert topic.log.messages == 0
 
     with_engine(tmp_path, scenario)
 
@@ -159,30 +160,32 @@ def test_a_fenced_producer_has_the_receipt_of_everything_that_was_stored_before_
             await client.send(Produce(TOPIC, ProducerOptions("p")))
             assert isinstance(await client.receive(), Ready)
             await client.send(*(Publish(index, (message(b"%d" % index),)) for index in range(200)))
-            await eventually(lambda: topic.messages > 0, "the first message")
-            await topic.create_producer(ProducerOptions("owner", AccessMode.EXCLUSIVE_WITH_FENCING))
+            await eventually(lambda: topic.log.messages > 0, "the first message")
+            await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE_WITH_FENCING))
             replies = await client.receive_all()
             assert isinstance(replies[-1], Refusal)
             assert (replies[-1].request_id, replies[-1].code) == (None, "ProducerFenced")
             receipts = [reply.request_id for reply in replies if isinstance(reply, Receipt)]
-            assert receipts == list(range(topic.messages))
+            assert receipts == list(range(topic.log.messages))
             assert {reply.code for reply in replies if isinstance(reply, Refusal)} == {"ProducerFenced"}
 
     with_engine(tmp_path, scenario)
 
 
-def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(tmp_path: Path) -> None:
+def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a producer that follows a failover would send again elsewhere what is stored here."""
 
     async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
         topic = await engine.topic(TOPIC)
-        release, publish = asyncio.Event(), topic.publish
+        release, publish = asyncio.Event(), TopicWriting.publish
 
         async def slow(*arguments: Any) -> Any:
             await release.wait()
             return await publish(*arguments)
 
-        topic.publish = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(TopicWriting, "publish", slow)
         connector = SocketConnector(url, connection_timeout_seconds=5, operation_timeout_seconds=5)
         channel = await connector.open_producer(ProducerSettings(TOPIC, "p"))
         channel.start(sent := Sent())
@@ -194,7 +197,7 @@ def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(tmp_pat
         release.set()
         await moving
         assert (list(sent.receipts), len(sent.lost)) == ([0], 1)
-        assert topic.messages == 1
+        assert topic.log.messages == 1
         await connector.close()
 
     with_engine(tmp_path, scenario)

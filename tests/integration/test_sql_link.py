@@ -154,10 +154,10 @@ def test_messages_that_are_left_out_are_not_there_and_nobody_waits_for_them(tmp_
             assert here is not None
             consumer, messages, positions = await delivered(clusters, 3)
             assert [text for text, _ in messages] == [b"one", b"three", b"five", b"eight", b"nine"]
-            assert there.high_waters()["a"] == here.high_waters()["a"], "a drain has an end"
-            left_out = there.left_out("a")
+            assert there.origins.high_waters()["a"] == here.origins.high_waters()["a"], "a drain has an end"
+            left_out = there.origins.left_out("a")
             assert [(each.entry, upto.entry) for each, upto in left_out] == [(0, 1), (2, 3), (4, 5)]
-            assert [each.entry for each in there.partly_left_out("a")] == [0]
+            assert [each.entry for each in there.origins.partly_left_out("a")] == [0]
             # All that is here of a batch is acknowledged: it is consumed, and nothing is left.
             await consumer.acknowledge([Ack(positions[0], (0,)), Ack(positions[1]), Ack(positions[2])])
             assert there.subscriptions["sub"].cursor.backlog_entries() == 1
@@ -176,10 +176,10 @@ def test_what_was_left_out_stays_so_when_the_worker_starts_again_and_when_the_lo
             await carried(clusters, not_eu)
             there = clusters.engines["b"].find(TOPIC)
             assert there is not None
-            holes, partly = there.left_out("a"), list(there.partly_left_out("a"))
-            await there.trim(there.log.last)
-            trimmed = there.left_out("a")
-            assert list(there.partly_left_out("a")) == [], "the batch is gone"
+            holes, partly = there.origins.left_out("a"), list(there.origins.partly_left_out("a"))
+            await there.trimming.trim(there.log.last)
+            trimmed = there.origins.left_out("a")
+            assert list(there.origins.partly_left_out("a")) == [], "the batch is gone"
             assert trimmed == merged_ranges([*holes, (Position(partly[0].ledger, -1), partly[0])])
 
     asyncio.run(main())
@@ -196,7 +196,10 @@ def test_a_link_that_forwards_passes_over_what_another_left_out_and_says_so(tmp_
             await eventually(lambda: clusters.entries("c", "a") == clusters.entries("b", "a"), "c has what b has")
             c = clusters.engines["c"].find(TOPIC)
             assert c is not None
-            assert (c.left_out("a"), c.partly_left_out("a")) == (b.left_out("a"), b.partly_left_out("a"))
+            assert (c.origins.left_out("a"), c.origins.partly_left_out("a")) == (
+                b.origins.left_out("a"),
+                b.origins.partly_left_out("a"),
+            )
             assert clusters.links["b>c"].status()["gaps"] == []
 
     asyncio.run(main())
@@ -236,7 +239,7 @@ def test_what_is_masked_does_not_leave(tmp_path: Path) -> None:
             assert {key for _, key in messages} == {"masked"}
             there = clusters.engines["b"].find(TOPIC)
             assert there is not None
-            stored = b"".join(bytes(each.entry) for each in there.read_entries(Position(0, -1), None, 100, 1 << 20))
+            stored = b"".join(bytes(each.entry) for each in there.reading.entries(Position(0, -1), None, 100, 1 << 20))
             assert b"eight" not in stored
             assert b"key of" not in stored
 
@@ -256,7 +259,7 @@ def test_what_cannot_be_looked_into_passes_whole(tmp_path: Path) -> None:
             await carried(clusters, not_eu)
             there = clusters.engines["b"].find(TOPIC)
             assert there is not None
-            stored = [bytes(each.entry) for each in there.read_entries(Position(0, -1), None, 100, 1 << 20)]
+            stored = [bytes(each.entry) for each in there.reading.entries(Position(0, -1), None, 100, 1 << 20)]
             assert stored == [SEALED, chunk, ENTRIES[2]]
 
     asyncio.run(main())
@@ -275,7 +278,7 @@ def test_what_cannot_be_masked_stops_its_topic_and_no_other(tmp_path: Path) -> N
             assert "encrypted" in link.status()["halted"][TOPIC]
             copied = clusters.engines["b"].find(f"{TOPIC}-2")
             assert copied is not None
-            assert copied.messages == 3
+            assert copied.log.messages == 3
 
     asyncio.run(main())
 

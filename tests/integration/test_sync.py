@@ -141,7 +141,8 @@ def test_what_is_consumed_in_one_cluster_is_consumed_in_the_other(tmp_path: Path
             back = us.subscription()
             assert back is not None
             await eventually(
-                lambda: us.topic().messages == 51 and back.cursor.backlog_entries() == 0, "an empty backlog in us-east"
+                lambda: us.topic().log.messages == 51 and back.cursor.backlog_entries() == 0,
+                "an empty backlog in us-east",
             )
 
     asyncio.run(main())

@@ -48,7 +48,7 @@ def told(topic: Topic) -> list[SubscriptionUpdate]:
     markers = MarkerLog(topic, Counters())
     return [
         update
-        for blocks in markers.pages(BEFORE_ALL, topic.last_add_confirmed)
+        for blocks in markers.pages(BEFORE_ALL, topic.log.last)
         for stored in blocks
         if stored.header.kind is BlockKind.MARKERS
         for _, marker in markers.markers(stored)
@@ -67,7 +67,7 @@ def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_writt
             await eventually(lambda: not subscription.cursor.state.to_announce)
 
             writes: list[asyncio.Event] = []
-            write_marker = topic.write_marker
+            write_marker = topic.writing.marker
 
             async def slowly(entry: bytes, *, local: bool = False) -> Position:
                 writes.append(asyncio.Event())

@@ -36,7 +36,7 @@ async def synced(node: Node, messages: int, *names: str) -> None:
     await eventually(
         lambda: (
             (t := node.engine.find(TOPIC)) is not None
-            and t.messages == messages
+            and t.log.messages == messages
             and all(name in t.subscriptions and t.subscriptions[name].stored for name in names)
         ),
         f"{messages} messages and {names} in {node.engine.cluster}",

@@ -113,10 +113,10 @@ def test_a_marker_that_no_worker_writes_stops_neither_the_topic_nor_the_worker(t
         await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
 
         marker_type, payload = hostile if isinstance(hostile, tuple) else encode_marker(with_own(hostile, topic))
-        await topic.append_blocks([copied(0, marker_type, payload)])
+        await topic.writing.copy([copied(0, marker_type, payload)])
         for at, position in enumerate(others, 1):
             said = own(positions=PositionSet([position]))
-            await topic.append_blocks([copied(at, *encode_marker(with_own(update(acks=said), topic)))])
+            await topic.writing.copy([copied(at, *encode_marker(with_own(update(acks=said), topic)))])
             cursor = topic.subscriptions["sub"].cursor
             await eventually(lambda cursor=cursor, position=position: cursor.is_consumed(position))
             if at == 1:

@@ -26,8 +26,8 @@ Leaves = Callable[[int, int], bool]
 async def carry_some(source: Cluster, destination: Cluster, leaves_out: Leaves) -> None:
     """As :func:`carry`, without the messages, by number of the entry and index, that are left out."""
     topic = await destination.engine.topic(TOPIC, by_link=True)
-    before, chain, sent = topic.vector().get(source.name, BEFORE_ALL), Chain(TOPIC), []
-    for stored in source.topic.read_blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})[0]:
+    before, chain, sent = topic.origins.vector().get(source.name, BEFORE_ALL), Chain(TOPIC), []
+    for stored in source.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})[0]:
         if stored.header.origin_last > before:
             view = BlockView(stored.block)
             first = stored.header.origin_first.entry
@@ -39,7 +39,7 @@ async def carry_some(source: Cluster, destination: Cluster, leaves_out: Leaves) 
             left = filter_block(stored.block, view, np.array(keep, dtype=bool), {}, frozenset())
             sent += chain.outgoing(before, False, view, left)
             before = stored.header.origin_last
-    await topic.append_blocks([CopiedBlock(each.previous, each.block, each.left_out) for each in [*sent, *chain.end()]])
+    await topic.writing.copy([CopiedBlock(each.previous, each.block, each.left_out) for each in [*sent, *chain.end()]])
 
 
 def place(cluster: Cluster, origin_position: Position) -> Position:

@@ -77,20 +77,20 @@ class Cluster:
         return self.subscription.cursor.backlog_entries()
 
     def messages(self) -> list[LoggedEntry]:
-        return [each for each in self.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30) if not each.marker]
+        return [each for each in self.topic.reading.entries(BEFORE_ALL, None, 100_000, 1 << 30) if not each.marker]
 
 
 async def carry(source: Cluster, destination: Cluster) -> None:
     """What a link does that is up to date afterwards."""
     topic = await destination.engine.topic(TOPIC, by_link=True)
-    before = topic.vector().get(source.name, BEFORE_ALL)
-    blocks, _ = source.topic.read_blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})
+    before = topic.origins.vector().get(source.name, BEFORE_ALL)
+    blocks, _ = source.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})
     copied = []
     for stored in blocks:
         if stored.header.origin_last > before:
             copied.append(CopiedBlock(before, stored.block))
             before = stored.header.origin_last
-    await topic.append_blocks(copied)
+    await topic.writing.copy(copied)
 
 
 async def carry_until(condition: Callable[[], bool], *links: tuple[Cluster, Cluster]) -> None:
@@ -188,8 +188,8 @@ async def trim(cluster: Cluster) -> None:
     topic = cluster.topic
     await eventually(lambda: not cluster.subscription.cursor.state.to_announce)
     await topic.publish([message(b"last")])
-    await cluster.subscription.acknowledge([Ack(topic.last_add_confirmed)])
-    await topic.trim(topic.last_add_confirmed)
+    await cluster.subscription.acknowledge([Ack(topic.log.last)])
+    await topic.trimming.trim(topic.log.last)
     assert topic.log.trimmed > BEFORE_ALL
 
 

@@ -67,7 +67,7 @@ def test_invariant_5_a_new_subscription_keeps_what_the_other_cluster_has_trimmed
         await carry_until(lambda: "new" in b.topic.subscriptions, (a, b), (b, a))
         (last,) = await b.topic.publish([message()])
         await carry(b, a)
-        backlog = sum(not entry.marker for entry in a.topic.read_entries(BEFORE_ALL, None, 1_000, 1 << 30))
+        backlog = sum(not entry.marker for entry in a.topic.reading.entries(BEFORE_ALL, None, 1_000, 1 << 30))
         await b.topic.subscriptions["new"].acknowledge([Ack(last)])
         await carry_until(lambda: new.cursor.backlog_entries() < backlog, (a, b), (b, a))
         assert new.cursor.backlog_entries() == backlog - 1
@@ -93,7 +93,7 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_it_has_trimmed(tmp_path: 
         await carry_until(lambda: len(a.messages()) == len(b.messages()) == 6, *links)
         await h.subscription.acknowledge([Ack(each) for each in published + kept])
         await carry_until(lambda: a.backlog == b.backlog == 0, *links)
-        await h.topic.trim(published[-1])
+        await h.topic.trimming.trim(published[-1])
         assert len(h.messages()) == 1
 
         first = a.topic.log.first

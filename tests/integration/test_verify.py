@@ -598,9 +598,9 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
             return self.rows
 
     async def copy(source: Topic, destination: Topic) -> None:
-        blocks, _ = source.read_blocks(BEFORE_ALL, bytes_max=2**20, origins={source_name})
+        blocks, _ = source.reading.blocks(BEFORE_ALL, bytes_max=2**20, origins={source_name})
         previous = [BEFORE_ALL, *(stored.header.origin_last for stored in blocks)]
-        await destination.append_blocks(
+        await destination.writing.copy(
             [CopiedBlock(before, stored.block) for before, stored in zip(previous, blocks, strict=False)]
         )
 
@@ -624,7 +624,7 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
         await copy(source, destination)
         copied = [
             Position(stored.position.ledger, stored.position.entry + index)
-            for stored in destination.read_blocks(BEFORE_ALL, bytes_max=2**20)[0]
+            for stored in destination.reading.blocks(BEFORE_ALL, bytes_max=2**20)[0]
             for index in range(stored.header.entries)
         ]
         for topic, places in ((source, published), (destination, copied)):

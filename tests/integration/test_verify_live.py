@@ -74,7 +74,7 @@ def faults(report: VerifyReport) -> dict[str, int]:
 
 def change_block(topic: Topic, number: int, change: Callable[[bytes], bytes | None]) -> None:
     """Change the bytes of a stored block behind the engine's back, or remove it: as a disk that fails does."""
-    store = topic._store
+    store = topic.reading._store
     with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
         keys = [key for key in txn.cursor().iternext(values=False) if BLOCK_KEY.unpack(key)[0] == topic.topic_id]
         changed = change(bytes(txn.get(keys[number])))
@@ -95,7 +95,7 @@ def flipped(at: int) -> Callable[[bytes], bytes]:
 async def copied(source: Topic, destination: Engine, messages: int) -> Topic:
     """The copy of a topic, once it has that many messages."""
     await eventually(
-        lambda: (there := destination.find(source.name)) is not None and there.messages == messages, "the copies"
+        lambda: (there := destination.find(source.name)) is not None and there.log.messages == messages, "the copies"
     )
     found = destination.find(source.name)
     assert found is not None
@@ -127,13 +127,13 @@ def test_clusters_that_publish_and_consume_all_the_time_are_clean_and_a_lost_blo
             running = [asyncio.create_task(work) for work in (*map(produce, topics), consume(us))]
             try:
                 settings = VerifySettings(settle_seconds=20)
-                await eventually(lambda: all(topic.messages > 200 for topic in topics), "some messages")
+                await eventually(lambda: all(topic.log.messages > 200 for topic in topics), "some messages")
                 for _ in range(2):
                     report = await look(urls, settings)
                     assert faults(report) == {}, report.findings
                     assert report.messages > 0
                     assert report.subscriptions == 1
-                blocks = [stored.header for stored in topics[1].read_blocks(BEFORE_ALL, bytes_max=1 << 30)[0]]
+                blocks = [stored.header for stored in topics[1].reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]]
                 number = next(n for n, header in enumerate(blocks) if n > 2 and header.kind is BlockKind.MESSAGES)
                 change_block(topics[1], number, lambda _: None)
                 report = await look(urls, settings)

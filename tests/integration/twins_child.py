@@ -39,7 +39,7 @@ async def main(directory: Path, address: str, seed: int) -> None:
     (await topic.subscribe("sub", options, lambda _: None)).close()
     link = Link(engine, "eu-west", address)
     link.start()
-    producer = await topic.create_producer(ProducerOptions(name="p"))
+    producer = await topic.producers.create(ProducerOptions(name="p"))
 
     async def send(number: int) -> None:
         await producer.publish(entries_of(number))

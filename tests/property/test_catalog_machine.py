@@ -298,7 +298,7 @@ class CatalogMachine(RuleBasedStateMachine):
             name, model = found
             topic = self.engine.find(name)
             assert topic is not None
-            self.run(topic.set_policies(policies))
+            self.run(topic.policies.set(policies))
             model.policies = policies
 
     def _any_topic(self, data: st.DataObject) -> tuple[str, ModelTopic] | None:
@@ -344,7 +344,7 @@ class CatalogMachine(RuleBasedStateMachine):
                 assert [entry for _, _, entry in logged(topic)] == model.entries
                 assert ("sub" in topic.subscriptions) is bool(model.entries)
                 inherited = (namespace.policies.topic_policies or PolicyOverrides()).over(TopicPolicies())
-                assert topic.policies == (model.policies or PolicyOverrides()).over(inherited)
+                assert topic.policies.effective == (model.policies or PolicyOverrides()).over(inherited)
 
     def teardown(self) -> None:
         self.run(self.engine.swept())

@@ -30,7 +30,7 @@ steps = st.lists(
 def newest(topic: Topic) -> dict[str, tuple[bytes, tuple[int, int, int]]]:
     """For each key its newest payload that is not a tombstone, and where it stands."""
     found: dict[str, tuple[bytes, tuple[int, int, int]]] = {}
-    for key, payload, position, index in messages_in(topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)):
+    for key, payload, position, index in messages_in(topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)):
         if key is not None and payload:
             found[key] = (payload, (*position, index))
         elif key is not None:
@@ -56,11 +56,11 @@ async def run(path: Path, script: Sequence[object]) -> None:
             assert newest(topic) == expected
             while left and (step := left.pop(0)) != "restart":
                 if step == "compact":
-                    await topic.compact()
+                    await topic.compaction.run()
                     compacted_all = True
                 elif step == "trim":
                     if topic.compaction.state.generation:  # of one that is never compacted, trimming takes all
-                        await topic.trim(topic.last_add_confirmed)
+                        await topic.trimming.trim(topic.log.last)
                 elif isinstance(step[0], list):  # type: ignore[index]
                     messages, codec = step  # type: ignore[misc]
                     (position,) = await topic.publish([keyed_batch(messages, compression=codec)])
@@ -73,7 +73,7 @@ async def run(path: Path, script: Sequence[object]) -> None:
                     compacted_all = False
                 assert newest(topic) == expected
                 if compacted_all:
-                    entries = topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)
+                    entries = topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)
                     assert [key for key, *_ in messages_in(entries)] == [
                         key for key, _ in sorted(expected.items(), key=lambda item: item[1][1])
                     ]

@@ -85,7 +85,7 @@ class Sender:
         entries = list(self.pending)[:count]
         if not entries:
             return
-        producer = await topic.create_producer(ProducerOptions(name=self.name))
+        producer = await topic.producers.create(ProducerOptions(name=self.name))
         try:
             positions = await producer.publish(entries)
         finally:
@@ -135,7 +135,7 @@ async def run(path: Path, script: list[tuple[str, int, object, object]]) -> None
                 continue
             for sender in senders:
                 await sender.send(topic, len(sender.pending), heard=True)
-                last = await topic.create_producer(ProducerOptions(name=sender.name))
+                last = await topic.producers.create(ProducerOptions(name=sender.name))
                 assert last.last_sequence_id == sender.following - 1
             stored = [entry for _, _, entry in logged(topic)]
             for sender in senders:

@@ -80,7 +80,7 @@ class Run:
 
     def check(self) -> None:
         cursor = self.subscription.cursor
-        entries = [entry for entry in self.topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9) if not entry.marker]
+        entries = [entry for entry in self.topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9) if not entry.marker]
         there = {(position, index) for _, _, position, index in messages_in(entries)}
         assert all(cursor.mark_delete < position for position, _ in there - self.acked), "mark-delete skips"
         assert cursor.backlog_entries() == sum(not cursor.is_consumed(entry.position) for entry in entries)
@@ -118,7 +118,7 @@ class Run:
         """To the earliest, or to what was shown once, trimmed or compacted away or not."""
         target = sorted({BEFORE_ALL, *(position for position, _ in self.seen)})[-number - 1 :][0]
         await self.consumer.seek(target)
-        entries = self.topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)
+        entries = self.topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)
         places = self.seen | {(position, index) for _, _, position, index in messages_in(entries)}
         self.acked = {place for place in places if place[0] < target}
         self.shown = []
@@ -126,7 +126,7 @@ class Run:
 
     async def merge(self, number: int) -> None:
         """Other clusters have consumed some of what is here, or was; nobody needs to see that any more."""
-        entries = self.topic.read_compacted(BEFORE_ALL, None, 10**6, 10**9)
+        entries = self.topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)
         places = self.seen | {(position, index) for _, _, position, index in messages_in(entries)}
         chosen = sorted({position for position, _ in places})[number::3]
         self.subscription.merge_acks(PositionSet(chosen), {}, announce=False)
@@ -138,12 +138,12 @@ class Run:
     async def step(self, step: Any) -> None:
         match step:
             case "compact":
-                await self.topic.compact()
+                await self.topic.compaction.run()
             case "trim":
                 if self.topic.compaction.state.generation:  # of one that is never compacted, trimming takes all
-                    await self.topic.trim(self.topic.last_add_confirmed)
+                    await self.topic.trimming.trim(self.topic.log.last)
             case "marker":
-                await self.topic.write_marker(marker())
+                await self.topic.writing.marker(marker())
             case "reconnect":
                 self.consumer.close()
                 await self.connect_again()
@@ -175,7 +175,7 @@ class Run:
             await self.consumer.acknowledge([Ack(position, (index,))])
             self.acked.add((position, index))
         await self.settled()
-        assert self.subscription.cursor.mark_delete == self.topic.last_add_confirmed
+        assert self.subscription.cursor.mark_delete == self.topic.log.last
         assert not self.subscription.cursor.state.individually_deleted
         assert not self.subscription.cursor.state.batch_acks
         assert self.subscription.backlog_messages() == self.subscription.cursor.backlog_entries() == 0

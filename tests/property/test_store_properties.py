@@ -80,7 +80,7 @@ def make_source(script: list[tuple[int, str]]) -> list[SourceBlock]:
 
 def everything(topic: Topic, origin: str) -> list[tuple[Position, bytes]]:
     """Origin positions and bytes of all entries of an origin, markers too, in log order."""
-    entries = topic.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+    entries = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
     return [(entry.origin_position, bytes(entry.entry)) for entry in entries if entry.origin == origin]
 
 
@@ -122,9 +122,9 @@ async def copy_anyhow(
                     upto = middle
                 if copied[0].previous > have:
                     with pytest.raises(CopyGap):
-                        await topic.append_blocks(copied)
+                        await topic.writing.copy(copied)
                 else:
-                    extents = await topic.append_blocks(copied)
+                    extents = await topic.writing.copy(copied)
                     new = [position for position, _ in expected if have < position <= upto]
                     assert sum(extent.entries for extent in extents) == len(new)
                     for extent in extents:
@@ -145,15 +145,15 @@ def check_translations(topic: Topic, expected: list[tuple[Position, bytes]], hav
     """The extents say of each origin position where it really is, and of no other that it is anywhere."""
     lies_at = {
         entry.origin_position: entry.position
-        for entry in topic.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+        for entry in topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
         if entry.origin == "us-east"
     }
     assert set(lies_at) == {position for position, _ in expected if position <= have}
     probes = {Position(ledger, entry) for ledger, last in expected_ledgers(expected) for entry in range(last + 3)}
     for probe in probes | {Position(1, 0), Position(99, 0)}:
-        assert topic._store.translate(topic.topic_id, "us-east", 7, probe) == lies_at.get(probe)
-        assert topic._store.translate(topic.topic_id, "us-east", 8, probe) is None
-        assert topic._store.translate(topic.topic_id, "us", 7, probe) is None
+        assert topic.reading._store.translate(topic.topic_id, "us-east", 7, probe) == lies_at.get(probe)
+        assert topic.reading._store.translate(topic.topic_id, "us-east", 8, probe) is None
+        assert topic.reading._store.translate(topic.topic_id, "us", 7, probe) is None
 
 
 def expected_ledgers(expected: list[tuple[Position, bytes]]) -> list[tuple[int, int]]:
@@ -206,12 +206,12 @@ async def live(directory: Path, script: list[str]) -> None:
                     note(topic.name, await topic.publish([message(), message()]))
                 elif step == "copy":
                     incoming = make_block(Position(1, copied), [message()], origin="eu-west")
-                    before = topic.last_add_confirmed
-                    here = topic.high_water("eu-west")
+                    before = topic.log.last
+                    here = topic.origins.high_water("eu-west")
                     previous = BEFORE_ALL if here is None else here.position
-                    await topic.append_blocks([CopiedBlock(previous, incoming)])
-                    assert topic.last_add_confirmed > before
-                    note(topic.name, [topic.last_add_confirmed])
+                    await topic.writing.copy([CopiedBlock(previous, incoming)])
+                    assert topic.log.last > before
+                    note(topic.name, [topic.log.last])
                     copied += 1
                 elif step == "topic":
                     made = await engine.topic(f"topic-{len(incarnations)}-{at}")
@@ -271,7 +271,7 @@ async def count_backlog(path: Path, seed: int) -> None:
         for _ in range(12):
             size = chance.randrange(1, 5)
             if chance.random() < 0.3:
-                await topic.write_marker(marker())
+                await topic.writing.marker(marker())
             else:
                 for position in await topic.publish([batch([b"x"] * size)] * chance.randrange(1, 4)):
                     sizes[position] = size
@@ -289,7 +289,7 @@ def check_backlog(topic: Topic, sizes: dict[Position, int]) -> None:
     subscription = topic.subscriptions["sub"]
     left = [size for position, size in sizes.items() if not subscription.cursor.is_consumed(position)]
     assert (subscription.cursor.backlog_entries(), subscription.backlog_messages()) == (len(left), sum(left))
-    assert topic.messages == sum(sizes.values())
+    assert topic.log.messages == sum(sizes.values())
 
 
 @given(st.integers(0, 2**32))

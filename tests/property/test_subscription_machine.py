@@ -177,7 +177,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             tail = self.topic.tail
             ledger = tail.ledger
             if ledger is None:
-                (position,) = [await self.topic.write_marker(marker())]
+                (position,) = [await self.topic.writing.marker(marker())]
                 self.log[position] = Entry(0)
                 ledger = position.ledger
             expected = [Position(ledger, tail.next_entry + at) for at in range(len(encoded))]
@@ -190,7 +190,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     @rule()
     def marker(self) -> None:
         async def write() -> None:
-            position = await self.topic.write_marker(marker())
+            position = await self.topic.writing.marker(marker())
             self.log[position] = Entry(0)
 
         self.run(write())

@@ -139,7 +139,7 @@ class Cluster:
         """Each message of the log, and the position of its entry here."""
         if self.topic is None:
             return []
-        entries = self.topic.read_entries(BEFORE_ALL, None, 100_000, 1 << 30)
+        entries = self.topic.reading.entries(BEFORE_ALL, None, 100_000, 1 << 30)
         parts = self.topic.log.parts
         return [
             (Identity(entry.origin, entry.origin_position, index), entry.position)
@@ -183,14 +183,14 @@ class LossyLink:
         self.frames.clear()
         self._read = BEFORE_ALL
         there = self.destination.topic
-        self._sent = {} if there is None else there.vector()
+        self._sent = {} if there is None else there.origins.vector()
 
     def send(self) -> bool:
         """Put what is new into a frame; whether the log had anything more."""
         topic = self.source.topic
         if topic is None:
             return False
-        blocks, reached = topic.read_blocks(self._read, bytes_max=2000, origins=self.origins)
+        blocks, reached = topic.reading.blocks(self._read, bytes_max=2000, origins=self.origins)
         frame = []
         chains: dict[str, Chain] = {}
         for stored in blocks:
@@ -199,7 +199,8 @@ class LossyLink:
             if last > before:
                 view = BlockView(stored.block)
                 left_out = any(
-                    after < stored.header.origin_first and upto > before for after, upto in topic.left_out(origin)
+                    after < stored.header.origin_first and upto > before
+                    for after, upto in topic.origins.left_out(origin)
                 )
                 left = filter_block(stored.block, view, self._keep(view), {}, frozenset())
                 frame += chains.setdefault(origin, Chain(TOPIC)).outgoing(before, left_out, view, left)
@@ -224,7 +225,7 @@ class LossyLink:
             del self.frames[at]
         topic = await self.destination.engine.topic(TOPIC, by_link=True)
         try:
-            await topic.append_blocks(frame)
+            await topic.writing.copy(frame)
         except CopyGap:
             self.connect()
 
@@ -324,12 +325,12 @@ class SyncMachine(RuleBasedStateMachine):
             topic = await cluster.engine.topic(TOPIC)
             if name in topic.subscriptions:
                 return
-            start = topic.last_add_confirmed if latest else BEFORE_ALL
+            start = topic.log.last if latest else BEFORE_ALL
             before = [identity for identity, _ in cluster.messages()] if latest else []
             generation = topic.subscriptions.tombstones.get(name, 0) + 1
             self.made.add(name)
             self.said[name, generation][cluster.name].update(before, cluster.trimmed)
-            self.sets[name, generation].append((cluster.name, frozenset(topic.high_waters())))
+            self.sets[name, generation].append((cluster.name, frozenset(topic.origins.high_waters())))
             await topic.subscriptions.create(name, start, replicated=True)
 
         self.do(subscribe())
@@ -402,7 +403,7 @@ class SyncMachine(RuleBasedStateMachine):
         _, position = messages[pick % len(messages)]
         passed = {each for each, place in messages if place < position} | cluster.trimmed
         assert cluster.topic is not None
-        known = frozenset(cluster.topic.high_waters())
+        known = frozenset(cluster.topic.origins.high_waters())
 
         async def seek() -> None:
             generation = subscription.cursor.generation + 1
@@ -447,7 +448,7 @@ class SyncMachine(RuleBasedStateMachine):
             if link.source is cluster:
                 link.connect()
                 self.do(link.run())
-        self.do(cluster.topic.trim(messages[pick % len(messages)][1]))
+        self.do(cluster.topic.trimming.trim(messages[pick % len(messages)][1]))
         cluster.trimmed |= {identity for identity, _ in messages} - {identity for identity, _ in cluster.messages()}
 
     # What the network, the machines and time do.
@@ -547,7 +548,7 @@ class SyncMachine(RuleBasedStateMachine):
             if cluster.topic is None:
                 continue
             of: dict[str, list[Position]] = defaultdict(list)
-            for stored in cluster.topic.read_blocks(BEFORE_ALL, bytes_max=1 << 30)[0]:
+            for stored in cluster.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]:
                 of[stored.header.origin] += [stored.header.origin_first, stored.header.origin_last]
                 if stored.header.origin == cluster.name:
                     assert stored.position == stored.header.origin_first, "an entry came back to its origin"

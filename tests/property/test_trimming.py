@@ -63,13 +63,13 @@ async def apply(engine: Engine, model: Model, step: str, argument: Any) -> None:
         positions = await topic.publish(entries)
         model.log += zip(positions, argument, entries, strict=True)
     elif step == "marker":
-        model.log.append((await topic.write_marker(entry := marker()), 0, entry))
+        model.log.append((await topic.writing.marker(entry := marker()), 0, entry))
     elif step == "trim":
-        await topic.set_policies(TopicPolicies(retention=argument))
+        await topic.policies.set(TopicPolicies(retention=argument))
         await engine.maintenance.run_once()
     elif step == "hold" and messages:
         model.held = messages[argument % len(messages)]
-        topic.held_back["test"] = model.held
+        topic.holds.positions["test"] = model.held
     elif step in ("ack", "ack_through", "seek") and messages:
         name, which = argument
         subscription = topic.subscriptions[name]
@@ -83,20 +83,20 @@ async def apply(engine: Engine, model: Model, step: str, argument: Any) -> None:
                 model.consumed[name] |= {each for each in messages if each <= position}
                 await subscription.acknowledge_cumulative(position, None)
             else:
-                model.consumed[name] = {each for each in messages if each < max(position, topic.first_position)}
+                model.consumed[name] = {each for each in messages if each < max(position, topic.log.first)}
                 await subscription.seek(position)
 
 
 def check(topic: Topic, model: Model) -> None:
     left = [
         (entry.position, entry.batch_size, bytes(entry.entry))
-        for entry in topic.read_entries(BEFORE_ALL, None, 10**6, 10**9)
+        for entry in topic.reading.entries(BEFORE_ALL, None, 10**6, 10**9)
     ]
     assert left == model.log[len(model.log) - len(left) :], "what is read is not the end of what was written"
     assert left or not model.log, "the last block went"
     wanted = model.wanted_from()
     assert wanted is None or wanted in [position for position, _, _ in left], f"{wanted} was wanted and is gone"
-    assert topic.messages == sum(size for _, size, _ in model.log)
+    assert topic.log.messages == sum(size for _, size, _ in model.log)
     for name in SUBSCRIPTIONS:
         unconsumed = [size for position, size, _ in model.log if size and position not in model.consumed[name]]
         subscription = topic.subscriptions[name]
@@ -117,7 +117,7 @@ def test_invariant_5_what_is_wanted_never_goes_and_reading_gives_exactly_the_res
                 for name in SUBSCRIPTIONS:
                     await topic.subscriptions.create(name, BEFORE_ALL, replicated=False)
                 if model.held is not None:
-                    topic.held_back["test"] = model.held
+                    topic.holds.positions["test"] = model.held
                 check(topic, model)
                 while remaining and remaining[0][0] != "restart":
                     await apply(engine, model, *remaining.pop(0))

@@ -106,10 +106,10 @@ class World:
         cursor = here.subscriptions["sub"].cursor
         places = {
             (entry.origin, entry.origin_position): entry.position
-            for entry in there.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+            for entry in there.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
         }
         consumed, batches = PositionSet(), dict[Position, BitMap]()
-        for entry in here.read_entries(BEFORE_ALL, None, 10**9, 10**12):
+        for entry in here.reading.entries(BEFORE_ALL, None, 10**9, 10**12):
             place = places.get((entry.origin, entry.origin_position))
             if place is None:
                 continue
@@ -123,7 +123,7 @@ class World:
     def note_settled(self, cluster: str) -> None:
         topic = self.topics[cluster]
         cursor = topic.subscriptions["sub"].cursor
-        entries = topic.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+        entries = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
         settled = [entry for entry in entries if cursor.is_consumed(entry.position)]
         self.settled[cluster].update(ids_of(settled))
         self.check_alike(topic)
@@ -133,7 +133,7 @@ class World:
         """All entries of one message are consumed alike, index by index."""
         cursor = topic.subscriptions["sub"].cursor
         states: dict[MessageId, object] = {}
-        entries = topic.read_entries(BEFORE_ALL, None, 10**9, 10**12)
+        entries = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
         for entry, message_id in zip(entries, ids_of(entries), strict=True):
             state = cursor.is_consumed(entry.position) or cursor.acked_indexes(entry.position) or None
             assert states.setdefault(message_id, state) == state, f"{message_id} is acknowledged in one entry only"
@@ -151,13 +151,13 @@ class World:
                 await asyncio.sleep(0)
             delivered = ids_of(inbox.deliveries)
             assert len(set(delivered)) == len(delivered), "a new subscription gets a message twice"
-            entries = set(ids_of(topic.read_entries(BEFORE_ALL, None, 10**9, 10**12)))
+            entries = set(ids_of(topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)))
             assert set(delivered) == entries, "a message is never delivered"
             sent = sent if sent is not None else entries
             assert entries == sent
             await self.consume(cluster, 0xFFFF, by_index=False)
             assert self.settled[cluster] == entries
-            assert topic.subscriptions["sub"].cursor.mark_delete == topic.last_add_confirmed
+            assert topic.subscriptions["sub"].cursor.mark_delete == topic.log.last
             assert topic.subscriptions["sub"].backlog_messages() == 0
         for producer in self.producers:
             for number in range(producer.next_id):

@@ -63,7 +63,7 @@ async def message_by_id(request: web.Request) -> web.Response:
     found: LoggedEntry | None = None
     try:
         if position in topic.log and position not in topic.log.markers:
-            (found,) = topic.read_entries(Position(position.ledger, position.entry - 1), position, 1, PAGE_BYTES)
+            (found,) = topic.reading.entries(Position(position.ledger, position.entry - 1), position, 1, PAGE_BYTES)
         else:
             found = topic.compaction.find(position)
     except BlockCorrupt as error:
@@ -74,8 +74,7 @@ async def message_by_id(request: web.Request) -> web.Response:
 
 
 async def _unconsumed(subscription: Subscription, number: int) -> LoggedEntry | None:
-    topic, cursor = subscription.topic, subscription.cursor
-    read = topic.read_compacted if cursor.state.read_compacted else topic.read_entries
+    cursor, read = subscription.cursor, subscription.read_entries
     position = cursor.mark_delete
     while entries := read(position, None, PAGE_ENTRIES, PAGE_BYTES):
         for entry in entries:

@@ -204,9 +204,9 @@ async def _level_of_topics(request: web.Request) -> Level:
 
     async def save(policies: PolicyOverrides | None) -> None:
         for topic in topics:
-            await topic.set_policies(policies)
+            await topic.policies.set(policies)
 
-    return Level(topics[0].own_policies or PolicyOverrides(), topics[0].inherited_policies, save)
+    return Level(topics[0].policies.own or PolicyOverrides(), topics[0].policies.inherited, save)
 
 
 def level_of_namespace(engine: Engine, name: str) -> Level:

@@ -200,7 +200,7 @@ def _start(topic: Topic, target: Target) -> Position:
     """What a new subscription at ``target`` treats as consumed."""
     if target.position == BEFORE_ALL:
         return BEFORE_ALL
-    return topic.position_before(target.next_position)
+    return topic.reading.position_before(target.next_position)
 
 
 def _properties(body: Any) -> Mapping[str, str]:

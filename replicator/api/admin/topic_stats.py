@@ -33,13 +33,13 @@ def topic_stats(topic: Topic, *, rate_in: float, storage_bytes: int, bytes_after
     subscriptions = {name: subscription_stats(each, bytes_after) for name, each in sorted(topic.subscriptions.items())}
     return {
         "msgRateIn": round(rate_in, 3),
-        "msgInCounter": topic.messages,
+        "msgInCounter": topic.log.messages,
         "storageSize": storage_bytes,
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "publishers": _publishers(topic),
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": "Enabled" if topic.policies.deduplication else "Disabled",
+        "deduplicationStatus": "Enabled" if topic.policies.effective.deduplication else "Disabled",
         "topicEpoch": topic.producers.registry.epoch,
     }
 
@@ -71,7 +71,7 @@ def internal_stats(topic: Topic, *, storage_bytes: int) -> dict[str, Any]:
         "entriesAddedCounter": topic.log.entries,
         "numberOfEntries": topic.log.entries,
         "totalSize": storage_bytes,
-        "lastConfirmedEntry": str(topic.last_add_confirmed),
+        "lastConfirmedEntry": str(topic.log.last),
         "state": "LedgerOpened",
         "ledgers": [{"ledgerId": ledger, "entries": entries} for ledger, entries in topic.log.ledgers()],
         "cursors": {

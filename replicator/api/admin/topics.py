@@ -149,8 +149,8 @@ async def _equip(new: Topic, first: Topic) -> None:
 
     Its subscriptions start before all: what comes before they are there is theirs too.
     """
-    if first.own_policies is not None and new.own_policies is None:
-        await new.set_policies(first.own_policies)
+    if first.policies.own is not None and new.policies.own is None:
+        await new.policies.set(first.policies.own)
     for subscription in [each for each in first.subscriptions.values() if each.durable]:
         state = subscription.cursor.state
         await new.subscriptions.create(

@@ -45,7 +45,7 @@ class EmbeddedConnector:
         engine = await self.engine()
         try:
             topic = await engine.topic(settings.topic)
-            return EmbeddedProducerChannel(await topic.create_producer(settings.options(topic_epoch)))
+            return EmbeddedProducerChannel(await topic.producers.create(settings.options(topic_epoch)))
         except EngineError as error:
             raise from_engine(error) from error
 

@@ -19,12 +19,14 @@ import structlog
 
 from replicator.engine.compaction.compacted_view import VIEW_TABLE, CompactedView, ViewState
 from replicator.engine.compaction.compactor import Compactor, publish_time_ms
+from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.log_index import LogIndex, ViewIndex
 from replicator.engine.log.store import Store
+from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import Writer
-from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import LoggedEntry
+from replicator.engine.upkeep.holds import Holds
 from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -53,31 +55,21 @@ class CompactedTopic(Protocol):
     topic_id: int
     log: LogIndex
     writer: Writer
-    policies: TopicPolicies
-    held_back: dict[str, Position]
+    policies: LayeredPolicies
+    holds: Holds
+    reading: TopicReading
 
-    def read_entries(
-        self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
-    ) -> list[LoggedEntry]: ...
-
-    def compacted(self) -> None: ...
-
-    @property
-    def compaction(self) -> Compaction: ...
-
-
-def is_due(topic: CompactedTopic) -> bool:
-    """Whether the topic's policy asks for a pass now; costs a look at each block once."""
-    return topic.compaction.is_due()
+    def compacted(self) -> None:
+        """There is another compacted view."""
 
 
 class Compaction:
     """The compaction of one topic. Lives on the event loop."""
 
-    def __init__(self, topic: CompactedTopic, store: Store) -> None:
+    def __init__(self, topic: CompactedTopic, store: Store, view: CompactedView) -> None:
         self._topic = topic
         self._store = store
-        self._view = CompactedView(store, topic.topic_id)
+        self._view = view
         self._pass: asyncio.Task[ViewState] | None = None
         self.error: str | None = None
         """Why the last pass of this process failed; None if it did not, or there was none."""
@@ -97,15 +89,16 @@ class Compaction:
 
     def hold_back(self) -> None:
         """Keep the log above the horizon from being trimmed, if the topic is or is to be compacted."""
-        wanted = self._topic.policies.compaction_threshold_bytes is not None
+        wanted = self._topic.policies.effective.compaction_threshold_bytes is not None
         if wanted or self.running or self.state.generation:
-            self._topic.held_back[HOLDER] = self.state.horizon
+            self._topic.holds.positions[HOLDER] = self.state.horizon
         else:
-            self._topic.held_back.pop(HOLDER, None)
+            self._topic.holds.positions.pop(HOLDER, None)
 
     def is_due(self) -> bool:
-        """Whether the log above the horizon is over the policy's threshold, and no pass is running."""
-        threshold = self._topic.policies.compaction_threshold_bytes
+        """Whether the log above the horizon is over the policy's threshold, and no pass is running. Costs a look at
+        each block once."""
+        threshold = self._topic.policies.effective.compaction_threshold_bytes
         if threshold is None or self.running:
             return False
         while self._uncompacted_bytes < max(threshold, 1) and self._counted < self._topic.log.last:
@@ -148,11 +141,21 @@ class Compaction:
         reached = max(after, self.state.horizon)
         if len(found) >= entries_max or room <= 0 or (upto is not None and upto <= reached):
             return found
-        return found + self._topic.read_entries(reached, upto, entries_max - len(found), room)
+        return found + self._topic.reading.entries(reached, upto, entries_max - len(found), room)
 
     def find(self, position: Position) -> LoggedEntry | None:
         """The view's entry at ``position``, also when the log has trimmed it."""
         return self._view.find(position)
+
+    async def position_before(self, target: Position | int) -> Position:
+        """The last position before ``target``, a position or a time, for a subscription that reads compacted: the view
+        is searched, then the log. Raises :class:`InvalidSeek`."""
+        if not isinstance(target, Position):
+            return await self.position_at_time(target)
+        position = self._topic.reading.position_before(target)
+        before = Position(target.ledger, target.entry - 1)
+        log_index = self._topic.log
+        return log_index.view.clamp(before) if before < log_index.trimmed else position
 
     async def position_at_time(self, published_ms: int) -> Position:
         """The last position before the first message, of the view and then the log, that was published at

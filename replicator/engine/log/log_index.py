@@ -46,7 +46,18 @@ class ViewIndex:
 class LogIndex:
     """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
 
-    __slots__ = ("_first", "_last", "_ledgers", "markers", "parts", "trimmed", "trimmed_ends", "twins", "view")
+    __slots__ = (
+        "_first",
+        "_last",
+        "_ledgers",
+        "markers",
+        "messages",
+        "parts",
+        "trimmed",
+        "trimmed_ends",
+        "twins",
+        "view",
+    )
 
     def __init__(self, trimmed: Position = BEFORE_ALL, trimmed_ends: Iterable[Position] = ()) -> None:
         self.trimmed = trimmed
@@ -57,6 +68,8 @@ class LogIndex:
         self._first: list[int] = []
         self._last: list[int] = []
         self.markers = PositionSet()
+        self.messages = 0
+        """Messages ever appended, those that are trimmed among them."""
         self.twins: TwinLinks | None = None
         """The entries that are one message; None in a log that has none."""
         self.parts: PartlyHere | None = None
@@ -116,6 +129,33 @@ class LogIndex:
         if self.twins is not None:
             self.twins.trim(upto)
         self.trimmed = upto
+
+    # Messages that came by two ways.
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether any message is here twice, because its producer sent it to two clusters. See :class:`TwinLinks`."""
+        return bool(self.twins)
+
+    def link_twins(self, found: Iterable[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
+        """Entries that are one message, each with the one before it; returns those pairs that are both still here."""
+        pairs = [pair for pair in found if pair[0] > self.trimmed]  # else the later one is all that is left of it
+        if pairs and self.twins is None:
+            self.twins = TwinLinks()
+        for earlier, later in pairs:
+            assert self.twins is not None
+            self.twins.link(earlier, later)
+        return pairs
+
+    def twin_of(self, position: Position) -> Position | None:
+        """Another entry that has the message at ``position``: the one before it if there is one, else the one after."""
+        return None if self.twins is None else self.twins.twin_of(position)
+
+    def with_twins(self, positions: PositionSet) -> PositionSet:
+        """``positions``, and all entries that have a message of theirs. It may be the same set, not to be changed."""
+        return positions if self.twins is None else self.twins.with_twins(positions)
+
+    # Where things are.
 
     def __contains__(self, position: Position) -> bool:
         at = bisect_left(self._ledgers, position[0])

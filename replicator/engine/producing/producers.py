@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, Protocol
 
+from replicator.engine.admission import Admission
 from replicator.engine.errors import EngineError, NotAllowedError, ProducerFenced
-from replicator.engine.log.writer import Tail, Writer
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.layered_policies import LayeredPolicies
+from replicator.engine.log.writer import Writer
 from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
+from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import ProducerOptions
 from snapshots.position import Position
 
@@ -34,17 +36,15 @@ class ProducedTopic(Protocol):
     name: str
     loop: asyncio.AbstractEventLoop
     writer: Writer
+    writing: TopicWriting
+    policies: LayeredPolicies
+    admission: Admission
 
     @property
     def cluster(self) -> str: ...
 
-    @property
-    def policies(self) -> TopicPolicies: ...
-
-    @property
-    def tail(self) -> Tail: ...
-
-    async def publish(self, entries: Sequence[bytes], producer: EngineProducer | None = None) -> list[Position]: ...
+    def check_there(self) -> None:
+        """Raises why nothing is asked of the topic any more: it is being deleted."""
 
 
 class EngineProducer:
@@ -61,6 +61,7 @@ class EngineProducer:
         """Called with a code and a reason when the topic lets go of the producer, not for its own :meth:`close`."""
         self.admission: asyncio.Future[Admitted] = producers.topic.loop.create_future()
         self._producers = producers
+        self._publish = producers.topic.writing.publish
         self._out: EngineError | None = None
 
     @property
@@ -70,10 +71,10 @@ class EngineProducer:
     async def publish(self, entries: Sequence[bytes]) -> list[Position]:
         """Append entries; returns their positions when they are durable, ``DUPLICATE`` for those that are here already.
 
-        Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and what :meth:`Topic.publish` does.
+        Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and as :meth:`TopicWriting.publish`.
         """
         self.check_open()
-        return await self._producers.topic.publish(entries, self)
+        return await self._publish(entries, self)
 
     def check_open(self) -> None:
         """Raises why the producer may not publish any more."""
@@ -109,24 +110,28 @@ class TopicProducers:
         self.registry = ProducerRegistry(epoch)
         self._members: dict[int, EngineProducer] = {}
         self._forgot_at_ms = topic.writer.wall_clock_ms()
-        topic.tail.connected = self.registry.sessions
+        topic.writing.tail.connected = self.registry.sessions
 
     async def create(self, options: ProducerOptions) -> EngineProducer:
         """Connect a producer; one that waits for the topic is connected when this returns, or cancelled.
 
-        Raises what :meth:`ProducerRegistry.connect` does, and the store's errors.
+        Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`NotAllowedError` and the store's errors.
         """
+        self.topic.check_there()
+        self.topic.admission.check_producer()
         producer = EngineProducer(self, options.name if options.name is not None else self._new_name())
-        decisions = self.registry.connect(producer.id, producer.name, options, self.topic.policies.max_producers)
+        decisions = self.registry.connect(
+            producer.id, producer.name, options, self.topic.policies.effective.max_producers
+        )
         self._members[producer.id] = producer
         self._act(decisions)
         try:
             admitted = await producer.admission
             producer.topic_epoch = admitted.epoch
-            numbered = self.topic.policies.deduplication
+            numbered = self.topic.policies.effective.deduplication
             if admitted.save_epoch or numbered:
                 producer.last_sequence_id = await self.topic.writer.open_producer(
-                    self.topic.tail,
+                    self.topic.writing.tail,
                     producer.name,
                     epoch=admitted.epoch if admitted.save_epoch else None,
                     numbered=numbered,
@@ -148,9 +153,9 @@ class TopicProducers:
     async def forget_inactive(self) -> None:
         """Now and then, drop what deduplication knows of producers that were not seen for long."""
         now_ms = self.topic.writer.wall_clock_ms()
-        if self.topic.policies.deduplication and abs(now_ms - self._forgot_at_ms) >= FORGET_EVERY_MS:
+        if self.topic.policies.effective.deduplication and abs(now_ms - self._forgot_at_ms) >= FORGET_EVERY_MS:
             self._forgot_at_ms = now_ms
-            await self.topic.writer.drop_inactive_producers(self.topic.tail)
+            await self.topic.writer.drop_inactive_producers(self.topic.writing.tail)
 
     @property
     def connected(self) -> int:

@@ -216,7 +216,7 @@ class StagingService:
         if self._engine.partitions(name):
             raise NotAllowedError(f"{name} is partitioned: frames are for one of its partitions")
         topic = self._engine.find(name)
-        limit = None if topic is None else topic.policies.max_message_bytes
+        limit = None if topic is None else topic.policies.effective.max_message_bytes
         if limit is not None and entry_bytes_max > limit:
             raise MessageTooLarge(
                 f"entry of {entry_bytes_max} bytes is over the limit of {name}, {limit} bytes (max_message_bytes): let "
@@ -292,7 +292,7 @@ class StagingService:
             )
         for name in topics:
             topic = await self._engine.topic(name)
-            topic.check_takes()
+            topic.writing.check_takes()
 
     def _publish_in_background(self, commit: PendingCommit) -> None:
         key = commit.key
@@ -352,7 +352,7 @@ class StagingService:
                 topics = [self._engine.find(run.topic) for run in step.runs]
                 for topic, run in zip(topics, step.runs, strict=True):
                     if topic is not None:
-                        await topic.admit(sum(map(len, run.entries)))
+                        await topic.writing.admit(sum(map(len, run.entries)))
                 await to_the_end(self._append_step(commit, step, topics, outcome))
         self.obstacles.pop(commit.key, None)
         return step.last
@@ -366,7 +366,7 @@ class StagingService:
             if topic is None or topic.deleted is not None:
                 outcome.dropped_topics.add(run.topic)
             else:
-                numbered = await asyncio.to_thread(_numbered, run) if topic.policies.deduplication else None
+                numbered = await asyncio.to_thread(_numbered, run) if topic.policies.effective.deduplication else None
                 parts.append((run.topic, StagedPart(topic.tail, run.entries, run.batch_sizes, numbered)))
         key = commit.key
         if step.last:

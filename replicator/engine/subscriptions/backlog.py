@@ -38,9 +38,9 @@ class Backlog:
         if cursor.state.read_compacted:
             return self._messages_compacted()
         if self._consumed is None:
-            through = topic.messages_through(cursor.mark_delete)
-            self._consumed = through + topic.messages_in(cursor.state.individually_deleted)
-        return topic.messages - self._consumed
+            through = topic.reading.messages_through(cursor.mark_delete)
+            self._consumed = through + topic.reading.messages_in(cursor.state.individually_deleted)
+        return topic.log.messages - self._consumed
 
     def _messages_compacted(self) -> int:
         topic, cursor = self._topic, self._cursor
@@ -49,4 +49,6 @@ class Backlog:
         start = max(cursor.mark_delete, view.horizon)
         deleted = cursor.state.individually_deleted.copy()
         deleted.discard_through(start)
-        return messages + topic.messages - topic.messages_through(start) - topic.messages_in(deleted)
+        return (
+            messages + topic.log.messages - topic.reading.messages_through(start) - topic.reading.messages_in(deleted)
+        )

@@ -74,6 +74,6 @@ class Merging:
     def _batch_size(self, position: Position) -> int:
         """0 for a batch that cannot be read: what is said of it can be neither checked nor shown to anybody."""
         try:
-            return self._topic.batch_size(position)
+            return self._topic.reading.batch_size(position)
         except (BlockCorrupt, InvalidAck):
             return 0

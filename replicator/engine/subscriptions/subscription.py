@@ -154,7 +154,7 @@ class Subscription:
                 options.type,
                 self.cursor.mark_delete,
                 self._redeliveries,
-                policies=self.topic.policies,
+                policies=self.topic.policies.effective,
                 topic=self.topic.name,
                 partition=self.topic.partition,
             )
@@ -167,7 +167,7 @@ class Subscription:
         dispatcher.add_consumer(consumer.id, options)
         self.consumers[consumer.id] = consumer
         self._pump.dispatcher = dispatcher
-        self._pump.delays = self.topic.policies.delayed_delivery
+        self._pump.delays = self.topic.policies.effective.delayed_delivery
         self._pump.read = self.read_entries
         self._pump.paused = self._dispatch_paused
         if self._by_registry:
@@ -192,14 +192,14 @@ class Subscription:
     @property
     def read_entries(self) -> ReadEntries:
         """How the entries of this subscription are read: from the log, or from the compacted view and then the log."""
-        return self._read_compacted if self.cursor.state.read_compacted else self.topic.read_entries
+        return self._read_compacted if self.cursor.state.read_compacted else self.topic.reading.entries
 
     def _read_compacted(
         self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
     ) -> list[LoggedEntry]:
         """Entries of the compacted view and the log. Messages that are compacted out of a batch are shown to nobody,
         so they count as acknowledged: with those that are left the batch is consumed."""
-        entries = self.topic.read_compacted(after, upto, entries_max, bytes_max)
+        entries = self.topic.compaction.read(after, upto, entries_max, bytes_max)
         before = self.cursor.mark_delete
         compacted = [entry for entry in entries if entry.compacted_out is not None]
         for entry in compacted:
@@ -323,8 +323,9 @@ class Subscription:
         before = self.cursor.mark_delete
         if self.cursor.lacks(position):
             batch_index = None  # compacted away since it was sent: none of it is left to be acknowledged
-        late = position <= before and self.topic.has_position(position)  # its block may be trimmed
-        size = 1 if batch_index is None or late else self.topic.batch_size(position)
+        reading = self.topic.reading
+        late = position <= before and reading.has_position(position)  # its block may be trimmed
+        size = 1 if batch_index is None or late else reading.batch_size(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self._backlog.moved()
         self._changed(before, local=True)
@@ -416,17 +417,17 @@ class Subscription:
     def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
         """The batch size of each; raises before anything is changed if one of them is wrong."""
         sizes: list[int] = []
+        reading, log = self.topic.reading, self.topic.log
         for ack in acks:
             position = ack.position
-            if not self.topic.has_position(position) or position in self.topic.log.markers:
+            if not reading.has_position(position) or position in log.markers:
                 raise InvalidAck(
-                    f"position {position} is not a message of {self.topic.name} "
-                    f"(its last entry is {self.topic.log.last})"
+                    f"position {position} is not a message of {self.topic.name} (its last entry is {log.last})"
                 )
             if position <= self.cursor.mark_delete or self.cursor.lacks(position):
                 sizes.append(1)  # late: it changes nothing, so its block need not be read
                 continue
-            size = self.topic.batch_size(position)
+            size = reading.batch_size(position)
             wrong = [index for index in ack.batch_indexes or () if not 0 <= index < size]
             if wrong:
                 raise InvalidAck(f"{position} has {size} messages, not index {wrong[0]}")
@@ -475,10 +476,10 @@ class Subscription:
     async def _position_before(self, target: Position | int) -> Position:
         """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
         if self.cursor.state.read_compacted:
-            return await self.topic.compacted_position_before(target)
+            return await self.topic.compaction.position_before(target)
         if isinstance(target, Position):
-            return self.topic.position_before(target)
-        return await self.topic.position_at_time(target, after=self.topic.log.trimmed)
+            return self.topic.reading.position_before(target)
+        return await self.topic.reading.position_at_time(target, after=self.topic.log.trimmed)
 
     async def consume_through(self, position: Position) -> None:
         """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""

@@ -82,7 +82,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             raise
 
     def _check_room_for_consumer(self) -> None:
-        limit = self._topic.policies.max_consumers
+        limit = self._topic.policies.effective.max_consumers
         if limit is not None and self.consumers >= limit:
             raise NotAllowedError(f"{self._topic.name} has {limit} consumers, the limit of its policies")
 
@@ -169,7 +169,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 f"subscription {name!r} of {self._topic.name} was deleted in generation {buried}; "
                 f"what is of generation {generation} is older"
             )
-        replicated = self._topic.policies.replicate_subscription_state if replicated is None else replicated
+        replicated = self._topic.policies.effective.replicate_subscription_state if replicated is None else replicated
         state = CursorState(
             mark_delete=start,
             generation=generation or (FIRST_GENERATION if buried is None else buried + 1),

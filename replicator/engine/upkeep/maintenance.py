@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from replicator.engine.compaction import compaction
 from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.log.block import BlockSpan
 from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
@@ -127,12 +126,12 @@ class Maintenance:
 
     def hold_moved(self, topic: Topic) -> None:
         """Who holds the log back needs less of it than before."""
-        if topic.holds_exceeded:
+        if topic.holds.exceeded:
             self._moved.add(topic)
             self._wake.set()
 
     def _check_soon(self, topic: Topic) -> None:
-        if topic.quota_exceeded is not None:
+        if topic.writing.quota_exceeded is not None:
             self._moved.add(topic)
             self._wake.set()
 
@@ -167,18 +166,18 @@ class Maintenance:
         await self._watch_quotas(topic)
         await self._retain(topic)
         await topic.producers.forget_inactive()
-        if (self._compacting is None or not self._compacting.running) and compaction.is_due(topic):
+        if (self._compacting is None or not self._compacting.running) and topic.compaction.is_due():
             self._compacting = topic.compaction
             topic.compaction.start()
 
     async def _expire(self, topic: Topic) -> None:
-        ttl_seconds = topic.policies.message_ttl_seconds
+        ttl_seconds = topic.policies.effective.message_ttl_seconds
         if ttl_seconds is not None:
             for subscription in _durable(topic):
                 await self._move_over_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
 
     async def _move_over_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
-        reached = await topic.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
+        reached = await topic.reading.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
         await subscription.consume_through(reached)
         await asyncio.sleep(0)  # the last block was looked into, for each of maybe a thousand subscriptions
 
@@ -188,19 +187,19 @@ class Maintenance:
 
     async def _watch_holds(self, topic: Topic) -> None:
         found: dict[str, str] = {}
-        for name, quota in list(topic.hold_quotas.items()):
-            at = topic.held_back.get(name)
+        for name, quota in list(topic.holds.quotas.items()):
+            at = topic.holds.positions.get(name)
             if at is not None and quota.limited:
                 held = await self._held(topic, at, sized=quota.bytes_max is not None)
                 if hold_quota.exceeded(quota, held, self._wall_clock_ms()):
                     found[name] = quota.policy
         for name, policy in found.items():
-            if name not in topic.holds_exceeded:
+            if name not in topic.holds.exceeded:
                 log.warning("a link holds back more than it may", topic=topic.name, holder=name, policy=policy)
-        for name in topic.holds_exceeded.keys() - found.keys():
+        for name in topic.holds.exceeded.keys() - found.keys():
             log.info("a link is back within its hold", topic=topic.name, holder=name)
-        if found != topic.holds_exceeded:
-            topic.set_holds_exceeded(found)
+        if found != topic.holds.exceeded:
+            topic.holds.set_exceeded(found)
 
     async def _held(self, topic: Topic, at: Position, *, sized: bool) -> Held:
         """What is held back at that position and not by any subscription."""
@@ -215,17 +214,17 @@ class Maintenance:
         return Held(size_bytes, oldest[0].publish_time_ms if oldest else None)
 
     async def _watch_backlog(self, topic: Topic) -> None:
-        quota = topic.policies.backlog_quota
+        quota = topic.policies.effective.backlog_quota
         if quota.bytes_max is None and quota.age_seconds_max is None:
-            topic.quota_exceeded = None
+            topic.writing.quota_exceeded = None
             return
         backlogs = [await self._backlog(topic, each, sized=quota.bytes_max is not None) for each in _durable(topic)]
         decision = backlog_quota.decide(quota, backlogs, self._wall_clock_ms())
         for eviction in decision.evictions:
             await self._evict(topic, eviction)
-        if decision.publishes is not topic.quota_exceeded:
+        if decision.publishes is not topic.writing.quota_exceeded:
             log.info("backlog quota", topic=topic.name, publishes=decision.publishes and decision.publishes.value)
-        topic.quota_exceeded = decision.publishes
+        topic.writing.quota_exceeded = decision.publishes
 
     async def _backlog(self, topic: Topic, subscription: Subscription, *, sized: bool) -> Backlog:
         needed_after = subscription.cursor.needed_after()
@@ -260,11 +259,11 @@ class Maintenance:
         )
 
     async def _retain(self, topic: Topic) -> None:
-        policy = topic.policies.retention
+        policy = topic.policies.effective.retention
         if policy.age_seconds_max is None and policy.bytes_max is None:
             return
         done = retention.done_through(
-            topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.holding()
+            topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.holds.holding()
         )
         if done <= topic.log.trimmed:
             return
@@ -275,7 +274,9 @@ class Maintenance:
             if not going.drop(block):
                 break
         trimming = going.trimming
-        await topic.trim(topic.log.trimmed if trimming is None else trimming.upto)  # also what an earlier pass left
+        await topic.trimming.trim(
+            topic.log.trimmed if trimming is None else trimming.upto
+        )  # also what an earlier pass left
         # Unless somebody went back meanwhile: then the sums are made again.
         if trimming is not None and topic.log.trimmed == trimming.upto:
             sizes.trim(trimming.upto, trimming.size_bytes)

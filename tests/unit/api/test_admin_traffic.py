@@ -32,7 +32,7 @@ def test_the_rate_is_that_of_the_last_minute_and_falls_to_nothing(tmp_path: Path
             for _ in range(SLOTS):
                 await topic.publish([batch([b"x"] * 50)])
                 await topic.publish([message()] * 50)
-                await topic.write_marker(marker())
+                await topic.writing.marker(marker())
                 clock.now_seconds += SLOT_SECONDS
             assert meter.messages_per_second(TOPIC) == 100 / SLOT_SECONDS
             await topic.publish([message()] * 1000)  # of the running slot: not counted yet
@@ -51,8 +51,8 @@ def test_topics_that_nothing_is_published_to_and_deleted_ones_have_no_meter(tmp_
         async with opened(tmp_path) as engine:
             engine.add_listener(meter)
             topic = await engine.topic(TOPIC)
-            producer = await topic.create_producer(ProducerOptions())
-            await topic.write_marker(marker())
+            producer = await topic.producers.create(ProducerOptions())
+            await topic.writing.marker(marker())
             assert not meter._slots
             await producer.publish([message()])
             producer.close()

@@ -331,19 +331,19 @@ def test_each_policy_is_the_topics_own_or_else_its_namespaces_or_else_the_engine
     async def main() -> None:
         async with opened(tmp_path) as engine:
             with_own, without = await engine.topic("with-own"), await engine.topic("without")
-            await with_own.set_policies(own)
+            await with_own.policies.set(own)
             events = listening(engine)
             await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies(topic_policies=of_namespace))
-            assert (with_own.policies, without.policies) == (both, namespaces)
+            assert (with_own.policies.effective, without.policies.effective) == (both, namespaces)
             assert events == [f"{NAMESPACE}!"]
-            await with_own.set_policies(None)
-            assert with_own.policies == namespaces
-            assert (await engine.topic("later")).policies == namespaces
+            await with_own.policies.set(None)
+            assert with_own.policies.effective == namespaces
+            assert (await engine.topic("later")).policies.effective == namespaces
         async with opened(tmp_path) as engine:
             assert engine.catalog.namespace(NAMESPACE).topic_policies == of_namespace
-            assert (await engine.topic("without")).policies == namespaces
+            assert (await engine.topic("without")).policies.effective == namespaces
             await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies())
-            assert (await engine.topic("without")).policies == TopicPolicies()
+            assert (await engine.topic("without")).policies.effective == TopicPolicies()
 
     asyncio.run(main())
 
@@ -402,10 +402,10 @@ def test_a_topic_that_is_used_is_deleted_by_force_only(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic("orders")
-            producer = await topic.create_producer(ProducerOptions(name="p"))
+            producer = await topic.producers.create(ProducerOptions(name="p"))
             with pytest.raises(TopicBusy, match="1 producers and 0 consumers"):
                 await engine.delete_topic("orders")
-            assert (await producer.publish([message()])) == [topic.last_add_confirmed]
+            assert (await producer.publish([message()])) == [topic.log.last]
             await engine.delete_topic("orders", force=True)
             assert producer.closed
             with pytest.raises(TopicNotFound):

@@ -82,12 +82,12 @@ def test_invariant_2_a_refused_request_leaves_nothing_of_itself(tmp_path: Path, 
     async def main() -> None:
         async with opened(tmp_path, "eu-west") as engine:
             topic = await engine.topic(TOPIC)
-            await topic.append_blocks([first_block()])
+            await topic.writing.copy([first_block()])
             before = (topic.status(), logged(topic))
             with pytest.raises(error):
-                await topic.append_blocks([second_block(), make()])
+                await topic.writing.copy([second_block(), make()])
             assert (topic.status(), logged(topic)) == before
-            await topic.append_blocks([second_block()])
+            await topic.writing.copy([second_block()])
             assert entries_of(topic, "us-east") == [ONE, TWO, THREE]
             assert engine.writer.failed is None
 
@@ -98,12 +98,12 @@ def test_what_is_here_already_is_dropped_and_the_rest_is_cut_out(tmp_path: Path)
     async def main() -> None:
         async with opened(tmp_path, "eu-west") as engine:
             topic = await engine.topic(TOPIC)
-            (extent,) = await topic.append_blocks([first_block()])
+            (extent,) = await topic.writing.copy([first_block()])
             local = extent.local_first
             assert extent == Extent("us-east", Position(9, 0), local, 2)
-            assert await topic.append_blocks([first_block()]) == []
+            assert await topic.writing.copy([first_block()]) == []
             overlapping = CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [ONE, TWO, THREE]))
-            assert await topic.append_blocks([overlapping, second_block()]) == [
+            assert await topic.writing.copy([overlapping, second_block()]) == [
                 Extent("us-east", Position(9, 2), Position(local.ledger, local.entry + 2), 1)
             ]
             assert entries_of(topic, "us-east") == [ONE, TWO, THREE]
@@ -115,10 +115,10 @@ def test_origins_do_not_concern_each_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, "ap-south") as engine:
             topic = await engine.topic(TOPIC)
-            await topic.append_blocks([first_block()])
+            await topic.writing.copy([first_block()])
             other = CopiedBlock(BEFORE_ALL, make_block(Position(1, 0), [ONE], origin="eu-west", incarnation=3))
-            await topic.append_blocks([other])
-            await topic.append_blocks([second_block()])
-            assert topic.vector() == {"us-east": Position(9, 2), "eu-west": Position(1, 0)}
+            await topic.writing.copy([other])
+            await topic.writing.copy([second_block()])
+            assert topic.origins.vector() == {"us-east": Position(9, 2), "eu-west": Position(1, 0)}
 
     asyncio.run(main())

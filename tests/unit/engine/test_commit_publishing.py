@@ -29,7 +29,7 @@ def test_group_commit_merges_the_publishes_of_a_topic_into_one_block(tmp_path: P
             commits = engine.writer.commits
             results = await one_group(engine, clock, *(topic.publish([message(b"%d" % n)] * 2) for n in range(50)))
             assert engine.writer.commits == commits + 2
-            (block,), _ = topic.read_blocks(BEFORE_ALL, bytes_max=1)
+            (block,), _ = topic.reading.blocks(BEFORE_ALL, bytes_max=1)
             assert block.header.entries == 100
             assert [position for positions in results for position in positions] == [
                 Position(block.position.ledger, entry) for entry in range(100)
@@ -47,12 +47,12 @@ def test_markers_and_messages_do_not_share_a_block(tmp_path: Path) -> None:
                 engine,
                 clock,
                 topic.publish([message()]),
-                topic.write_marker(marker()),
-                topic.write_marker(marker(), local=True),
+                topic.writing.marker(marker()),
+                topic.writing.marker(marker(), local=True),
                 other.publish([message()]),
                 topic.publish([message()]),
             )
-            blocks, _ = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)
+            blocks, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=10**6)
             kinds = [BlockKind.MESSAGES, BlockKind.MARKERS, BlockKind.LOCAL_MARKERS, BlockKind.MESSAGES]
             assert [block.header.kind for block in blocks] == kinds
             assert [block.position.entry for block in blocks] == [0, 1, 2, 3]
@@ -71,7 +71,7 @@ def test_blocks_are_merged_up_to_a_target(
         async with opened(tmp_path, settings=clock.settings()) as engine:
             topic = await engine.topic(TOPIC)
             await one_group(engine, clock, *(topic.publish([message(b"x" * 60)]) for _ in range(50)))
-            blocks, _ = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)
+            blocks, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=10**6)
             assert len(blocks) >= 5
             assert all(block.header.entries <= 12 for block in blocks)
             assert len(logged(topic)) == 50

@@ -11,7 +11,6 @@ from compaction_support import chunk, keyed, keyed_batch, messages_in
 from engine_support import TOPIC, eventually, marker, message, opened
 
 from replicator.engine.compaction import compaction as module
-from replicator.engine.compaction.compaction import is_due
 from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import InvalidAck, NotAllowedError, StoreFull
@@ -21,7 +20,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def newest(topic: Topic, after: Position = BEFORE_ALL) -> list[tuple[str | None, bytes]]:
-    return [(key, payload) for key, payload, _, _ in messages_in(topic.read_compacted(after, None, 10**6, 10**9))]
+    return [(key, payload) for key, payload, _, _ in messages_in(topic.compaction.read(after, None, 10**6, 10**9))]
 
 
 def held(monkeypatch: pytest.MonkeyPatch, engine: Engine, *, after: int) -> asyncio.Event:
@@ -65,14 +64,14 @@ def test_the_view_comes_first_and_then_what_was_published_since(tmp_path: Path) 
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("a", b"2"))
-            await topic.write_marker(marker())
-            await topic.compact()
+            await topic.writing.marker(marker())
+            await topic.compaction.run()
             assert newest(topic) == [("b", b"1"), ("a", b"2")]
             await published(topic, keyed("b", b"2"), message(b"no key"))
             assert newest(topic) == [("b", b"1"), ("a", b"2"), ("b", b"2"), (None, b"no key")]
-            await topic.compact()
+            await topic.compaction.run()
             assert newest(topic) == [("a", b"2"), ("b", b"2")]
-            assert topic.compaction.state.horizon == topic.last_add_confirmed
+            assert topic.compaction.state.horizon == topic.log.last
         async with opened(tmp_path) as engine:
             assert newest(await engine.topic(TOPIC)) == [("a", b"2"), ("b", b"2")]
 
@@ -84,9 +83,9 @@ def test_positions_batch_indexes_and_origins_are_those_of_the_log(tmp_path: Path
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             first, second = await published(topic, keyed_batch([("a", b"1"), ("b", b"1")]), keyed("a", b"2"))
-            in_log = {entry.position: entry for entry in topic.read_entries(BEFORE_ALL, None, 100, 10**6)}
-            await topic.compact()
-            entries = topic.read_compacted(BEFORE_ALL, None, 100, 10**6)
+            in_log = {entry.position: entry for entry in topic.reading.entries(BEFORE_ALL, None, 100, 10**6)}
+            await topic.compaction.run()
+            entries = topic.compaction.read(BEFORE_ALL, None, 100, 10**6)
             assert messages_in(entries) == [("b", b"1", first, 1), ("a", b"2", second, 0)]
             assert [entry._replace(entry=b"", compacted_out=None) for entry in entries] == [  # type: ignore[arg-type]
                 in_log[position]._replace(entry=b"")  # type: ignore[arg-type]
@@ -101,19 +100,19 @@ def test_reading_goes_on_from_any_position_in_pages_of_any_size(tmp_path: Path) 
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *(keyed(f"{number % 7}", b"%d" % number) for number in range(20)))
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("x", b"after"))
-            whole = topic.read_compacted(BEFORE_ALL, None, 100, 10**6)
+            whole = topic.compaction.read(BEFORE_ALL, None, 100, 10**6)
             assert len(whole) == 8
             for entries_max, bytes_max in ((1, 10**6), (3, 10**6), (100, 1)):
                 paged, at = [], BEFORE_ALL
-                while page := topic.read_compacted(at, None, entries_max, bytes_max):
+                while page := topic.compaction.read(at, None, entries_max, bytes_max):
                     assert len(page) <= entries_max
                     paged += page
                     at = page[-1].position
                 assert paged == whole
             for upto, count in ((whole[2].position, 3), (whole[-1].position, 8), (BEFORE_ALL, 0)):
-                assert topic.read_compacted(BEFORE_ALL, upto, 100, 10**6) == whole[:count]
+                assert topic.compaction.read(BEFORE_ALL, upto, 100, 10**6) == whole[:count]
 
     asyncio.run(main())
 
@@ -125,17 +124,17 @@ def test_the_view_outlives_the_log_that_it_was_made_from(tmp_path: Path) -> None
             positions = await published(
                 topic, keyed_batch([("a", b"1"), ("b", b"1")]), keyed("a", b"2"), keyed("c", b"1")
             )
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("d", b"1"))
-            await topic.trim(topic.last_add_confirmed)
-            assert topic.first_position == topic.last_add_confirmed
+            await topic.trimming.trim(topic.log.last)
+            assert topic.log.first == topic.log.last
             expected = [("b", b"1"), ("a", b"2"), ("c", b"1"), ("d", b"1")]
             assert newest(topic) == expected
-            assert topic.has_position(positions[0])
-            assert topic.batch_size(positions[0]) == 2
+            assert topic.reading.has_position(positions[0])
+            assert topic.reading.batch_size(positions[0]) == 2
             with pytest.raises(InvalidAck):
-                topic.batch_size(Position(positions[0].ledger, 99))
-            await topic.compact()
+                topic.reading.batch_size(Position(positions[0].ledger, 99))
+            await topic.compaction.run()
             assert newest(topic) == expected
         async with opened(tmp_path) as engine:
             assert newest(await engine.topic(TOPIC)) == expected
@@ -150,12 +149,12 @@ def test_what_is_still_to_be_compacted_is_not_trimmed(tmp_path: Path) -> None:
             topic = await engine.topic(TOPIC)
             positions = await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("c", b"1"))
             await engine.maintenance.run_once()
-            assert topic.first_position == positions[0]
-            await topic.compact()
+            assert topic.log.first == positions[0]
+            await topic.compaction.run()
             await published(topic, keyed("a", b"2"), keyed("b", b"2"))
             await engine.maintenance.run_once()
-            assert topic.first_position == Position(positions[-1].ledger, positions[-1].entry + 1)
-            await topic.compact()
+            assert topic.log.first == Position(positions[-1].ledger, positions[-1].entry + 1)
+            await topic.compaction.run()
             assert newest(topic) == [("c", b"1"), ("a", b"2"), ("b", b"2")]
 
     asyncio.run(main())
@@ -165,11 +164,11 @@ def test_a_topic_that_is_not_compacted_holds_nothing_back(tmp_path: Path) -> Non
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            assert topic.held_back == {}
-            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=1))
-            assert topic.held_back == {"compaction": BEFORE_ALL}
-            await topic.set_policies(None)
-            assert topic.held_back == {}
+            assert topic.holds.positions == {}
+            await topic.policies.set(TopicPolicies(compaction_threshold_bytes=1))
+            assert topic.holds.positions == {"compaction": BEFORE_ALL}
+            await topic.policies.set(None)
+            assert topic.holds.positions == {}
 
     asyncio.run(main())
 
@@ -183,7 +182,7 @@ def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_the_next_one_ti
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *(keyed(f"{number}", b"1") for number in range(5)))
-            await topic.compact()
+            await topic.compaction.run()
             before = newest(topic)
             await published(topic, keyed("0", b"2"))
             put_many = engine.writer.put_many
@@ -198,7 +197,7 @@ def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_the_next_one_ti
 
             monkeypatch.setattr(engine.writer, "put_many", put_some)
             with pytest.raises(StoreFull):
-                await topic.compact()
+                await topic.compaction.run()
             monkeypatch.setattr(engine.writer, "put_many", put_many)
             assert newest(topic) == [*before, ("0", b"2")]
             assert view_rows(engine) > 5
@@ -206,7 +205,7 @@ def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_the_next_one_ti
             topic = await engine.topic(TOPIC)
             assert newest(topic) == [*before, ("0", b"2")]
             await published(topic, keyed("1", b"2"))  # the pass that failed has written its old message
-            await topic.compact()
+            await topic.compaction.run()
             assert newest(topic) == [*before[2:], ("0", b"2"), ("1", b"2")]
             assert view_rows(engine) == 5
 
@@ -218,7 +217,7 @@ def test_a_pass_is_shared_by_all_who_ask_for_one_and_one_of_them_may_give_up(tmp
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("a", b"2"))
-            asked = [asyncio.ensure_future(topic.compact()) for _ in range(3)]
+            asked = [asyncio.ensure_future(topic.compaction.run()) for _ in range(3)]
             await asyncio.sleep(0)
             assert topic.compaction.running
             asked[0].cancel()
@@ -237,13 +236,13 @@ def test_the_engine_stops_in_the_middle_of_a_pass(tmp_path: Path, monkeypatch: p
             topic = await engine.topic(TOPIC)
             await published(topic, *(keyed(f"{number}", b"1") for number in range(30)))
             held(monkeypatch, engine, after=4)
-            asked = asyncio.ensure_future(topic.compact())
+            asked = asyncio.ensure_future(topic.compaction.run())
             await eventually(lambda: view_rows(engine) == 4)
         assert asked.cancelled()
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             assert topic.compaction.state.generation == 0
-            await topic.compact()
+            await topic.compaction.run()
             assert len(newest(topic)) == view_rows(engine) == 30
 
     asyncio.run(main())
@@ -255,11 +254,11 @@ def test_two_topics_have_views_of_their_own(tmp_path: Path) -> None:
             one, two = await engine.topic("one"), await engine.topic("two")
             await published(one, keyed("a", b"one"))
             await published(two, keyed("a", b"two"))
-            await two.compact()
-            await one.compact()
+            await two.compaction.run()
+            await one.compaction.run()
             assert (newest(one), newest(two)) == ([("a", b"one")], [("a", b"two")])
             await published(one, keyed("a", b""))
-            await one.compact()
+            await one.compaction.run()
             assert (newest(one), newest(two), view_rows(engine)) == ([], [("a", b"two")], 1)
 
     asyncio.run(main())
@@ -272,10 +271,10 @@ def test_a_message_that_is_cut_in_two_by_a_pass_comes_out_whole(tmp_path: Path) 
             topic = await engine.topic(TOPIC)
             parts = [chunk("a", b"%d" % number, number, 3, "u", published_at_ms=now_ms) for number in range(3)]
             await published(topic, keyed("a", b"old"), parts[0], keyed("b", b"1"), parts[1])
-            await topic.compact()
+            await topic.compaction.run()
             assert newest(topic) == [("a", b"old"), ("a", b"0"), ("b", b"1"), ("a", b"1")]
             await published(topic, parts[2])
-            await topic.compact()
+            await topic.compaction.run()
             assert newest(topic) == [("a", b"0"), ("b", b"1"), ("a", b"1"), ("a", b"2")]
 
     asyncio.run(main())
@@ -286,18 +285,18 @@ def test_a_pass_is_due_when_the_log_above_the_horizon_is_over_the_threshold(tmp_
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"x" * 5000))
-            assert not is_due(topic)
-            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=9000))
-            assert not is_due(topic)
+            assert not topic.compaction.is_due()
+            await topic.policies.set(TopicPolicies(compaction_threshold_bytes=9000))
+            assert not topic.compaction.is_due()
             await published(topic, keyed("a", b"x" * 5000))
-            assert is_due(topic)
-            await topic.compact()
-            assert not is_due(topic)
+            assert topic.compaction.is_due()
+            await topic.compaction.run()
+            assert not topic.compaction.is_due()
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            assert not is_due(topic)
+            assert not topic.compaction.is_due()
             await published(topic, keyed("a", b"x" * 5000), keyed("a", b"x" * 5000))
-            assert is_due(topic)
+            assert topic.compaction.is_due()
 
     asyncio.run(main())
 
@@ -324,14 +323,14 @@ def test_a_pass_that_failed_is_not_run_again_at_once(tmp_path: Path, monkeypatch
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=1000))
+            await topic.policies.set(TopicPolicies(compaction_threshold_bytes=1000))
             await published(topic, keyed("a", b"x" * 2000))
             monkeypatch.setattr(module, "Compactor", lambda: Compactor(keys_max=0))
             with pytest.raises(NotAllowedError):
-                await topic.compact()
-            assert not is_due(topic)
+                await topic.compaction.run()
+            assert not topic.compaction.is_due()
             await published(topic, keyed("a", b"x" * 2000))
-            assert is_due(topic)
+            assert topic.compaction.is_due()
 
     asyncio.run(main())
 
@@ -340,9 +339,9 @@ def test_an_empty_topic_can_be_compacted(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.compact()
+            await topic.compaction.run()
             assert newest(topic) == []
-            await topic.set_policies(TopicPolicies(compaction_threshold_bytes=0))
-            assert not is_due(topic)
+            await topic.policies.set(TopicPolicies(compaction_threshold_bytes=0))
+            assert not topic.compaction.is_due()
 
     asyncio.run(main())

@@ -149,7 +149,7 @@ def test_an_entry_of_a_transaction_is_refused_by_name(tmp_path: Path, fields: di
             topic = await engine.topic(TOPIC)
             with pytest.raises(NotAllowedError, match="transaction"):
                 await topic.publish([message(), keyed("k", b"", **fields)])
-            assert topic.messages == 0
+            assert topic.log.messages == 0
 
     asyncio.run(main())
 
@@ -204,7 +204,7 @@ def test_a_policy_turns_delayed_delivery_off_at_run_time(tmp_path: Path, kind: S
             later, now = await topic.publish([keyed("k", b"", deliver_at_time=FAR_FUTURE_MS), message()])
             await inbox.holds(1)
             assert inbox.positions == [now]
-            await topic.set_policies(replace(topic.policies, delayed_delivery=False))
+            await topic.policies.set(replace(topic.policies.effective, delayed_delivery=False))
             (at_once,) = await topic.publish([keyed("k", b"", deliver_at_time=FAR_FUTURE_MS)])
             await inbox.holds(2)
             assert inbox.positions == [now, at_once]

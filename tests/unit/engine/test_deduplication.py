@@ -200,8 +200,8 @@ def test_what_is_sent_again_is_stored_once_and_gets_its_receipt(tmp_path: Path) 
             topic = await engine.topic(TOPIC)
             first = await topic.publish([numbered(0), numbered(1)])
             again = await topic.publish([numbered(1), numbered(2), numbered(0)])
-            assert first == [topic.first_position, again[1]._replace(entry=1)]
-            assert again == [DUPLICATE, topic.last_add_confirmed, DUPLICATE]
+            assert first == [topic.log.first, again[1]._replace(entry=1)]
+            assert again == [DUPLICATE, topic.log.last, DUPLICATE]
             assert await topic.publish([numbered(2)]) == [DUPLICATE]
             assert entries_of(topic, "us-east") == [numbered(0), numbered(1), numbered(2)]
 
@@ -213,8 +213,8 @@ def test_a_copy_of_a_message_that_is_on_its_way_is_answered_after_it(tmp_path: P
         async with opened(tmp_path, settings=ON) as engine:
             topic = await engine.topic(TOPIC)
             results = await asyncio.gather(*(topic.publish([numbered(0)]) for _ in range(5)))
-            assert [result for result in results if result != [DUPLICATE]] == [[topic.last_add_confirmed]]
-            assert topic.messages == 1
+            assert [result for result in results if result != [DUPLICATE]] == [[topic.log.last]]
+            assert topic.log.messages == 1
 
     asyncio.run(main())
 
@@ -224,9 +224,9 @@ def test_without_deduplication_everything_is_stored(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([numbered(0), numbered(0)])
-            producer = await topic.create_producer(ProducerOptions(name="p"))
+            producer = await topic.producers.create(ProducerOptions(name="p"))
             assert producer.last_sequence_id == -1
-            assert topic.messages == 2
+            assert topic.log.messages == 2
 
     asyncio.run(main())
 
@@ -235,18 +235,18 @@ def test_a_producer_that_connects_is_told_where_it_stopped(tmp_path: Path) -> No
     async def main() -> None:
         async with opened(tmp_path, settings=ON) as engine:
             topic = await engine.topic(TOPIC)
-            producer = await topic.create_producer(ProducerOptions(name="p"))
+            producer = await topic.producers.create(ProducerOptions(name="p"))
             assert producer.last_sequence_id == -1
             on_its_way = asyncio.ensure_future(producer.publish([numbered(4, highest=8)]))
             await asyncio.sleep(0)
             producer.close()
-            assert (await topic.create_producer(ProducerOptions(name="p"))).last_sequence_id == 8
+            assert (await topic.producers.create(ProducerOptions(name="p"))).last_sequence_id == 8
             await on_its_way
         async with opened(tmp_path, settings=ON) as engine:
             topic = await engine.topic(TOPIC)
-            again = await topic.create_producer(ProducerOptions(name="p"))
+            again = await topic.producers.create(ProducerOptions(name="p"))
             assert again.last_sequence_id == 8
-            assert await again.publish([numbered(4, highest=8), numbered(9)]) == [DUPLICATE, topic.last_add_confirmed]
+            assert await again.publish([numbered(4, highest=8), numbered(9)]) == [DUPLICATE, topic.log.last]
 
     asyncio.run(main())
 
@@ -255,9 +255,9 @@ def test_the_name_of_the_connected_producer_counts_not_the_one_in_the_entry(tmp_
     async def main() -> None:
         async with opened(tmp_path, settings=ON) as engine:
             topic = await engine.topic(TOPIC)
-            producer = await topic.create_producer(ProducerOptions(name="real"))
+            producer = await topic.producers.create(ProducerOptions(name="real"))
             await producer.publish([numbered(3, producer="claimed")])
-            assert (await topic.create_producer(ProducerOptions(name="claimed"))).last_sequence_id == -1
+            assert (await topic.producers.create(ProducerOptions(name="claimed"))).last_sequence_id == -1
 
     asyncio.run(main())
 
@@ -286,11 +286,11 @@ def test_a_publish_that_is_refused_is_not_taken_for_stored(tmp_path: Path) -> No
             large, small = topic.publish([numbered(1, bytes(2_000_000))]), topic.publish([numbered(2)])
             refused, taken = await asyncio.gather(large, small, return_exceptions=True)
             assert isinstance(refused, StoreFull)
-            assert taken == [topic.last_add_confirmed]
-            assert (await topic.create_producer(ProducerOptions(name="p"))).last_sequence_id == 2
+            assert taken == [topic.log.last]
+            assert (await topic.producers.create(ProducerOptions(name="p"))).last_sequence_id == 2
             with pytest.raises(StoreFull):
                 await topic.publish([numbered(3, bytes(2_000_000))])
-            assert await topic.publish([numbered(3)]) == [topic.last_add_confirmed]
+            assert await topic.publish([numbered(3)]) == [topic.log.last]
 
     asyncio.run(main())
 
@@ -310,7 +310,7 @@ def test_what_a_failed_transaction_held_is_not_taken_for_stored(
                 with pytest.raises(StoreFull):
                     await topic.publish([numbered(1), numbered(0, producer="q")])
             both = await topic.publish([numbered(1), numbered(0, producer="q")])
-            assert both[1] == topic.last_add_confirmed
+            assert both[1] == topic.log.last
             assert DUPLICATE not in both
 
     asyncio.run(main())
@@ -325,8 +325,8 @@ def test_a_batch_of_which_a_part_is_stored_is_refused_and_others_are_not(tmp_pat
             other = topic.publish([numbered(0, producer="q")])
             refused, taken = await asyncio.gather(straddling, other, return_exceptions=True)
             assert isinstance(refused, NotAllowedError)
-            assert taken == [topic.last_add_confirmed]
-            assert topic.messages == 6
+            assert taken == [topic.log.last]
+            assert topic.log.messages == 6
 
     asyncio.run(main())
 
@@ -356,12 +356,12 @@ def test_it_can_be_switched_on_and_off_while_producers_publish(tmp_path: Path) -
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([numbered(9)])
-            await topic.set_policies(TopicPolicies(deduplication=True))
-            assert await topic.publish([numbered(5), numbered(5)]) == [topic.last_add_confirmed, DUPLICATE]
-            await topic.set_policies(TopicPolicies(deduplication=False))
+            await topic.policies.set(TopicPolicies(deduplication=True))
+            assert await topic.publish([numbered(5), numbered(5)]) == [topic.log.last, DUPLICATE]
+            await topic.policies.set(TopicPolicies(deduplication=False))
             assert DUPLICATE not in await topic.publish([numbered(5)])
-            await topic.set_policies(TopicPolicies(deduplication=True))
-            assert await topic.publish([numbered(3), numbered(3)]) == [topic.last_add_confirmed, DUPLICATE]
+            await topic.policies.set(TopicPolicies(deduplication=True))
+            assert await topic.publish([numbered(3), numbered(3)]) == [topic.log.last, DUPLICATE]
 
     asyncio.run(main())
 
@@ -374,7 +374,7 @@ def test_rows_from_before_a_time_without_deduplication_are_not_used_after_a_rest
             await (await engine.topic(TOPIC)).publish([numbered(0)])
         async with opened(tmp_path, settings=ON) as engine:
             topic = await engine.topic(TOPIC)
-            assert (await topic.create_producer(ProducerOptions(name="p"))).last_sequence_id == -1
+            assert (await topic.producers.create(ProducerOptions(name="p"))).last_sequence_id == -1
             assert DUPLICATE not in await topic.publish([numbered(1)])
 
     asyncio.run(main())
@@ -385,10 +385,10 @@ def test_markers_and_copied_blocks_leave_the_rows_alone(tmp_path: Path) -> None:
         async with opened(tmp_path, settings=ON) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([numbered(7)])
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             copied = CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [numbered(50)], origin="eu-west"))
-            await topic.append_blocks([copied])
-            assert await topic.publish([numbered(7), numbered(8)]) == [DUPLICATE, topic.last_add_confirmed]
+            await topic.writing.copy([copied])
+            assert await topic.publish([numbered(7), numbered(8)]) == [DUPLICATE, topic.log.last]
 
     asyncio.run(main())
 
@@ -400,7 +400,7 @@ def test_inactive_producers_are_forgotten_durably(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, settings=settings) as engine:
             topic = await engine.topic(TOPIC)
-            producer = await topic.create_producer(ProducerOptions(name="p"))
+            producer = await topic.producers.create(ProducerOptions(name="p"))
             await producer.publish([numbered(7)])
             await topic.publish([numbered(7, producer="gone")])
             now_ms[0] += INACTIVE_MS_MAX + 1
@@ -408,7 +408,7 @@ def test_inactive_producers_are_forgotten_durably(tmp_path: Path) -> None:
             producer.close()
         async with opened(tmp_path, settings=settings) as engine:
             topic = await engine.topic(TOPIC)
-            assert (await topic.create_producer(ProducerOptions(name="p"))).last_sequence_id == 7
-            assert (await topic.create_producer(ProducerOptions(name="gone"))).last_sequence_id == -1
+            assert (await topic.producers.create(ProducerOptions(name="p"))).last_sequence_id == 7
+            assert (await topic.producers.create(ProducerOptions(name="gone"))).last_sequence_id == -1
 
     asyncio.run(main())

@@ -36,12 +36,15 @@ def test_what_a_topic_or_its_namespace_sets_stands_over_defaults_that_change(tmp
     async def main() -> None:
         async with opened(tmp_path) as engine:
             own = await engine.topic("own")
-            await own.set_policies(PolicyOverrides({"max_message_bytes": 1_000}))
+            await own.policies.set(PolicyOverrides({"max_message_bytes": 1_000}))
             overrides = PolicyOverrides({"max_message_bytes": 2_000})
             await engine.catalog.create_namespace("acme/home", NamespacePolicies(topic_policies=overrides))
             of_namespace = await engine.topic("acme/home/orders")
             engine.set_default_policies(replace(SMALL, max_consumers=3))
-            assert (own.policies.max_message_bytes, own.policies.max_consumers) == (1_000, 3)
-            assert (of_namespace.policies.max_message_bytes, of_namespace.policies.max_consumers) == (2_000, 3)
+            assert (own.policies.effective.max_message_bytes, own.policies.effective.max_consumers) == (1_000, 3)
+            assert (
+                of_namespace.policies.effective.max_message_bytes,
+                of_namespace.policies.effective.max_consumers,
+            ) == (2_000, 3)
 
     asyncio.run(main())

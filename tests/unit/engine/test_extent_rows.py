@@ -18,7 +18,7 @@ async def copy(
     topic: Topic, first: Position, entries: int, *, previous: Position, origin: str = "us-east", incarnation: int = 7
 ) -> None:
     block = make_block(first, [message()] * entries, origin=origin, incarnation=incarnation)
-    await topic.append_blocks([CopiedBlock(previous, block)])
+    await topic.writing.copy([CopiedBlock(previous, block)])
 
 
 def test_extents_are_read_from_any_position_of_their_origin(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_extents_are_read_from_any_position_of_their_origin(tmp_path: Path) -> N
             await copy(topic, Position(5, 10), 10, previous=Position(5, 9))
             await copy(topic, Position(6, 0), 5, previous=Position(5, 19))
             await copy(topic, Position(3, 0), 5, previous=BEFORE_ALL, origin="ap-south", incarnation=2)
-            ledger = topic.last_add_confirmed.ledger
+            ledger = topic.log.last.ledger
             extents = [
                 Extent(Position(5, 0), Position(ledger, 0), 10),
                 Extent(Position(5, 10), Position(ledger, 11), 10),
@@ -46,7 +46,7 @@ def test_extents_are_read_from_any_position_of_their_origin(tmp_path: Path) -> N
             assert read(Position(5, 20)) == read(Position(6, 0)) == read(Position(6, 4)) == extents[2:]
             assert read(Position(6, 5)) == read(BEFORE_ALL, 6) == read(BEFORE_ALL, 8) == []
             assert read(BEFORE_ALL, runs_max=1) == extents[:1]
-            headers = read_headers(engine.store, topic.topic_id, BEFORE_ALL, topic.last_add_confirmed, blocks_max=9)
+            headers = read_headers(engine.store, topic.topic_id, BEFORE_ALL, topic.log.last, blocks_max=9)
             told = [Extent(each.header.origin_first, each.local_first, each.header.entries) for each in headers]
             assert [each for each in told if each in extents] == extents
             assert len(told) == 5

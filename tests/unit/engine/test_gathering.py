@@ -58,7 +58,7 @@ def test_blocks_are_gathered_in_the_order_in_which_they_were_asked_for_as_many_a
             topic = await engine.topic(TOPIC)
             for number in range(4):
                 await topic.publish([message(bytes([number]) * 1000)])
-            stored: list[StoredBlock] = topic.read_blocks(BEFORE_ALL, bytes_max=10**6)[0]
+            stored: list[StoredBlock] = topic.reading.blocks(BEFORE_ALL, bytes_max=10**6)[0]
             keys = [(topic.topic_id, each.position.ledger, each.position.entry) for each in stored]
             size = len(stored[0].block)
             nowhere = (topic.topic_id, 1, 1)

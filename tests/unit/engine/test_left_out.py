@@ -23,11 +23,11 @@ def copied(previous: Position, first: Position, entries: int = 1, *, left_out: b
 
 
 async def append(engine: Engine, *blocks: CopiedBlock) -> None:
-    await (await engine.topic(TOPIC)).append_blocks(blocks)
+    await (await engine.topic(TOPIC)).writing.copy(blocks)
 
 
 async def holes(engine: Engine) -> list[Hole]:
-    return (await engine.topic(TOPIC)).left_out("us-east")
+    return (await engine.topic(TOPIC)).origins.left_out("us-east")
 
 
 # In the store.
@@ -49,7 +49,7 @@ def test_invariant_5_what_a_link_left_out_is_a_hole_before_the_block_durably(tmp
             ]
         async with opened(tmp_path, "eu-west") as engine:
             assert await holes(engine) == found
-            assert (await engine.topic(TOPIC)).left_out("elsewhere") == []
+            assert (await engine.topic(TOPIC)).origins.left_out("elsewhere") == []
 
     asyncio.run(main())
 

@@ -56,7 +56,7 @@ class Bench:
         return positions
 
     def readable(self) -> list[Position]:
-        return [entry.position for entry in self.topic.read_entries(BEFORE_ALL, None, 10**6, 10**9)]
+        return [entry.position for entry in self.topic.reading.entries(BEFORE_ALL, None, 10**6, 10**9)]
 
     def block_bytes(self) -> int:
         (span,) = self.engine.store.block_spans(self.topic.topic_id, BEFORE_ALL, blocks_max=1)
@@ -105,7 +105,7 @@ def test_what_every_durable_subscription_consumed_goes_and_the_last_block_stays(
         await slow.acknowledge([Ack(positions[3])])
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[2:]
-        assert bench.topic.first_position == positions[2]
+        assert bench.topic.log.first == positions[2]
         assert bench.engine._cache.get(bench.topic.topic_id, positions[1]) is None
         assert bench.engine._cache.get(bench.topic.topic_id, positions[2]) is not None
         slow_cursor = bench.topic.subscriptions["slow"].cursor
@@ -115,7 +115,7 @@ def test_what_every_durable_subscription_consumed_goes_and_the_last_block_stays(
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[5:]
         assert bench.topic.subscriptions["slow"].backlog_messages() == 0
-        assert bench.topic.messages == 6
+        assert bench.topic.log.messages == 6
 
     run(tmp_path, NOTHING_KEPT, scenario)
 
@@ -139,7 +139,7 @@ def test_a_subscription_that_is_not_durable_holds_nothing_back_and_goes_on_at_wh
 def test_without_subscriptions_the_policy_alone_decides(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         positions = await bench.publish(5, seconds_apart=10)
-        await bench.topic.set_policies(TopicPolicies(retention=Retention(age_seconds_max=30)))
+        await bench.topic.policies.set(TopicPolicies(retention=Retention(age_seconds_max=30)))
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[3:]
 
@@ -150,7 +150,7 @@ def test_what_is_consumed_is_kept_up_to_the_size_of_the_policy(tmp_path: Path) -
     async def scenario(bench: Bench) -> None:
         positions = await bench.publish(200)
         kept_bytes = 70 * bench.block_bytes()
-        await bench.topic.set_policies(TopicPolicies(retention=Retention(bytes_max=kept_bytes)))
+        await bench.topic.policies.set(TopicPolicies(retention=Retention(bytes_max=kept_bytes)))
         for gone in (130, 131, 180):
             await bench.engine.maintenance.run_once()
             assert bench.readable() == positions[gone:]
@@ -162,10 +162,10 @@ def test_what_is_consumed_is_kept_up_to_the_size_of_the_policy(tmp_path: Path) -
 def test_a_link_that_lags_holds_the_log_back(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         positions = await bench.publish(5)
-        bench.topic.held_back["link to eu-west"] = positions[1]
+        bench.topic.holds.positions["link to eu-west"] = positions[1]
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[2:]
-        bench.topic.held_back["link to eu-west"] = positions[4]
+        bench.topic.holds.positions["link to eu-west"] = positions[4]
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[4:]
 
@@ -179,11 +179,11 @@ def test_a_block_of_which_one_entry_is_wanted_stays_whole(tmp_path: Path) -> Non
         await bench.publish(1)
         await consumer.acknowledge([Ack(position) for position in positions[:3]])
         await bench.engine.maintenance.run_once()
-        assert bench.topic.first_position == positions[0]
+        assert bench.topic.log.first == positions[0]
         await consumer.acknowledge([Ack(positions[3])])
         await bench.engine.maintenance.run_once()
-        assert bench.topic.first_position is not None
-        assert bench.topic.first_position > positions[3]
+        assert bench.topic.log.first is not None
+        assert bench.topic.log.first > positions[3]
 
     run(tmp_path, NOTHING_KEPT, scenario)
 
@@ -198,11 +198,11 @@ def test_a_seek_back_while_a_pass_runs_keeps_what_it_went_back_to(tmp_path: Path
         await asyncio.sleep(0)
         await subscription.seek(positions[1])
         await pass_over
-        first = bench.topic.first_position
+        first = bench.topic.log.first
         assert first is not None
         assert subscription.cursor.mark_delete == max(positions[0], bench.topic.log.trimmed)
         await bench.engine.maintenance.run_once()
-        assert bench.topic.first_position == first
+        assert bench.topic.log.first == first
 
     run(tmp_path, NOTHING_KEPT, scenario)
 
@@ -212,11 +212,11 @@ def test_invariant_5_whoever_asks_for_a_trim_gets_no_more_than_nobody_wants(tmp_
         consumer, _ = await subscribed(bench.topic)
         positions = await bench.publish(5)
         await consumer.acknowledge([Ack(position) for position in positions[:3]])
-        bench.topic.held_back["link to eu-west"] = positions[0]
-        await bench.topic.trim(bench.topic.log.last)
+        bench.topic.holds.positions["link to eu-west"] = positions[0]
+        await bench.topic.trimming.trim(bench.topic.log.last)
         assert bench.readable() == positions[1:]
-        bench.topic.held_back.clear()
-        await bench.topic.trim(bench.topic.log.last)
+        bench.topic.holds.positions.clear()
+        await bench.topic.trimming.trim(bench.topic.log.last)
         assert bench.readable() == positions[3:]
         await bench.topic.subscriptions["sub"].seek(positions[1])
         assert bench.topic.subscriptions["sub"].cursor.mark_delete == positions[2], "what is gone cannot be sought"
@@ -282,15 +282,21 @@ def test_invariant_10_a_trimmed_topic_reuses_nothing_after_a_restart(tmp_path: P
             positions = await made.publish(5)
             await consumer.acknowledge([Ack(position) for position in positions])
             await made.engine.maintenance.run_once()
-            vector, messages = made.topic.message_vector(), made.topic.messages
+            vector, messages = made.topic.origins.message_vector(), made.topic.log.messages
         async with bench(tmp_path, NOTHING_KEPT, clock) as made:
             topic = made.topic
-            assert (topic.message_vector(), topic.messages) == (vector, messages) == ({"us-east": positions[4]}, 5)
-            assert (topic.log.trimmed, topic.first_position) == (positions[3], positions[4])
-            assert topic.vector() == {"us-east": positions[4]}
+            assert (
+                (topic.origins.message_vector(), topic.log.messages)
+                == (vector, messages)
+                == ({"us-east": positions[4]}, 5)
+            )
+            assert (topic.log.trimmed, topic.log.first) == (positions[3], positions[4])
+            assert topic.origins.vector() == {"us-east": positions[4]}
             (following,) = await made.publish(1)
             assert following > positions[4]
-            assert topic.messages_through(positions[2]) == 4, "what is trimmed counts, as far as it is told apart"
+            assert topic.reading.messages_through(positions[2]) == 4, (
+                "what is trimmed counts, as far as it is told apart"
+            )
             assert topic.subscriptions["sub"].backlog_messages() == 1
 
     asyncio.run(main())
@@ -302,20 +308,20 @@ def test_invariant_2_what_was_trimmed_is_not_copied_again_and_its_mapping_is_gon
             previous = Position(3, first - 1) if first else BEFORE_ALL
             return CopiedBlock(previous, make_block(Position(3, first), [message()] * 2, origin="eu-west"))
 
-        await bench.topic.append_blocks([copied(0)])
+        await bench.topic.writing.copy([copied(0)])
         (own,) = await bench.publish(1)
-        await bench.topic.append_blocks([copied(2)])
+        await bench.topic.writing.copy([copied(2)])
         topic, store = bench.topic, bench.engine.store
         await bench.publish(1)
         where = store.translate(topic.topic_id, "eu-west", 7, Position(3, 3))
-        await bench.topic.trim(own)
+        await bench.topic.trimming.trim(own)
         assert topic.log.trimmed == own
         assert store.translate(topic.topic_id, "eu-west", 7, Position(3, 1)) is None
         assert store.translate(topic.topic_id, "eu-west", 7, Position(3, 3)) == where
-        assert await topic.append_blocks([copied(0), copied(2)]) == []
-        await topic.trim(topic.log.last)
-        assert store.message_vector(topic.topic_id, store.high_waters(topic.topic_id)) == topic.message_vector()
-        assert topic.message_vector()["eu-west"] == Position(3, 3)
+        assert await topic.writing.copy([copied(0), copied(2)]) == []
+        await topic.trimming.trim(topic.log.last)
+        assert store.message_vector(topic.topic_id, store.high_waters(topic.topic_id)) == topic.origins.message_vector()
+        assert topic.origins.message_vector()["eu-west"] == Position(3, 3)
 
     run(tmp_path, NOTHING_KEPT, scenario)
 
@@ -352,9 +358,9 @@ def test_markers_go_with_the_log_and_do_not_count(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         consumer, _ = await subscribed(bench.topic)
         first = await bench.publish(1)
-        await bench.topic.write_marker(marker())
+        await bench.topic.writing.marker(marker())
         second = await bench.publish(1)
-        await bench.topic.write_marker(marker())
+        await bench.topic.writing.marker(marker())
         assert len(bench.topic.log.markers) == 2
         await consumer.acknowledge([Ack(first[0])])
         await bench.engine.maintenance.run_once()
@@ -374,7 +380,7 @@ def test_what_is_older_than_the_ttl_expires_for_durable_subscriptions(tmp_path: 
         await subscribed(bench.topic, "durable", permits=0)
         await subscribed(bench.topic, "reader", durable=False, permits=0)
         positions = await bench.publish(2, seconds_apart=10)
-        await bench.topic.write_marker(marker())
+        await bench.topic.writing.marker(marker())
         positions += await bench.publish(2, seconds_apart=10)
         await bench.engine.maintenance.run_once()
         assert bench.topic.subscriptions["durable"].backlog_messages() == 3
@@ -427,15 +433,15 @@ def test_publishes_wait_while_a_backlog_is_over_its_quota_and_go_on_when_it_is_c
         consumer, _ = await subscribed(bench.topic)
         positions = await bench.publish(3, seconds_apart=10)
         quota = BacklogQuota(bytes_max=2 * bench.block_bytes()) if limit == "bytes" else BacklogQuota(None, 25)
-        await bench.topic.set_policies(TopicPolicies(backlog_quota=quota))
+        await bench.topic.policies.set(TopicPolicies(backlog_quota=quota))
         await bench.engine.maintenance.run_once()
-        assert bench.topic.quota_exceeded is QuotaPolicy.PRODUCER_REQUEST_HOLD
+        assert bench.topic.writing.quota_exceeded is QuotaPolicy.PRODUCER_REQUEST_HOLD
         waiting = asyncio.ensure_future(bench.publish(1))
         await asyncio.sleep(0.02)
         assert not waiting.done()
         await consumer.acknowledge([Ack(positions[0])])
         await asyncio.wait_for(waiting, 5)
-        assert bench.topic.quota_exceeded is None
+        assert bench.topic.writing.quota_exceeded is None
 
     run(tmp_path, TopicPolicies(), scenario)
 
@@ -448,7 +454,7 @@ def test_publishes_are_refused_by_name_where_the_policy_says_so(tmp_path: Path) 
         with pytest.raises(BacklogQuotaExceeded):
             await bench.publish(1)
         await bench.topic.subscriptions["sub"].clear_backlog()
-        await eventually(lambda: bench.topic.quota_exceeded is None, "the quota to be met")
+        await eventually(lambda: bench.topic.writing.quota_exceeded is None, "the quota to be met")
         await bench.publish(1)
 
     run(tmp_path, TopicPolicies(backlog_quota=BacklogQuota(1, None, QuotaPolicy.PRODUCER_EXCEPTION)), scenario)
@@ -460,7 +466,7 @@ def test_deleting_the_slow_subscription_lets_publishes_go_on(tmp_path: Path) -> 
         await bench.publish(3)
         await bench.engine.maintenance.run_once()
         await bench.topic.subscriptions["sub"].delete(force=True)
-        await eventually(lambda: bench.topic.quota_exceeded is None, "the quota to be met")
+        await eventually(lambda: bench.topic.writing.quota_exceeded is None, "the quota to be met")
 
     run(tmp_path, TopicPolicies(backlog_quota=BacklogQuota(1)), scenario)
 
@@ -470,10 +476,10 @@ def test_taking_the_quota_away_lets_publishes_go_on_at_the_next_pass(tmp_path: P
         await subscribed(bench.topic, permits=0)
         await bench.publish(3)
         await bench.engine.maintenance.run_once()
-        assert bench.topic.quota_exceeded is not None
-        await bench.topic.set_policies(TopicPolicies())
+        assert bench.topic.writing.quota_exceeded is not None
+        await bench.topic.policies.set(TopicPolicies())
         await bench.engine.maintenance.run_once()
-        assert bench.topic.quota_exceeded is None
+        assert bench.topic.writing.quota_exceeded is None
 
     run(tmp_path, TopicPolicies(backlog_quota=BacklogQuota(1)), scenario)
 
@@ -485,11 +491,11 @@ def test_eviction_by_size_moves_the_slow_over_their_oldest_and_nobody_else(tmp_p
         positions = await bench.publish(200)
         await fast.acknowledge([Ack(position) for position in positions[:150]])
         quota = BacklogQuota(100 * bench.block_bytes(), None, EVICTION)
-        await bench.topic.set_policies(TopicPolicies(backlog_quota=quota))
+        await bench.topic.policies.set(TopicPolicies(backlog_quota=quota))
         await bench.engine.maintenance.run_once()
         moved = {name: each.cursor.mark_delete for name, each in bench.topic.subscriptions.items()}
         assert moved == {"slow": positions[109], "fast": positions[149]}
-        assert bench.topic.quota_exceeded is None
+        assert bench.topic.writing.quota_exceeded is None
         await slow.acknowledge([Ack(positions[120])])
 
     run(tmp_path, TopicPolicies(), scenario)
@@ -510,7 +516,7 @@ def test_a_reader_that_is_not_durable_is_no_backlog(tmp_path: Path) -> None:
         await subscribed(bench.topic, durable=False, permits=0)
         await bench.publish(3)
         await bench.engine.maintenance.run_once()
-        assert bench.topic.quota_exceeded is None
+        assert bench.topic.writing.quota_exceeded is None
 
     run(tmp_path, TopicPolicies(backlog_quota=BacklogQuota(1, 0)), scenario)
 
@@ -522,14 +528,14 @@ def test_policies_of_a_topic_survive_a_restart_and_can_be_taken_back(tmp_path: P
     async def main() -> None:
         own = TopicPolicies(retention=Retention(60, None), max_consumers=3)
         async with bench(tmp_path, NOTHING_KEPT) as made:
-            assert made.topic.policies == NOTHING_KEPT
-            await made.topic.set_policies(own)
+            assert made.topic.policies.effective == NOTHING_KEPT
+            await made.topic.policies.set(own)
         async with bench(tmp_path, NOTHING_KEPT) as made:
-            assert made.topic.policies == own
-            await made.topic.set_policies(None)
-            assert made.topic.policies == NOTHING_KEPT
+            assert made.topic.policies.effective == own
+            await made.topic.policies.set(None)
+            assert made.topic.policies.effective == NOTHING_KEPT
         async with bench(tmp_path) as made:
-            assert made.topic.policies == TopicPolicies()
+            assert made.topic.policies.effective == TopicPolicies()
 
     asyncio.run(main())
 
@@ -541,7 +547,7 @@ def test_passes_come_by_themselves(tmp_path: Path) -> None:
             topic = await engine.topic(TOPIC)
             for _ in range(2):
                 positions = [(await topic.publish([message()]))[0] for _ in range(3)]
-                await eventually(lambda last=positions[-1]: topic.first_position == last, "the log to be trimmed")
+                await eventually(lambda last=positions[-1]: topic.log.first == last, "the log to be trimmed")
 
     asyncio.run(main())
 

@@ -83,17 +83,17 @@ def test_a_batch_is_consumed_with_all_that_is_here_of_it_also_after_a_restart(tm
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, BLOCK), CopiedBlock(Position(5, 12), encode_note(NOTE))])
-            assert topic.high_water("x") == HighWater(7, Position(5, 20)), "block and note in one commit"
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, BLOCK), CopiedBlock(Position(5, 12), encode_note(NOTE))])
+            assert topic.origins.high_water("x") == HighWater(7, Position(5, 20)), "block and note in one commit"
             consumer, inbox = await subscribed(topic)
             await inbox.holds(3)
             assert BitMap.deserialize(inbox.deliveries[0].acked) == BitMap([1]), "clients are told what is not there"
             await consumer.acknowledge([Ack(inbox.positions[0], (0,))])
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            assert list(topic.partly_left_out("x")) == [Position(5, 10), Position(5, 12)]
-            assert topic.high_water("x") == HighWater(7, Position(5, 20))
-            assert topic.left_out("x") == [(BEFORE_ALL, Position(5, 9)), (Position(5, 12), Position(5, 20))][1:]
+            assert list(topic.origins.partly_left_out("x")) == [Position(5, 10), Position(5, 12)]
+            assert topic.origins.high_water("x") == HighWater(7, Position(5, 20))
+            assert topic.origins.left_out("x") == [(BEFORE_ALL, Position(5, 9)), (Position(5, 12), Position(5, 20))][1:]
             consumer, inbox = await subscribed(topic)
             await inbox.holds(3)
             cursor = topic.subscriptions["sub"].cursor
@@ -111,13 +111,13 @@ def test_a_batch_that_lacks_messages_is_no_twin_of_one_that_has_them(tmp_path: P
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.set_policies(TopicPolicies(deduplication=True))
+            await topic.policies.set(TopicPolicies(deduplication=True))
             sent_to_both = batch([b"a", b"b"])
             absent = {0: [1]} if lacks else {}
             copied = make_block(Position(5, 0), [sent_to_both], origin="x", batch_sizes=[2], absent=absent)
             again = make_block(Position(6, 0), [sent_to_both], origin="y", batch_sizes=[2])
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied)])
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, again)])
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, copied)])
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, again)])
             _, inbox = await subscribed(topic)
             await inbox.holds(2 if lacks else 1)
             assert (topic.log.twins is None) == lacks
@@ -129,7 +129,7 @@ def test_a_cumulative_acknowledgement_says_nothing_of_what_is_not_here(tmp_path:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, BLOCK)])
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, BLOCK)])
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL)
             first = topic.log.first
             assert first is not None

@@ -25,7 +25,7 @@ def test_generated_names_are_all_different(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            producers = [await topic.create_producer(options()) for _ in range(20)]
+            producers = [await topic.producers.create(options()) for _ in range(20)]
             assert len({producer.name for producer in producers}) == 20
             assert {producer.last_sequence_id for producer in producers} == {-1}
             assert {producer.topic_epoch for producer in producers} == {None}
@@ -37,16 +37,16 @@ def test_a_producer_publishes_until_it_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            producer = await topic.create_producer(options(name="p"))
+            producer = await topic.producers.create(options(name="p"))
             assert await producer.publish([message(b"a"), message(b"b")]) == [
-                topic.first_position,
-                topic.last_add_confirmed,
+                topic.log.first,
+                topic.log.last,
             ]
             producer.close()
             producer.close()
             with pytest.raises(NotAllowedError, match="closed"):
                 await producer.publish([message()])
-            await topic.create_producer(options(name="p"))
+            await topic.producers.create(options(name="p"))
 
     asyncio.run(main())
 
@@ -57,14 +57,14 @@ def test_a_fenced_producer_is_told_and_publishes_no_more(tmp_path: Path) -> None
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            old = await topic.create_producer(options(EXCLUSIVE, name="old"))
+            old = await topic.producers.create(options(EXCLUSIVE, name="old"))
             told: list[tuple[str, str]] = []
             old.on_closed = lambda code, reason: told.append((code, reason))
-            waiting = asyncio.ensure_future(topic.create_producer(options(WAIT, name="waiting")))
+            waiting = asyncio.ensure_future(topic.producers.create(options(WAIT, name="waiting")))
             await eventually(lambda: topic.producers.registry.waiting)
             before = asyncio.ensure_future(old.publish([message(b"before")]))
             await asyncio.sleep(0)
-            new = await topic.create_producer(options(FENCING, name="new"))
+            new = await topic.producers.create(options(FENCING, name="new"))
             with pytest.raises(ProducerFenced):
                 await old.publish([message(b"after")])
             with pytest.raises(ProducerFenced):
@@ -85,10 +85,10 @@ def test_one_that_waits_gets_the_topic_when_the_owner_closes(tmp_path: Path) -> 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            first = await topic.create_producer(options(WAIT))
-            second = asyncio.ensure_future(topic.create_producer(options(WAIT)))
+            first = await topic.producers.create(options(WAIT))
+            second = asyncio.ensure_future(topic.producers.create(options(WAIT)))
             await eventually(lambda: topic.producers.registry.waiting == 1)
-            third = asyncio.ensure_future(topic.create_producer(options(WAIT)))
+            third = asyncio.ensure_future(topic.producers.create(options(WAIT)))
             await eventually(lambda: topic.producers.registry.waiting == 2)
             first.close()
             (await second).close()
@@ -101,10 +101,10 @@ def test_waiting_can_be_given_up_at_any_moment(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            owner = await topic.create_producer(options(EXCLUSIVE))
-            gives_up = asyncio.ensure_future(topic.create_producer(options(WAIT)))
-            late = asyncio.ensure_future(topic.create_producer(options(WAIT)))
-            stays = asyncio.ensure_future(topic.create_producer(options(WAIT)))
+            owner = await topic.producers.create(options(EXCLUSIVE))
+            gives_up = asyncio.ensure_future(topic.producers.create(options(WAIT)))
+            late = asyncio.ensure_future(topic.producers.create(options(WAIT)))
+            stays = asyncio.ensure_future(topic.producers.create(options(WAIT)))
             await eventually(lambda: topic.producers.registry.waiting == 3)
             gives_up.cancel()
             await asyncio.wait([gives_up])
@@ -123,17 +123,17 @@ def test_the_epoch_outlives_a_restart_and_fences_who_owned_the_topic_before(tmp_
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            first = await topic.create_producer(options(EXCLUSIVE, name="first"))
+            first = await topic.producers.create(options(EXCLUSIVE, name="first"))
             first.close()
-            second = await topic.create_producer(options(EXCLUSIVE, name="second"))
+            second = await topic.producers.create(options(EXCLUSIVE, name="second"))
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             with pytest.raises(ProducerFenced):
-                await topic.create_producer(options(EXCLUSIVE, epoch=first.topic_epoch, name="first"))
-            back = await topic.create_producer(options(EXCLUSIVE, epoch=second.topic_epoch, name="second"))
+                await topic.producers.create(options(EXCLUSIVE, epoch=first.topic_epoch, name="first"))
+            back = await topic.producers.create(options(EXCLUSIVE, epoch=second.topic_epoch, name="second"))
             assert back.topic_epoch == second.topic_epoch == 1
             back.close()
-            assert (await topic.create_producer(options(EXCLUSIVE))).topic_epoch == 2
+            assert (await topic.producers.create(options(EXCLUSIVE))).topic_epoch == 2
 
     asyncio.run(main())
 
@@ -143,9 +143,9 @@ def test_when_the_engine_stops_producers_are_told_and_those_that_wait_are_refuse
         codes: list[str] = []
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            owner = await topic.create_producer(options(EXCLUSIVE))
+            owner = await topic.producers.create(options(EXCLUSIVE))
             owner.on_closed = lambda code, _: codes.append(code)
-            waiting = asyncio.ensure_future(topic.create_producer(options(WAIT)))
+            waiting = asyncio.ensure_future(topic.producers.create(options(WAIT)))
             await eventually(lambda: topic.producers.registry.waiting)
         with pytest.raises(NotAllowedError, match="stopping"):
             await waiting
@@ -158,10 +158,10 @@ def test_an_owner_that_is_fenced_before_its_epoch_is_stored_never_owns_the_topic
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            first = asyncio.ensure_future(topic.create_producer(options(EXCLUSIVE)))
+            first = asyncio.ensure_future(topic.producers.create(options(EXCLUSIVE)))
             await asyncio.sleep(0)
             assert topic.producers.registry.exclusive
-            second = await topic.create_producer(options(FENCING))
+            second = await topic.producers.create(options(FENCING))
             with pytest.raises(ProducerFenced):
                 await first
             await second.publish([message()])
@@ -175,10 +175,10 @@ def test_an_owner_whose_epoch_cannot_be_stored_does_not_keep_the_topic(tmp_path:
             topic = await engine.topic(TOPIC)
             engine.writer.failed = "the disk is gone"
             with pytest.raises(StoreFailed):
-                await topic.create_producer(options(EXCLUSIVE))
+                await topic.producers.create(options(EXCLUSIVE))
             engine.writer.failed = None
             assert len(topic.producers.registry) == 0
-            await topic.create_producer(options(EXCLUSIVE))
+            await topic.producers.create(options(EXCLUSIVE))
 
     asyncio.run(main())
 
@@ -188,9 +188,9 @@ def test_the_topics_policies_limit_its_producers(tmp_path: Path) -> None:
         settings = EngineSettings(policies=TopicPolicies(max_producers=2))
         async with opened(tmp_path, settings=settings) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.create_producer(options())
-            await topic.create_producer(options())
+            await topic.producers.create(options())
+            await topic.producers.create(options())
             with pytest.raises(ProducerBusy):
-                await topic.create_producer(options())
+                await topic.producers.create(options())
 
     asyncio.run(main())

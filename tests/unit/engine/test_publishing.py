@@ -110,18 +110,18 @@ def test_held_publishes_go_on_in_their_order_when_there_is_room_again(tmp_path: 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            topic.quota_exceeded = HOLD
+            topic.writing.quota_exceeded = HOLD
             held = [asyncio.ensure_future(topic.publish([message(b"%d" % number)])) for number in range(5)]
-            await eventually(lambda: topic._gate.held == 5)
+            await eventually(lambda: topic.writing.gate.held == 5)
             held[2].cancel()
             await asyncio.wait([held[2]])
-            topic.quota_exceeded = None
+            topic.writing.quota_exceeded = None
             await topic.publish([message(b"late")])  # comes before those that were held have run
             await asyncio.gather(*held[:2], *held[3:])
             assert entries_of(topic, "us-east") == [message(b"%d" % number) for number in (0, 1, 3, 4)] + [
                 message(b"late")
             ]
-            assert topic._gate.open
+            assert topic.writing.gate.open
 
     asyncio.run(main())
 
@@ -130,15 +130,15 @@ def test_publishes_are_refused_where_the_policy_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            topic.quota_exceeded = HOLD
+            topic.writing.quota_exceeded = HOLD
             held = asyncio.ensure_future(topic.publish([message()]))
-            await eventually(lambda: topic._gate.held)
-            topic.quota_exceeded = REFUSE
+            await eventually(lambda: topic.writing.gate.held)
+            topic.writing.quota_exceeded = REFUSE
             with pytest.raises(BacklogQuotaExceeded):
                 await held
             with pytest.raises(BacklogQuotaExceeded):
                 await topic.publish([message()])
-            topic.quota_exceeded = QuotaPolicy.CONSUMER_BACKLOG_EVICTION
+            topic.writing.quota_exceeded = QuotaPolicy.CONSUMER_BACKLOG_EVICTION
             assert len(await topic.publish([message()])) == 1
 
     asyncio.run(main())
@@ -166,15 +166,15 @@ def test_a_producer_that_is_fenced_while_it_is_held_publishes_nothing(tmp_path: 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            old = await topic.create_producer(ProducerOptions())
-            topic.quota_exceeded = HOLD
+            old = await topic.producers.create(ProducerOptions())
+            topic.writing.quota_exceeded = HOLD
             held = asyncio.ensure_future(old.publish([message()]))
-            await eventually(lambda: topic._gate.held)
-            await topic.create_producer(ProducerOptions(access_mode=AccessMode.EXCLUSIVE_WITH_FENCING))
-            topic.quota_exceeded = None
+            await eventually(lambda: topic.writing.gate.held)
+            await topic.producers.create(ProducerOptions(access_mode=AccessMode.EXCLUSIVE_WITH_FENCING))
+            topic.writing.quota_exceeded = None
             with pytest.raises(ProducerFenced):
                 await held
-            assert topic.messages == 0
+            assert topic.log.messages == 0
 
     asyncio.run(main())
 
@@ -183,9 +183,9 @@ def test_what_is_held_when_the_engine_stops_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            topic.quota_exceeded = HOLD
+            topic.writing.quota_exceeded = HOLD
             held = asyncio.ensure_future(topic.publish([message()]))
-            await eventually(lambda: topic._gate.held)
+            await eventually(lambda: topic.writing.gate.held)
         with pytest.raises(StoreFailed, match="stopping"):
             await held
 
@@ -196,7 +196,7 @@ def test_what_would_be_held_after_the_engine_has_stopped_is_refused(tmp_path: Pa
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            topic.quota_exceeded = HOLD
+            topic.writing.quota_exceeded = HOLD
         with pytest.raises(StoreFailed):
             await asyncio.wait_for(topic.publish([message()]), 5)
 

@@ -96,7 +96,7 @@ def test_an_entry_of_a_peer_that_is_too_large_is_for_the_consumer_to_refuse(
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             copied = make_block(Position(3, 0), [bytes(ENTRY_BYTES_MAX + 1)], origin="eu-west")
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied)])
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, copied)])
             await topic.publish([message()])
             _, inbox = await subscribed(topic, "sub", kind)
             await inbox.holds(2)

@@ -57,7 +57,7 @@ def sub(topic: Topic, name: str = "sub") -> Subscription:
 
 
 async def trimmed(topic: Topic) -> None:
-    await topic.trim(topic.last_add_confirmed)
+    await topic.trimming.trim(topic.log.last)
 
 
 def timed(key: str, payload: bytes, publish_time: int) -> bytes:
@@ -75,7 +75,7 @@ def test_a_subscription_from_the_earliest_gets_the_view_of_a_log_that_is_trimmed
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("a", b"2"), keyed("c", b"1"))
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("c", b"2"), keyed("d", b"1"))
             await trimmed(topic)
             assert topic.log.trimmed > BEFORE_ALL
@@ -92,7 +92,7 @@ def test_trimming_in_the_middle_takes_nothing_away_that_the_view_has(tmp_path: P
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             positions = await published(topic, *(keyed(f"{number}", b"1") for number in range(6)))
-            await topic.compact()
+            await topic.compaction.run()
             consumer, inbox = await reading(topic, durable=durable, permits=2)
             await inbox.holds(2)
             await consumer.acknowledge([Ack(positions[0])])
@@ -116,7 +116,7 @@ def test_a_durable_subscription_holds_trimming_back_above_the_horizon_only(tmp_p
             await reading(topic, permits=0)
             await engine.maintenance.run_once()
             assert topic.log.trimmed == BEFORE_ALL
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("d", b"1"), keyed("e", b"1"))
             await engine.maintenance.run_once()
             assert topic.log.trimmed == positions[-1]  # nothing of it was read
@@ -133,7 +133,7 @@ def test_a_backlog_quota_counts_and_evicts_what_is_above_the_horizon(tmp_path: P
             topic = await engine.topic(TOPIC)
             await published(topic, *(keyed(f"{number}", b"x" * 1000) for number in range(10)))
             await reading(topic, permits=0)
-            await topic.compact()
+            await topic.compaction.run()
             await engine.maintenance.run_once()
             assert sub(topic).cursor.backlog_entries() == 10
             positions = await published(topic, *(keyed(f"{number}", b"x" * 1000) for number in range(10, 15)))
@@ -149,7 +149,7 @@ def test_a_plain_subscription_is_moved_to_where_the_log_is_trimmed_as_ever(tmp_p
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("b", b"1"))
             await subscribed(topic, "passing", SubscriptionType.EXCLUSIVE, durable=False, permits=0)
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("c", b"1"))
             await trimmed(topic)
             assert sub(topic, "passing").cursor.mark_delete == topic.log.trimmed
@@ -187,9 +187,9 @@ def test_mark_delete_reaches_the_lac_when_everything_that_was_shown_is_acknowled
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("b", b"1"))
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             await published(topic, keyed("a", b"2"), keyed("b", b""), message_without_key())
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("c", b"1"))
             consumer, inbox = await reading(topic)
             await inbox.holds(2)
@@ -202,7 +202,7 @@ def test_mark_delete_reaches_the_lac_when_everything_that_was_shown_is_acknowled
                 await consumer.acknowledge([Ack(inbox.positions[1])])
                 assert sub(topic).cursor.mark_delete < inbox.positions[0]
                 await consumer.acknowledge([Ack(inbox.positions[0])])
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic).cursor.mark_delete == topic.log.last
             assert sub(topic).backlog_messages() == sub(topic).cursor.backlog_entries() == 0
             assert not sub(topic).cursor.state.individually_deleted
 
@@ -219,8 +219,8 @@ def test_a_view_with_nothing_in_it_is_passed_by_itself(tmp_path: Path) -> None:
             topic = await engine.topic(TOPIC)
             _, inbox = await reading(topic, permits=0)
             await published(topic, keyed("a", b"1"), keyed("a", b""))
-            await topic.compact()
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            await topic.compaction.run()
+            assert sub(topic).cursor.mark_delete == topic.log.last
             assert not inbox.deliveries
 
     asyncio.run(main())
@@ -267,7 +267,7 @@ def test_an_acknowledgement_of_what_is_compacted_away_since_it_was_sent_is_late_
             await inbox.holds(3)
             _, gone, last = inbox.positions
             await published(topic, keyed("a", b"2"), keyed("b", b"2"))
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("d", b"1"))
             await trimmed(topic)
             await consumer.acknowledge([Ack(gone, (0,)), Ack(gone, (1,)), Ack(gone)])
@@ -293,12 +293,12 @@ def test_what_is_redelivered_is_what_the_view_has_now(tmp_path: Path) -> None:
             await inbox.holds(2)
             await published(topic, keyed("a", b"2"))
             await inbox.holds(3)
-            await topic.compact()
+            await topic.compaction.run()
             consumer.redeliver(None)
             await inbox.holds(5)
             assert shown(inbox)[3:] == [("b", b"1"), ("a", b"2")]
             await consumer.acknowledge([Ack(position) for position in inbox.positions[3:]])
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic).cursor.mark_delete == topic.log.last
 
     asyncio.run(main())
 
@@ -312,13 +312,13 @@ def test_a_second_pass_while_a_subscription_is_in_the_middle_repeats_and_loses_n
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *(keyed(f"{number}", b"1") for number in range(6)))
-            await topic.compact()
+            await topic.compaction.run()
             consumer, inbox = await reading(topic, permits=3)
             await inbox.holds(3)
             seen += shown(inbox)
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
             await published(topic, keyed("1", b"2"), keyed("4", b"2"), keyed("6", b"1"))
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("7", b"1"))
             await trimmed(topic)
             if not restart:
@@ -350,7 +350,7 @@ def test_after_a_restart_in_the_middle_the_rest_of_the_view_follows(tmp_path: Pa
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *(keyed(f"{number}", b"1") for number in range(6)))
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("6", b"1"))
             await trimmed(topic)
             consumer, inbox = await reading(topic)
@@ -369,7 +369,7 @@ def test_after_a_restart_in_the_middle_the_rest_of_the_view_follows(tmp_path: Pa
             await inbox.holds(4)
             assert [key for key, _ in shown(inbox)] == ["1", "4", "5", "6"]
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic).cursor.mark_delete == topic.log.last
 
     asyncio.run(main())
 
@@ -399,7 +399,7 @@ def test_a_view_whose_positions_were_not_stored_is_read_all_the_same(tmp_path: P
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"1"), keyed("b", b"1"), keyed("a", b"2"))
-            await topic.compact()
+            await topic.compaction.run()
             positions = topic.log.view.positions
             other = (
                 None if stored == "none" else bytes(CompactedView(engine.store, 1).positions_row(7, PositionSet())[2])
@@ -409,7 +409,7 @@ def test_a_view_whose_positions_were_not_stored_is_read_all_the_same(tmp_path: P
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             assert topic.log.view.positions == positions
-            await topic.compact()
+            await topic.compaction.run()
 
     asyncio.run(main())
 
@@ -431,7 +431,7 @@ def test_a_batch_is_consumed_when_what_is_left_of_it_is_acknowledged(tmp_path: P
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *batches())
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("z", b"1"))
             await trimmed(topic)
             consumer, inbox = await reading(topic)
@@ -447,7 +447,7 @@ def test_a_batch_is_consumed_when_what_is_left_of_it_is_acknowledged(tmp_path: P
             assert sub(topic).cursor.mark_delete < first
             if not restart:
                 await consumer.acknowledge([Ack(first, (3,)), Ack(last)])
-                assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+                assert sub(topic).cursor.mark_delete == topic.log.last
         if restart:
             async with opened(tmp_path) as engine:
                 topic = await engine.topic(TOPIC)
@@ -455,7 +455,7 @@ def test_a_batch_is_consumed_when_what_is_left_of_it_is_acknowledged(tmp_path: P
                 await inbox.holds(2)
                 assert shown(inbox) == [("d", b"1"), ("z", b"1")]
                 await consumer.acknowledge([Ack(first, (3,)), Ack(last)])
-                assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+                assert sub(topic).cursor.mark_delete == topic.log.last
 
     asyncio.run(main())
 
@@ -465,7 +465,7 @@ def test_a_cumulative_acknowledgement_up_to_the_last_message_that_is_left_consum
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *batches())
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("z", b"1"))
             await trimmed(topic)
             consumer, inbox = await reading(topic)
@@ -478,7 +478,7 @@ def test_a_cumulative_acknowledgement_up_to_the_last_message_that_is_left_consum
             await consumer.acknowledge_cumulative(second, 1)
             assert sub(topic).cursor.mark_delete == topic.log.view.horizon
             await consumer.acknowledge_cumulative(last)
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic).cursor.mark_delete == topic.log.last
 
     asyncio.run(main())
 
@@ -501,7 +501,7 @@ def test_a_batch_of_which_the_unacknowledged_rest_is_compacted_out_is_consumed_a
             await consumer.acknowledge([Ack(position, (0,))])
             consumer.close()
             await published(topic, keyed("b", b"2"))
-            await topic.compact()
+            await topic.compaction.run()
             _, inbox = await reading(topic)
             await inbox.holds(1)
             assert shown(inbox) == [("b", b"2")]
@@ -544,9 +544,9 @@ def test_the_backlog_counts_what_is_left_of_the_view_and_the_log(tmp_path: Path,
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, *batches())
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             await published(topic, *(keyed("k", b"%d" % number) for number in range(20)))
-            await topic.compact()
+            await topic.compaction.run()
             await published(topic, keyed("x", b"1"), keyed_batch([("y", b"1"), ("y", b"2")]))
             if trim:
                 await trimmed(topic)
@@ -572,12 +572,12 @@ def test_the_last_message_is_the_last_that_is_shown(tmp_path: Path) -> None:
             plain, _ = await subscribed(topic, "plain", SubscriptionType.EXCLUSIVE)
             assert compacted.last_message() == plain.last_message() == BEFORE_ALL
             first, last = await published(topic, keyed("a", b"1"), message_without_key())
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             assert compacted.last_message() == plain.last_message() == last
-            await topic.compact()
+            await topic.compaction.run()
             assert (compacted.last_message(), plain.last_message()) == (first, last)
             await published(topic, keyed("a", b""))
-            await topic.compact()
+            await topic.compaction.run()
             assert compacted.last_message() == BEFORE_ALL
             (last,) = await published(topic, keyed("b", b"1"))
             assert compacted.last_message() == plain.last_message() == last
@@ -593,7 +593,7 @@ async def seeking(engine: Engine) -> tuple[Topic, EngineConsumer, Inbox, Sequenc
     topic = await engine.topic(TOPIC)
     positions = await published(topic, *(timed(f"{number}", b"1", 1000 + number) for number in range(10)))
     positions += await published(topic, *(timed(f"{number}", b"2", 2000 + number) for number in range(0, 10, 2)))
-    await topic.compact()
+    await topic.compaction.run()
     positions += await published(topic, timed("1", b"3", 3000))
     await trimmed(topic)
     assert topic.log.first == positions[-1]
@@ -636,7 +636,7 @@ def test_seeking_works_on_the_view(tmp_path: Path, target: int | str | None, exp
             assert [key for key, _ in shown(inbox)] == expected
             assert sub(topic).cursor.backlog_entries() == len(expected)
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic).cursor.mark_delete == topic.log.last
 
     asyncio.run(main())
 
@@ -647,7 +647,7 @@ def test_seeking_beyond_the_end_is_refused(tmp_path: Path) -> None:
             topic, consumer, _, positions = await seeking(engine)
             with pytest.raises(InvalidSeek):
                 await consumer.seek(Position(positions[-1].ledger, positions[-1].entry + 2))
-            assert sub(topic).cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic).cursor.mark_delete == topic.log.last
 
     asyncio.run(main())
 
@@ -674,7 +674,7 @@ def test_a_subscription_is_made_at_a_position_that_is_trimmed(tmp_path: Path) ->
             await inbox.holds(9)
             assert [key for key, _ in shown(inbox)] == ALL[2:]
             _, latest = await reading(topic, "latest", initial=InitialPosition.LATEST)
-            assert sub(topic, "latest").cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic, "latest").cursor.mark_delete == topic.log.last
             assert not latest.deliveries
 
     asyncio.run(main())
@@ -690,7 +690,7 @@ def test_skipping_and_expiring_go_through_the_view(tmp_path: Path) -> None:
             await sub(topic, "other").expire(1006)
             assert sub(topic, "other").cursor.mark_delete == positions[5]
             assert await sub(topic, "other").skip(100) == 8
-            assert sub(topic, "other").cursor.mark_delete == topic.last_add_confirmed
+            assert sub(topic, "other").cursor.mark_delete == topic.log.last
             assert not inbox.deliveries
 
     asyncio.run(main())
@@ -706,7 +706,7 @@ def test_a_subscription_becomes_one_that_reads_compacted_with_its_first_consumer
             plain, _ = await subscribed(topic, "sub", SubscriptionType.EXCLUSIVE, permits=0)
             plain.close()
             await published(topic, keyed("a", b"1"), keyed("a", b"2"), keyed("b", b"1"))
-            await topic.compact()
+            await topic.compaction.run()
             with pytest.raises(NotAllowedError):
                 await subscribed(topic, "sub", SubscriptionType.SHARED, read_compacted=True)
             assert not sub(topic).cursor.state.read_compacted

@@ -16,6 +16,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, NotAllowedError, StoreFull, SubscriptionNotFound
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.subscriptions import tombstones
 from replicator.engine.subscriptions.cursor import Cursor
@@ -120,14 +121,14 @@ def test_nobody_is_told_of_a_subscription_that_is_not_replicated_nor_of_markers(
         async with opened(tmp_path) as engine:
             told = Told()
             topic, alone, positions = await with_subscription(engine, numbered(3), replicated=False)
-            shared = await topic.subscriptions.create("shared", topic.last_add_confirmed, replicated=True)
+            shared = await topic.subscriptions.create("shared", topic.log.last, replicated=True)
             shared.take_unannounced()
             engine.add_listener(told)
             for _ in range(3):
-                await topic.write_marker(marker())
+                await topic.writing.marker(marker())
             await alone.acknowledge([Ack(positions[1])])
             assert alone.cursor.state.unannounced is None
-            assert shared.cursor.mark_delete == topic.last_add_confirmed
+            assert shared.cursor.mark_delete == topic.log.last
             assert told.acknowledged == []
 
     asyncio.run(main())
@@ -230,13 +231,13 @@ def test_policies_say_what_is_replicated_where_the_maker_does_not(tmp_path: Path
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await subscribed(topic, "before")
-            await topic.set_policies(PolicyOverrides({"replicate_subscription_state": True}))
+            await topic.policies.set(PolicyOverrides({"replicate_subscription_state": True}))
             await subscribed(topic, "default")
             await subscribed(topic, "not", replicated=False)
             await subscribed(topic, "passing", durable=False)
             await subscribed(topic, "before", consumer_name="c2")
             await topic.subscriptions.create("made", BEFORE_ALL)
-            await topic.set_policies(None)
+            await topic.policies.set(None)
             await subscribed(topic, "default", consumer_name="c2", replicated=False)
             await subscribed(topic, "later")
             assert {name: each.replicated for name, each in topic.subscriptions.items()} == {
@@ -254,7 +255,7 @@ def test_what_is_merged_is_not_delivered_and_wakes_who_waits_for_room(tmp_path: 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic, subscription, positions = await with_subscription(engine, numbered(6))
-            await topic.set_policies(TopicPolicies(max_unacked_messages_per_consumer=2))
+            await topic.policies.set(TopicPolicies(max_unacked_messages_per_consumer=2))
             consumer, inbox = await subscribed(topic)
             await inbox.holds(2)
             dispatcher = subscription.dispatcher
@@ -365,12 +366,12 @@ def test_a_batch_that_cannot_be_read_is_passed_over_and_the_rest_merged(
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            topic, subscription, positions = await with_subscription(engine, [batch([b"a", b"b"]), *numbered(2)])
+            _, subscription, positions = await with_subscription(engine, [batch([b"a", b"b"]), *numbered(2)])
 
-            def corrupt(position: Position) -> int:
+            def corrupt(reading: TopicReading, position: Position) -> int:
                 raise BlockCorrupt("a bit has flipped")
 
-            monkeypatch.setattr(topic, "batch_size", corrupt)
+            monkeypatch.setattr(TopicReading, "batch_size", corrupt)
             assert merged(subscription, [positions[2]], {positions[0]: [0]})
             assert subscription.cursor.acked_indexes(positions[0]) is None
             assert subscription.cursor.is_consumed(positions[2])
@@ -384,9 +385,9 @@ def test_what_is_trimmed_or_a_marker_or_not_here_yet_is_passed_over(tmp_path: Pa
             topic, subscription, old = await with_subscription(engine, numbered(1))
             old += [(await topic.publish([each]))[0] for each in numbered(2)]
             await subscription.clear_backlog()
-            at_marker = await topic.write_marker(marker())
+            at_marker = await topic.writing.marker(marker())
             (new,) = await topic.publish(numbered(1))
-            await topic.trim(old[-1])
+            await topic.trimming.trim(old[-1])
             assert topic.log.trimmed == old[-1]
             beyond = Position(new.ledger, new.entry + 1)
             assert not merged(subscription, [*old, at_marker, beyond], {old[0]: [0], at_marker: [0], beyond: [0]})
@@ -594,8 +595,8 @@ def test_a_compacted_view_is_merged_below_where_the_log_is_trimmed(tmp_path: Pat
             consumer, inbox = await subscribed(
                 topic, subscription_type=EXCLUSIVE, read_compacted=True, replicated=True, permits=0
             )
-            await topic.compact()
-            await topic.trim(positions[3])
+            await topic.compaction.run()
+            await topic.trimming.trim(positions[3])
             assert topic.log.trimmed >= positions[2]
             subscription = topic.subscriptions["sub"]
             subscription.take_unannounced()

@@ -122,7 +122,7 @@ def test_what_could_not_be_published_is_refused_when_it_is_staged(tmp_path: Path
         async with staging_over(tmp_path) as service:
             engine = service._engine
             topic = await engine.topic(TOPIC)
-            await topic.set_policies(TopicPolicies(max_message_bytes=1_000))
+            await topic.policies.set(TopicPolicies(max_message_bytes=1_000))
             await engine.create_partitioned_topic(OTHER, 2)
             attempt = AttemptKey(KEY, 0, "a")
             whole = encode_frame(TOPIC, [message()], [1], 1)

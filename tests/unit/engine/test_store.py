@@ -147,8 +147,8 @@ def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([message(b"a"), batch([b"b"] * 7), message(b"c")])
-            await topic.write_marker(marker())
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
+            await topic.writing.marker(marker())
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
             consumer, inbox = await subscribed(topic)
             await inbox.holds(4)
             await consumer.acknowledge([Ack(inbox.positions[1], (1, 3)), Ack(inbox.positions[2])])
@@ -175,13 +175,13 @@ def test_reading_pages_through_a_topic_without_repeating_or_skipping(tmp_path: P
             for number in range(20):
                 await topic.publish([message(b"%d.%d" % (number, index)) for index in range(number % 4 + 1)])
                 await other.publish([message(b"other")])
-            everything, end = topic.read_blocks(BEFORE_ALL, bytes_max=10**9)
-            assert end == topic.last_add_confirmed
+            everything, end = topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)
+            assert end == topic.log.last
             assert sum(block.header.entries for block in everything) == topic.log.entries
             for bytes_max in (1, 300, 1000):
                 paged, after = [], BEFORE_ALL
-                while after < topic.last_add_confirmed:
-                    page, reached = topic.read_blocks(after, bytes_max=bytes_max)
+                while after < topic.log.last:
+                    page, reached = topic.reading.blocks(after, bytes_max=bytes_max)
                     assert page
                     assert len(page) == 1 or sum(len(block.block) for block in page) <= bytes_max
                     assert reached == page[-1].last > after
@@ -197,15 +197,15 @@ def test_a_range_inside_one_block_gives_that_block_and_an_empty_range_gives_none
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message(b"%d" % number) for number in range(10)])
-            (block,), reached = topic.read_blocks(positions[3], positions[5], bytes_max=1)
+            (block,), reached = topic.reading.blocks(positions[3], positions[5], bytes_max=1)
             assert (block.position, block.header.entries, reached) == (positions[0], 10, positions[5])
             for after, upto in [(5, 5), (6, 3), (9, 9)]:
-                assert topic.read_blocks(positions[after], positions[upto], bytes_max=1) == ([], positions[after])
+                assert topic.reading.blocks(positions[after], positions[upto], bytes_max=1) == ([], positions[after])
             beyond = Position(positions[0].ledger + 1, 0)
-            assert topic.read_blocks(beyond, bytes_max=1) == ([], beyond)
+            assert topic.reading.blocks(beyond, bytes_max=1) == ([], beyond)
             largest = Position(2**64 - 1, 2**64 - 1)
-            assert topic.read_blocks(largest, bytes_max=1) == ([], largest)
-            assert topic.read_blocks(Position(positions[0].ledger, 2**64 - 1), bytes_max=1)[0] == []
+            assert topic.reading.blocks(largest, bytes_max=1) == ([], largest)
+            assert topic.reading.blocks(Position(positions[0].ledger, 2**64 - 1), bytes_max=1)[0] == []
 
     asyncio.run(main())
 
@@ -215,12 +215,12 @@ def test_a_link_reads_only_what_its_source_originated_and_no_local_markers(tmp_p
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([message(b"own")])
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
-            await topic.write_marker(marker(b"shared"))
-            await topic.write_marker(marker(b"local"), local=True)
-            blocks, reached = topic.read_blocks(BEFORE_ALL, bytes_max=10**6, origins={"us-east"})
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), [b"x"], origin="eu-west"))])
+            await topic.writing.marker(marker(b"shared"))
+            await topic.writing.marker(marker(b"local"), local=True)
+            blocks, reached = topic.reading.blocks(BEFORE_ALL, bytes_max=10**6, origins={"us-east"})
             assert [block.header.kind for block in blocks] == [BlockKind.MESSAGES, BlockKind.MARKERS]
-            assert reached == topic.last_add_confirmed
+            assert reached == topic.log.last
 
     asyncio.run(main())
 
@@ -236,11 +236,11 @@ def test_a_rotten_block_is_never_served_nor_handed_to_a_link(tmp_path: Path, cha
             bad = corrupt(engine, topic.topic_id, 1, change)
             for origins in (None, {"us-east"}):
                 with pytest.raises(BlockCorrupt):
-                    topic.read_blocks(BEFORE_ALL, bytes_max=10**6, origins=origins)
+                    topic.reading.blocks(BEFORE_ALL, bytes_max=10**6, origins=origins)
             with pytest.raises(BlockCorrupt):
-                topic.read_entries(Position(bad.ledger, bad.entry - 1), None, 10, 10**6)
-            assert len(topic.read_entries(BEFORE_ALL, Position(bad.ledger, bad.entry - 1), 10, 10**6)) == 1
-            assert len(topic.read_blocks(bad, bytes_max=10**6)[0]) == 1 if change is flip_last_byte else True
+                topic.reading.entries(Position(bad.ledger, bad.entry - 1), None, 10, 10**6)
+            assert len(topic.reading.entries(BEFORE_ALL, Position(bad.ledger, bad.entry - 1), 10, 10**6)) == 1
+            assert len(topic.reading.blocks(bad, bytes_max=10**6)[0]) == 1 if change is flip_last_byte else True
             assert len(logged(other)) == 3
 
     asyncio.run(main())
@@ -272,12 +272,12 @@ def test_a_long_stretch_of_others_blocks_is_passed_over_in_pieces(
             previous = BEFORE_ALL
             for n in range(10):
                 block = make_block(Position(3, n), [message()], origin="eu-west")
-                await topic.append_blocks([CopiedBlock(previous, block)])
+                await topic.writing.copy([CopiedBlock(previous, block)])
                 previous = Position(3, n)
             (mine,) = await topic.publish([message(b"mine")])
             calls, after = 0, BEFORE_ALL
-            while after < topic.last_add_confirmed:
-                blocks, after = topic.read_blocks(after, bytes_max=1 << 20, origins={"us-east"})
+            while after < topic.log.last:
+                blocks, after = topic.reading.blocks(after, bytes_max=1 << 20, origins={"us-east"})
                 calls += 1
             assert [stored.position for stored in blocks] == [mine]
             assert calls == 4

@@ -48,7 +48,7 @@ def test_a_search_by_time_stops_before_the_first_message_of_that_time_whatever_l
                     batch_sizes=[0 if is_marker else 1 for _ in entries],
                 )
                 previous = Position(3, following - 1) if following else BEFORE_ALL
-                (extent,) = await topic.append_blocks([CopiedBlock(previous, block)])
+                (extent,) = await topic.writing.copy([CopiedBlock(previous, block)])
                 following += len(entries)
                 for index, at_ms in enumerate(entries):
                     going = going and (is_marker or written < sought or at_ms < sought)
@@ -89,7 +89,7 @@ def test_messages_are_counted_at_scattered_positions_of_batches_and_singles(tmp_
                 sizes.update(zip(await topic.publish(entries), part, strict=True))
             positions = sorted(sizes)
             for chosen in (positions, positions[::2], positions[1:-1], positions[4:5], []):
-                assert topic.messages_in(PositionSet(chosen)) == sum(sizes[position] for position in chosen)
+                assert topic.reading.messages_in(PositionSet(chosen)) == sum(sizes[position] for position in chosen)
 
     asyncio.run(main())
 
@@ -116,8 +116,8 @@ def test_an_entry_that_cannot_be_read_is_as_old_as_its_block_and_stops_no_search
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             entries = [published(-5), b"garbage", published(-5)]
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), entries, origin="eu-west"))])
-            ledger = topic.last_add_confirmed.ledger
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, make_block(Position(3, 0), entries, origin="eu-west"))])
+            ledger = topic.log.last.ledger
             search = engine.store.position_at_time
             assert search(topic.topic_id, PUBLISH_TIME_MS) == Position(ledger, 0)
             assert search(topic.topic_id, PUBLISH_TIME_MS + 1) == Position(ledger, 2)

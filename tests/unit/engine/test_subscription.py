@@ -9,7 +9,6 @@ import pytest
 from engine_support import TOPIC, Inbox, Listener, batch, eventually, make_block, marker, message, opened, subscribed
 from pyroaring import BitMap
 
-from replicator.engine import topic as topic_module
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import (
     ConsumerBusy,
@@ -20,6 +19,7 @@ from replicator.engine.errors import (
     StoreFull,
     SubscriptionNotFound,
 )
+from replicator.engine.log import topic_reading
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import PERMITS_MAX, EngineConsumer
@@ -39,12 +39,12 @@ def test_a_delivery_says_where_the_entry_comes_from(tmp_path: Path) -> None:
             topic = await engine.topic(TOPIC)
             own, copied = batch([b"a", b"b"]), message(b"copied")
             (position,) = await topic.publish([own])
-            await topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(3, 5), [copied], origin="eu-west"))])
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, make_block(Position(3, 5), [copied], origin="eu-west"))])
             _, inbox = await subscribed(topic)
             await inbox.holds(2)
             assert inbox.deliveries == [
                 Delivery(position, 0, 2, None, own, "us-east", position),
-                Delivery(topic.last_add_confirmed, 0, 1, None, copied, "eu-west", Position(3, 5)),
+                Delivery(topic.log.last, 0, 1, None, copied, "eu-west", Position(3, 5)),
             ]
 
     asyncio.run(main())
@@ -55,20 +55,20 @@ def test_invariant_7_markers_are_not_delivered_not_counted_and_not_in_the_way(tm
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             consumer, inbox = await subscribed(topic)
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             await topic.publish(numbered(1))
-            await topic.write_marker(marker(), local=True)
+            await topic.writing.marker(marker(), local=True)
             await topic.publish(numbered(1))
-            await topic.write_marker(marker())
+            await topic.writing.marker(marker())
             await inbox.holds(2)
             subscription = topic.subscriptions["sub"]
             assert (subscription.cursor.backlog_entries(), subscription.backlog_messages()) == (2, 2)
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
-            assert subscription.cursor.mark_delete == topic.last_add_confirmed
-            await topic.write_marker(marker())
-            assert subscription.cursor.mark_delete == topic.last_add_confirmed
+            assert subscription.cursor.mark_delete == topic.log.last
+            await topic.writing.marker(marker())
+            assert subscription.cursor.mark_delete == topic.log.last
             assert subscription.status()["individually_deleted_entries"] == 0
-            assert topic.messages == 2
+            assert topic.log.messages == 2
 
     asyncio.run(main())
 
@@ -136,9 +136,9 @@ def test_of_refused_acks_none_counts(tmp_path: Path, kind: SubscriptionType) -> 
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            past_marker = await topic.write_marker(marker())
+            past_marker = await topic.writing.marker(marker())
             positions = await topic.publish([*numbered(3), batch([b"a", b"b"])])
-            ahead_marker = await topic.write_marker(marker())
+            ahead_marker = await topic.writing.marker(marker())
             consumer, _ = await subscribed(topic, "sub", kind, permits=0)
             await consumer.acknowledge([Ack(positions[0])])
             subscription = topic.subscriptions["sub"]
@@ -236,7 +236,7 @@ def test_an_exclusive_consumer_sees_positions_in_order_again_after_redelivery(tm
             consumer.redeliver([positions[5]])
             await topic.publish(numbered(1))
             await inbox.holds(10)
-            assert inbox.positions[6:] == [positions[2], positions[4], positions[5], topic.last_add_confirmed]
+            assert inbox.positions[6:] == [positions[2], positions[4], positions[5], topic.log.last]
 
     asyncio.run(main())
 
@@ -435,7 +435,7 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
 
     class Recording(Listener):
         def on_appended(self, topic: Any, blocks: Any) -> None:
-            heard.append(("appended", topic.last_add_confirmed))
+            heard.append(("appended", topic.log.last))
 
         def on_subscription(self, topic: Any, subscription: Any) -> None:
             heard.append(("subscription", subscription.name))
@@ -515,7 +515,7 @@ def test_a_late_cumulative_ack_inside_a_batch_that_is_trimmed_is_harmless(tmp_pa
             consumer, _ = await subscribed(topic, "sub", EXCLUSIVE)
             positions = [(await topic.publish([batch([b"a", b"b"])]))[0] for _ in range(3)]
             await consumer.acknowledge_cumulative(positions[1])
-            await topic.trim(positions[1])
+            await topic.trimming.trim(positions[1])
             await consumer.acknowledge_cumulative(positions[0], 0)
             assert topic.subscriptions["sub"].cursor.mark_delete == positions[1]
 
@@ -583,7 +583,7 @@ def test_a_seek_ends_a_skip_that_is_under_way(tmp_path: Path) -> None:
 
 
 def test_others_have_their_turn_while_a_time_is_sought_in_many_blocks(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(topic_module, "SEARCH_BLOCKS", 10)
+    monkeypatch.setattr(topic_reading, "SEARCH_BLOCKS", 10)
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
@@ -672,10 +672,10 @@ def test_policies_whose_setting_is_cancelled_hold_now_as_they_will_after_a_resta
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            setting = asyncio.create_task(topic.set_policies(TopicPolicies(max_consumers=7)))
+            setting = asyncio.create_task(topic.policies.set(TopicPolicies(max_consumers=7)))
             await asyncio.sleep(0)
             setting.cancel()
             await eventually(lambda: engine.store.policies(topic.topic_id), "the policies in the store")
-            await eventually(lambda: topic.policies.max_consumers == 7, "the policies in force")
+            await eventually(lambda: topic.policies.effective.max_consumers == 7, "the policies in force")
 
     asyncio.run(main())

@@ -32,23 +32,23 @@ def keyed(number: int) -> bytes:
 async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     """A topic that has rows in every table that topics have rows in."""
     topic = await engine.topic(name)
-    await topic.set_policies(TopicPolicies(deduplication=True, compaction_threshold_bytes=0))
-    producer = await topic.create_producer(ProducerOptions(name="p", access_mode=AccessMode.EXCLUSIVE))
+    await topic.policies.set(TopicPolicies(deduplication=True, compaction_threshold_bytes=0))
+    producer = await topic.producers.create(ProducerOptions(name="p", access_mode=AccessMode.EXCLUSIVE))
     for number in range(8):
         await producer.publish([keyed(number)])
     copied = make_block(Position(1, 1), [batch([b"a", b"b", b"c"])], origin="x", batch_sizes=[3], absent={0: [2]})
-    await topic.append_blocks([CopiedBlock(BEFORE_ALL, copied, left_out=True)])
+    await topic.writing.copy([CopiedBlock(BEFORE_ALL, copied, left_out=True)])
     again = make_block(Position(1, 2), [keyed(5)], origin="x")  # the producer sent it to both clusters
-    await topic.append_blocks([CopiedBlock(Position(1, 1), again)])
-    await topic.write_marker(message(b"marker"))
+    await topic.writing.copy([CopiedBlock(Position(1, 1), again)])
+    await topic.writing.marker(message(b"marker"))
     consumer, inbox = await subscribed(topic)
     await inbox.holds(9)
     await consumer.acknowledge([Ack(inbox.positions[0]), Ack(inbox.positions[3]), Ack(inbox.positions[8], (1,))])
     consumer.close()
     producer.close()
     await topic.subscriptions.bury("buried", 2)
-    await topic.compact()
-    await topic.trim(inbox.positions[0])
+    await topic.compaction.run()
+    await topic.trimming.trim(inbox.positions[0])
     for of_workers in ("pending_acks", "link_marks"):  # the engine itself writes none
         await topic.writer.put(of_workers, TOPIC_KEY.pack(topic.topic_id) + b"x", b"x")
     await engine.remember(f"markers handled {topic.topic_id}", [1, 2])
@@ -96,7 +96,7 @@ def test_a_worker_that_starts_finishes_what_another_began(tmp_path: Path, monkey
             anew = engine.find(TOPIC)
             assert anew is not None
             assert anew.topic_id > topic.topic_id
-            assert (anew.messages, dict(anew.subscriptions), anew.own_policies) == (0, {}, None)
+            assert (anew.log.messages, dict(anew.subscriptions), anew.policies.own) == (0, {}, None)
             await engine.swept()
             assert rows_of_nobody(engine.store) == set()
 
@@ -107,11 +107,11 @@ def test_a_topic_made_anew_is_another_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             old = await with_rows_everywhere(engine)
-            last = old.last_add_confirmed
+            last = old.log.last
             await engine.delete_topic(TOPIC)
             anew = await engine.create_topic(TOPIC)
             assert anew.incarnation > old.incarnation
-            assert (anew.messages, dict(anew.subscriptions), anew.vector()) == (0, {}, {})
+            assert (anew.log.messages, dict(anew.subscriptions), anew.origins.vector()) == (0, {}, {})
             (position,) = await anew.publish([message(b"new")])
             assert position > last, "positions are never used again (invariant 10)"
             _, inbox = await subscribed(anew)
@@ -143,7 +143,7 @@ def test_consumers_and_producers_are_sent_away_and_told_why(tmp_path: Path) -> N
             topic = await engine.topic(TOPIC)
             told: list[tuple[str, str]] = []
             consumer, _ = await subscribed(topic)
-            producer = await topic.create_producer(ProducerOptions(name="p"))
+            producer = await topic.producers.create(ProducerOptions(name="p"))
             consumer.on_closed = producer.on_closed = lambda code, reason: told.append((code, reason))
             with pytest.raises(TopicBusy, match="1 producers and 1 consumers"):
                 await engine.delete_topic(TOPIC)
@@ -169,22 +169,22 @@ def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_ro
             while not deletion.done():
                 calls = [
                     topic.publish([message()]),
-                    topic.write_marker(message()),
-                    topic.append_blocks([CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [message()], origin="x"))]),
+                    topic.writing.marker(message()),
+                    topic.writing.copy([CopiedBlock(BEFORE_ALL, make_block(Position(9, 0), [message()], origin="x"))]),
                     topic.subscriptions.create("other", BEFORE_ALL, replicated=False),
                     topic.subscribe("third", options, inbox),
-                    topic.create_producer(ProducerOptions()),
-                    topic.set_policies(TopicPolicies(max_producers=3)),
+                    topic.producers.create(ProducerOptions()),
+                    topic.policies.set(TopicPolicies(max_producers=3)),
                     subscription.acknowledge([Ack(positions[5])]),
                     subscription.consume_through(positions[7]),
-                    topic.trim(positions[9]),
+                    topic.trimming.trim(positions[9]),
                 ]
                 results += await asyncio.gather(*calls, return_exceptions=True)
                 await asyncio.sleep(0)
             await deletion
             after = [
-                topic.trim(positions[12]),
-                topic.set_policies(None),
+                topic.trimming.trim(positions[12]),
+                topic.policies.set(None),
                 subscription.consume_through(positions[11]),
                 subscription.seek(positions[2]),
                 topic.publish([message()]),

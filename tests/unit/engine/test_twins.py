@@ -56,14 +56,14 @@ def test_a_producer_that_moves_is_told_duplicate_of_what_was_copied_before_it_ca
         async with two(tmp_path) as (a, b):
             await a.publish([numbered(5), numbered(6)])
             await copy(a, b)
-            producer = await b.create_producer(ProducerOptions(name="p"))
+            producer = await b.producers.create(ProducerOptions(name="p"))
             assert producer.last_sequence_id == 6
             receipts = await producer.publish([numbered(5), numbered(6), numbered(7)])
             assert receipts[:2] == [DUPLICATE, DUPLICATE]
             assert receipts[2] != DUPLICATE
             assert len(logged(b)) == 3
         async with two(tmp_path) as (a, b):
-            producer = await b.create_producer(ProducerOptions(name="p"))
+            producer = await b.producers.create(ProducerOptions(name="p"))
             assert producer.last_sequence_id == 7
             assert await producer.publish([numbered(6)]) == [DUPLICATE]
 
@@ -104,7 +104,7 @@ def test_chunks_go_on_after_those_that_were_copied(tmp_path: Path) -> None:
             chunks = chunks_of(4, 3)
             await a.publish(chunks[:2])
             await copy(a, b)
-            producer = await b.create_producer(ProducerOptions(name="p"))
+            producer = await b.producers.create(ProducerOptions(name="p"))
             assert producer.last_sequence_id == -1, "an incomplete message is not there"
             receipts = await producer.publish(chunks)
             assert receipts[:2] == [DUPLICATE, DUPLICATE]
@@ -132,13 +132,13 @@ def test_invariant_2_and_3_both_logs_keep_both_entries_and_know_that_they_are_tw
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, numbered(6))
             for topic in (a, b):
-                first, later = (entry.position for entry in topic.read_entries(BEFORE_ALL, None, 10, 10**6))
-                assert topic.twins
-                assert (topic.twin_of(first), topic.twin_of(later)) == (later, first)
-                assert topic.with_twins(PositionSet([first])) == PositionSet([first, later])
+                first, later = (entry.position for entry in topic.reading.entries(BEFORE_ALL, None, 10, 10**6))
+                assert topic.log.has_twins
+                assert (topic.log.twin_of(first), topic.log.twin_of(later)) == (later, first)
+                assert topic.log.with_twins(PositionSet([first])) == PositionSet([first, later])
         async with two(tmp_path) as (a, b):
-            assert a.twins
-            assert a.twin_of(first) is None, "positions of another cluster"
+            assert a.log.has_twins
+            assert a.log.twin_of(first) is None, "positions of another cluster"
 
     asyncio.run(main())
 
@@ -151,8 +151,8 @@ def test_what_comes_later_with_a_lower_sequence_id_is_new(tmp_path: Path) -> Non
             await a.publish([numbered(6)])
             await b.publish([numbered(7)])
             await both_ways(a, b)
-            assert not a.twins
-            assert not b.twins
+            assert not a.log.has_twins
+            assert not b.log.has_twins
             for topic in (a, b):
                 _, inbox = await subscribed(topic)
                 await inbox.holds(2)
@@ -168,8 +168,8 @@ def test_entries_that_differ_in_what_they_hold_are_no_twins(tmp_path: Path) -> N
             await a.publish(chunks_of(9, 2))
             await b.publish(chunks_of(9, 2))
             await both_ways(a, b)
-            assert not a.twins
-            assert not b.twins
+            assert not a.log.has_twins
+            assert not b.log.has_twins
 
     asyncio.run(main())
 
@@ -216,8 +216,8 @@ def test_three_clusters_have_three_entries_of_one_message(tmp_path: Path) -> Non
                     if source is not destination:
                         await copy(source, destination)
             for topic in (a, b, c):
-                entries = [entry.position for entry in topic.read_entries(BEFORE_ALL, None, 10, 10**6)]
-                assert topic.with_twins(PositionSet(entries[1:2])) == PositionSet(entries)
+                entries = [entry.position for entry in topic.reading.entries(BEFORE_ALL, None, 10, 10**6)]
+                assert topic.log.with_twins(PositionSet(entries[1:2])) == PositionSet(entries)
                 consumer, inbox = await subscribed(topic)
                 await consumer.acknowledge([Ack(entries[1])])
                 assert backlogs(topic) == [0]
@@ -230,14 +230,14 @@ def test_ids_that_were_used_while_deduplication_was_off_prove_nothing(tmp_path: 
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await b.publish([numbered(6)])
-            await b.set_policies(TopicPolicies(deduplication=False))
+            await b.policies.set(TopicPolicies(deduplication=False))
             await b.publish([numbered(0)])
-            await b.set_policies(TopicPolicies(deduplication=True))
+            await b.policies.set(TopicPolicies(deduplication=True))
             await b.publish([numbered(1)])
             await a.publish([numbered(6)])
             await a.publish([numbered(7)])
             await copy(a, b)
-            assert not b.twins
+            assert not b.log.has_twins
             (receipt,) = await b.publish([numbered(7)])
             assert receipt == DUPLICATE
 
@@ -248,9 +248,9 @@ def test_without_deduplication_nothing_is_noted(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path, EngineSettings()) as (a, b):
             await sent_to_both(a, b, numbered(6))
-            assert not a.twins
+            assert not a.log.has_twins
             for table in ("numbered", "numbered_blocks", "numbering", "twins", "sequences"):
-                assert not a._store.has_rows(table, a.topic_id)
+                assert not a.reading._store.has_rows(table, a.topic_id)
 
     asyncio.run(main())
 
@@ -260,16 +260,16 @@ def test_invariant_7_markers_are_never_duplicates_and_never_noted(tmp_path: Path
         async with two(tmp_path) as (a, b):
             for topic in (a, b):
                 for _ in range(2):
-                    assert await topic.write_marker(marker()) != DUPLICATE
-                    assert await topic.write_marker(marker(), local=True) != DUPLICATE
+                    assert await topic.writing.marker(marker()) != DUPLICATE
+                    assert await topic.writing.marker(marker(), local=True) != DUPLICATE
             await both_ways(a, b)
             for topic in (a, b):
-                assert not topic.twins
-                assert not topic._store.has_rows("numbered", topic.topic_id)
+                assert not topic.log.has_twins
+                assert not topic.reading._store.has_rows("numbered", topic.topic_id)
             await a.publish([numbered(0)])
-            await a.write_marker(marker())
+            await a.writing.marker(marker())
             await copy(a, b)
-            producer = await b.create_producer(ProducerOptions(name="w"))
+            producer = await b.producers.create(ProducerOptions(name="w"))
             assert producer.last_sequence_id == -1
 
     asyncio.run(main())
@@ -281,19 +281,20 @@ def test_what_is_trimmed_has_no_twin_and_leaves_no_row(tmp_path: Path) -> None:
             await sent_to_both(a, b, *(numbered(number) for number in range(20)))
             await b.publish([numbered(99)])
             assert len(b.log.twins.members if b.log.twins else ()) == 40
-            cut = [entry.position for entry in b.read_entries(BEFORE_ALL, None, 100, 10**6)]
-            await b.trim(cut[19])
-            assert not b.twins
-            assert not b._store.has_rows("twins", b.topic_id)
-            await b.trim(cut[-1])
-            with b._store.env.begin() as txn:
-                left = {table: txn.stat(b._store.tables[table])["entries"] for table in ("numbered", "numbered_blocks")}
+            cut = [entry.position for entry in b.reading.entries(BEFORE_ALL, None, 100, 10**6)]
+            await b.trimming.trim(cut[19])
+            assert not b.log.has_twins
+            assert not b.reading._store.has_rows("twins", b.topic_id)
+            await b.trimming.trim(cut[-1])
+            store = b.reading._store
+            with store.env.begin() as txn:
+                left = {table: txn.stat(store.tables[table])["entries"] for table in ("numbered", "numbered_blocks")}
             assert left == {"numbered": 1, "numbered_blocks": 1}, "the last block stays"
             _, inbox = await subscribed(b)
             await inbox.holds(1)
         async with two(tmp_path) as (a, b):
-            assert not b.twins
-            assert a.twins
+            assert not b.log.has_twins
+            assert a.log.has_twins
             assert await b.publish([numbered(100, producer="q")]) != [DUPLICATE]
 
     asyncio.run(main())
@@ -305,16 +306,16 @@ def test_a_producer_that_moves_is_told_what_it_sent_last_though_that_is_trimmed(
             await a.publish([numbered(6)])
             await copy(a, b)
             await b.publish([numbered(0, producer="q")])
-            await b.trim(b.last_add_confirmed)
+            await b.trimming.trim(b.log.last)
             assert len(logged(b)) == 1
         async with two(tmp_path) as (a, b):
-            assert (await b.create_producer(ProducerOptions(name="p"))).last_sequence_id == 6
-            await b.set_policies(TopicPolicies(deduplication=False))
+            assert (await b.producers.create(ProducerOptions(name="p"))).last_sequence_id == 6
+            await b.policies.set(TopicPolicies(deduplication=False))
             await b.publish([numbered(7)])
-            await b.set_policies(TopicPolicies(deduplication=True))
-            assert (await b.create_producer(ProducerOptions(name="r"))).last_sequence_id == -1
+            await b.policies.set(TopicPolicies(deduplication=True))
+            assert (await b.producers.create(ProducerOptions(name="r"))).last_sequence_id == -1
         async with two(tmp_path) as (a, b):
-            assert (await b.create_producer(ProducerOptions(name="p"))).last_sequence_id == -1
+            assert (await b.producers.create(ProducerOptions(name="p"))).last_sequence_id == -1
 
     asyncio.run(main())
 
@@ -352,7 +353,7 @@ def test_a_message_is_delivered_once_whatever_the_subscription(tmp_path: Path, k
                 await consumer.acknowledge([Ack(position) for position in inbox.positions])
             assert backlogs(b) == [0, 0]
             for name, consumer in (("before", before), ("after", after)):
-                assert b.subscriptions[name].cursor.mark_delete == b.last_add_confirmed
+                assert b.subscriptions[name].cursor.mark_delete == b.log.last
                 consumer.close()
             await b.subscriptions["after"].seek(Position(1, 0))
             consumer, inbox = await subscribed(b, "after", kind)
@@ -392,7 +393,7 @@ def test_what_was_acknowledged_before_the_later_entry_came_stays_so_and_is_told(
             cursor = b.subscriptions["sub"].cursor
             cursor.state.take_unannounced()
             await copy(a, b)
-            later = b.twin_of(inbox.positions[1])
+            later = b.log.twin_of(inbox.positions[1])
             assert later is not None
             assert cursor.is_consumed(later)
             assert later in cursor.state.take_unannounced().positions
@@ -418,11 +419,11 @@ def test_a_crash_before_the_later_entry_is_saved_as_acknowledged_changes_nothing
             await copy(a, b)
             (tmp_path / "crashed" / "log").mkdir(parents=True)
             # What is on disk now:
-            b._store.env.copy(str(tmp_path / "crashed" / "log"))
+            b.reading._store.env.copy(str(tmp_path / "crashed" / "log"))
         async with opened(tmp_path / "crashed", "eu-west", ON) as engine:
             topic = await engine.topic(TOPIC)
             cursor = topic.subscriptions["sub"].cursor
-            later = topic.twin_of(inbox.positions[1])
+            later = topic.log.twin_of(inbox.positions[1])
             assert later is not None
             assert cursor.is_consumed(later) is (indexes is None)
             assert tuple(cursor.acked_indexes(later) or ()) == (indexes or ())
@@ -439,7 +440,7 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             subscription = b.subscriptions["sub"]
             subscription.cursor.state.take_unannounced()
             held_on, single, batched = inbox.positions
-            twin, batch_twin = b.twin_of(single), b.twin_of(batched)
+            twin, batch_twin = b.log.twin_of(single), b.log.twin_of(batched)
             assert twin is not None
             assert batch_twin is not None
             assert subscription.dispatcher is not None
@@ -469,12 +470,12 @@ def test_a_cumulative_acknowledgement_settles_the_twins_of_all_that_it_covers(tm
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, *(numbered(number) for number in range(4)))
             await b.publish([numbered(9)])
-            entries = [entry.position for entry in b.read_entries(BEFORE_ALL, None, 100, 10**6)]
+            entries = [entry.position for entry in b.reading.entries(BEFORE_ALL, None, 100, 10**6)]
             consumer, inbox = await subscribed(b, subscription_type=SubscriptionType.EXCLUSIVE)
             await inbox.holds(5)
             await consumer.acknowledge_cumulative(entries[cut])
             cursor = b.subscriptions["sub"].cursor
-            twins = b.with_twins(PositionSet(entries[: cut + 1]))
+            twins = b.log.with_twins(PositionSet(entries[: cut + 1]))
             assert {position for position in entries if cursor.is_consumed(position)} == set(twins)
 
     asyncio.run(main())
@@ -490,7 +491,7 @@ def test_a_batch_cut_in_its_middle_is_cut_in_both_its_entries(tmp_path: Path) ->
             await consumer.acknowledge([Ack(inbox.positions[0], (0, 2))])
             await copy(a, b)
             cursor = b.subscriptions["sub"].cursor
-            later = b.twin_of(inbox.positions[0])
+            later = b.log.twin_of(inbox.positions[0])
             assert later is not None
             assert list(cursor.acked_indexes(later) or ()) == [0, 2]
             await consumer.acknowledge([Ack(inbox.positions[0], (1,))])
@@ -553,7 +554,7 @@ def test_the_compacted_view_has_the_newest_message_of_a_key_though_an_old_one_ca
             await b.publish([numbered(6, key="k")])
             await b.publish([numbered(7, key="k")])
             await copy(a, b)
-            await b.compact()
+            await b.compaction.run()
             _, inbox = await subscribed(b, subscription_type=SubscriptionType.EXCLUSIVE, read_compacted=True)
             await inbox.holds(1)
             assert ids_of(inbox.deliveries) == [("p", 7, 0)]

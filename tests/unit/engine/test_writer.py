@@ -79,7 +79,7 @@ def test_a_failed_publish_appends_nothing(tmp_path: Path) -> None:
             for wrong in ([], [message()] * 10_001):
                 with pytest.raises(NotAllowedError):
                     await topic.publish(wrong)
-            assert topic.last_add_confirmed == BEFORE_ALL
+            assert topic.log.last == BEFORE_ALL
 
     asyncio.run(main())
 
@@ -91,7 +91,7 @@ def test_invariant_11_a_publish_too_large_for_a_block_is_refused_and_the_store_g
             entry = message(b"x" * 5_000_000)
             with pytest.raises(MessageTooLarge):
                 await topic.publish([entry] * (BLOCK_BYTES_MAX // len(entry) + 1))
-            assert await topic.publish([message()]) == [topic.last_add_confirmed]
+            assert await topic.publish([message()]) == [topic.log.last]
 
     asyncio.run(main())
 
@@ -108,7 +108,7 @@ def test_entries_that_claim_the_largest_batches_do_not_break_the_store(tmp_path:
             entry = encode_entry(claim, b"")
             results = await one_group(engine, clock, *(topic.publish([entry] * 10_000) for _ in range(5)))
             assert [len(positions) for positions in results] == [10_000] * 5
-            assert topic.messages == 5 * 10_000 * 100_000
+            assert topic.log.messages == 5 * 10_000 * 100_000
 
     asyncio.run(main())
 
@@ -157,7 +157,7 @@ def test_a_full_store_refuses_cleanly_and_takes_what_still_fits(tmp_path: Path) 
             first = confirmed[0][0]
             expected = [Position(first.ledger, entry) for entry in range(len(confirmed))]
             assert [position for position, _ in confirmed] == expected
-            assert topic.last_add_confirmed == expected[-1]
+            assert topic.log.last == expected[-1]
         async with opened(tmp_path, settings=EngineSettings(store_bytes_max=64 * 1024 * 1024)) as engine:
             topic = await engine.topic(TOPIC)
             assert [(at, entry) for _, at, entry in logged(topic)] == confirmed
@@ -175,7 +175,7 @@ def test_a_request_that_does_not_fit_does_not_take_its_group_with_it(tmp_path: P
             large = topic.publish([message(b"x" * 2_000_000)])
             results = await one_group(engine, clock, *small[:3], large, *small[3:])
             assert isinstance(results.pop(3), StoreFull)
-            ledger = topic.last_add_confirmed.ledger
+            ledger = topic.log.last.ledger
             assert results == [[Position(ledger, number)] for number in range(6)]
             assert entries_of(topic, "us-east") == [message(b"%d" % number) for number in range(6)]
 
@@ -189,11 +189,11 @@ def test_a_refused_copy_in_a_full_store_can_be_sent_again(tmp_path: Path) -> Non
         async with opened(tmp_path, "eu-west", small) as engine:
             topic = await engine.topic(TOPIC)
             with pytest.raises(StoreFull):
-                await topic.append_blocks([block])
-            assert topic.vector() == {}
+                await topic.writing.copy([block])
+            assert topic.origins.vector() == {}
         async with opened(tmp_path, "eu-west", large) as engine:
             topic = await engine.topic(TOPIC)
-            assert len(await topic.append_blocks([block])) == 1
+            assert len(await topic.writing.copy([block])) == 1
 
     asyncio.run(main())
 
@@ -223,7 +223,7 @@ def test_invariant_1_after_a_failed_commit_nothing_is_confirmed_any_more(tmp_pat
             with pytest.raises(StoreFailed):
                 await topic.publish([message()])
             assert engine.writer.failed
-            assert topic.last_add_confirmed == position
+            assert topic.log.last == position
             assert entries_of(topic, "us-east") == [message(b"kept")]
         async with opened(tmp_path) as engine:
             assert entries_of(await engine.topic(TOPIC), "us-east") == [message(b"kept")]
@@ -243,7 +243,7 @@ def test_a_listener_that_fails_leaves_no_publisher_waiting(tmp_path: Path) -> No
             topic = await engine.topic(TOPIC)
             engine.add_listener(Failing())
             async with asyncio.timeout(10):
-                assert await topic.publish([message()]) == [topic.last_add_confirmed]
+                assert await topic.publish([message()]) == [topic.log.last]
         assert isinstance(reported[0]["exception"], ZeroDivisionError)
 
     asyncio.run(main())

@@ -26,7 +26,7 @@ def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path
             places: list[Position] = []
             for number in range(4):  # ledger 8 of x: entries 0 to 7, two in each block
                 block = make_block(Position(8, 2 * number), [message(b"x"), message(b"y")], origin="x", incarnation=3)
-                (extent,) = await topic.append_blocks([CopiedBlock(previous, block)])
+                (extent,) = await topic.writing.copy([CopiedBlock(previous, block)])
                 previous = Position(8, 2 * number + 1)
                 places.append(extent.local_first)
                 own += await topic.publish([message(b"own %d" % number)])
@@ -38,7 +38,7 @@ def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path
                 return starts.start(topic, marks).read
 
             everything = {"us_east": own[-1], "x": Position(8, 7)}
-            assert read(**everything) == topic.last_add_confirmed
+            assert read(**everything) == topic.log.last
             assert read() == read(us_east=own[-1]) == read(x=Position(8, 7)) == BEFORE_ALL
             assert read(us_east=own[3], x=Position(8, 7)) == own[3]
             assert read(us_east=own[-1], x=Position(8, 3)) == Position(places[1].ledger, places[1].entry + 1)
@@ -46,6 +46,6 @@ def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path
             assert read(us_east=own[2], x=Position(8, 3)) == min(
                 own[2], Position(places[1].ledger, places[1].entry + 1)
             )
-            assert read(us_east=own[-1], x=Position(9, 0)) == topic.last_add_confirmed, "it has more of x than is here"
+            assert read(us_east=own[-1], x=Position(9, 0)) == topic.log.last, "it has more of x than is here"
 
     asyncio.run(main())

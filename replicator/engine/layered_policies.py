@@ -1,0 +1,91 @@
+"""The policies of one topic, in three layers: the engine's, over them its namespace's, over them its own.
+
+What is set in a higher layer counts. A topic's own are durable in the store; those of its namespace are the catalog's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.log.writer import Writer
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
+from replicator.engine.policies_codec import decode_overrides, encode_overrides
+from replicator.engine.topics.catalog_index import Namespace
+from replicator.running.short_tasks import awaited
+
+
+class LayeredPolicies:
+    """What counts for one topic. ``changed`` is called whenever that may be something else."""
+
+    __slots__ = (
+        "_changed",
+        "_check_there",
+        "_default",
+        "_namespace",
+        "_topic_id",
+        "_writer",
+        "effective",
+        "own",
+    )
+
+    def __init__(
+        self,
+        topic_id: int,
+        store: Store,
+        writer: Writer,
+        default: TopicPolicies,
+        namespace: Namespace,
+        *,
+        check_there: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._topic_id = topic_id
+        self._writer = writer
+        self._default = default
+        self._namespace = namespace
+        self._check_there = check_there
+        self._changed = changed
+        own = store.policies(topic_id)
+        self.own = None if own is None else decode_overrides(own)
+        """Those that were set for this topic; None if it has those of its namespace, or the engine's default."""
+        self.effective = self._in_effect()
+        """What counts: look it up once for a piece of work."""
+
+    @property
+    def inherited(self) -> TopicPolicies:
+        """What counts where the topic sets nothing: its namespace's, over the engine's."""
+        of_namespace = self._namespace.policies.topic_policies
+        return self._default if of_namespace is None else of_namespace.over(self._default)
+
+    async def set(self, policies: PolicyOverrides | TopicPolicies | None) -> None:
+        """Give the topic policies of its own, durably: some of them, or all. What is not set comes from its namespace,
+        or else from the engine; with None all of it."""
+        self._check_there()
+        overrides = PolicyOverrides.of(policies) if isinstance(policies, TopicPolicies) else policies or None
+        stored = None if overrides is None else encode_overrides(overrides)
+        # Who is cancelled cannot call them back from the store: they hold here as well.
+        setting = awaited(self._set(overrides, stored))
+        setting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(setting)
+
+    def set_default(self, policies: TopicPolicies) -> None:
+        """What counts where neither the topic nor its namespace sets anything; see the engine's method."""
+        self._default = policies
+        self.apply()
+
+    def apply(self) -> None:
+        """The topic's own policies have changed, or its namespace's."""
+        self.effective = self._in_effect()
+        self._changed()
+
+    async def _set(self, policies: PolicyOverrides | None, stored: bytes | None) -> None:
+        await self._writer.put("policies", TOPIC_KEY.pack(self._topic_id), stored)
+        self.own = policies
+        self.apply()
+
+    def _in_effect(self) -> TopicPolicies:
+        inherited = self.inherited
+        return inherited if self.own is None else self.own.over(inherited)

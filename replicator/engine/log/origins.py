@@ -1,0 +1,110 @@
+"""How far each origin's messages are in one topic, and what of them links left out.
+
+Invariant (DESIGN §3): 2, what came of an origin came exactly once and in its order, so one position for each says how
+far it is here. The rows are the writer's; this is the event loop's view of what is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.left_out import Hole, LeftOutNote
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.parts import PartlyHere
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.log.topic_reading import TopicReading
+from replicator.engine.log.writer import AppendedBlock
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+
+class Origins:
+    """The clusters whose messages are in one topic, this one among them."""
+
+    __slots__ = ("_high_waters", "_left_out", "_log", "_message_vector", "_reading", "_store", "_topic_id")
+
+    def __init__(self, topic_id: int, log: LogIndex, store: Store, reading: TopicReading) -> None:
+        self._topic_id = topic_id
+        self._log = log
+        self._store = store
+        self._reading = reading
+        self._high_waters = dict(store.high_waters(topic_id))
+        self._message_vector = store.message_vector(topic_id, self._high_waters)
+        self._left_out: dict[str, tuple[Hole, ...]] = {}
+        """By origin, what was asked for since the last hole of it."""
+        self._load_parts()
+
+    def vector(self) -> dict[str, Position]:
+        """The highest origin position of every origin, this cluster's own included; local markers do not count."""
+        return {origin: high_water.position for origin, high_water in self._high_waters.items()}
+
+    def message_vector(self) -> dict[str, Position]:
+        """The same of messages only: for each origin the position of its newest block of messages here."""
+        return dict(self._message_vector)
+
+    def high_waters(self) -> Mapping[str, HighWater]:
+        """How far each origin is here, this cluster among them."""
+        return self._high_waters
+
+    def high_water(self, origin: str) -> HighWater | None:
+        return self._high_waters.get(origin)
+
+    def left_out(self, origin: str) -> list[Hole]:
+        """What the links that brought an origin's messages may have left out of them, up to its high-water mark here:
+        origin positions p with after < p <= upto, in order and apart from each other."""
+        holes = self._left_out.get(origin)
+        if holes is None:
+            holes = self._left_out[origin] = self._store.left_out(self._topic_id, origin)
+        return list(holes)
+
+    def partly_left_out(self, origin: str) -> PositionSet:
+        """The batches of an origin of which only a part is here, as origin positions."""
+        found = None if self._log.parts is None else self._log.parts.origins.get(origin)
+        return PositionSet() if found is None else found
+
+    # What the topic tells.
+
+    def committed(self, blocks: Sequence[AppendedBlock]) -> None:
+        """These blocks are durable, and in the log."""
+        for appended in blocks:
+            header = appended.header
+            if header.kind is BlockKind.MESSAGES:
+                self._message_vector[header.origin] = header.origin_last
+            if header.kind is not BlockKind.LOCAL_MARKERS:
+                self._high_waters[header.origin] = HighWater(header.incarnation, header.origin_last)
+            if appended.hole:
+                self._left_out.pop(header.origin, None)
+            if appended.partly:
+                self._note_parts(header.origin, header.origin_first, appended.position, appended.partly)
+
+    def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
+        """Links left out all that they had not sent yet up to there, and it is noted in the store."""
+        for note in notes:
+            self._left_out.pop(note.origin, None)
+            before = self._high_waters.get(note.origin)
+            if before is None or before.position < note.upto:  # else blocks came after it in the same commit
+                self._high_waters[note.origin] = HighWater(note.incarnation, note.upto)
+
+    def trimmed(self) -> None:
+        """Batches of which only a part was here are holes now, as far as they were trimmed."""
+        if self._log.parts is not None:
+            self._left_out.clear()
+            self._load_parts()
+
+    def _load_parts(self) -> None:
+        self._log.parts = None
+        for row in self._store.parts(self._topic_id):
+            self._note_parts(row.origin, row.origin_first, row.local_first, row.entries)
+
+    def _note_parts(self, origin: str, origin_first: Position, local_first: Position, entries: Sequence[int]) -> None:
+        parts = self._log.parts
+        if parts is None:
+            parts = self._log.parts = PartlyHere(self._reading.absent, self._reading.batch_size)
+        for entry in entries:
+            parts.add(
+                Position(local_first.ledger, local_first.entry + entry),
+                origin,
+                Position(origin_first.ledger, origin_first.entry + entry),
+            )

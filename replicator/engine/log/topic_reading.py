@@ -1,0 +1,169 @@
+"""Reading one topic's log: blocks for links, entries for subscriptions, and where things lie in it.
+
+Nothing is read past the LAC, which is the log index's. Entries come through the block cache; blocks that links copy do
+not, since each is read once by each link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from itertools import takewhile
+from typing import Final
+
+from pyroaring import BitMap
+
+from replicator.engine.errors import BlockCorrupt, InvalidAck, InvalidSeek
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.block_cache import BlockCache
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.store import Store, StoredBlock, StoredHeader
+from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.types import END_LEDGER, LoggedEntry
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+SEARCH_BLOCKS: Final = 1_000
+"""Headers that a search by time reads in one go: some milliseconds."""
+
+
+class TopicReading:
+    """Reads one topic's log. ``find_compacted`` gives the entry of the compacted view at a position, if it has one."""
+
+    __slots__ = ("_cache", "_find_compacted", "_log", "_name", "_store", "_topic_id")
+
+    def __init__(
+        self,
+        record: TopicRecord,
+        log: LogIndex,
+        store: Store,
+        cache: BlockCache,
+        find_compacted: Callable[[Position], LoggedEntry | None],
+    ) -> None:
+        self._name = record.name
+        self._topic_id = record.topic_id
+        self._log = log
+        self._store = store
+        self._cache = cache
+        self._find_compacted = find_compacted
+
+    def blocks(
+        self,
+        after: Position,
+        upto: Position | None = None,
+        *,
+        bytes_max: int,
+        origins: Collection[str] | None = None,
+        verify: bool = True,
+    ) -> tuple[list[StoredBlock], Position]:
+        """See :meth:`Store.read_blocks`."""
+        last = self._log.last
+        limit = last if upto is None else min(upto, last)
+        return self._store.read_blocks(
+            self._topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify
+        )
+
+    def headers(
+        self, after: Position, *, bytes_max: int, blocks_max: int, origins: Collection[str]
+    ) -> tuple[list[StoredHeader], Position]:
+        """See :meth:`Store.read_headers`."""
+        return self._store.read_headers(
+            self._topic_id, after, self._log.last, bytes_max=bytes_max, blocks_max=blocks_max, origins=origins
+        )
+
+    def entries(self, after: Position, upto: Position | None, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
+        """Entries in (``after``, ``upto``], at least one if there is one."""
+        next_after = self._log.next_after
+        limit = self._log.last if upto is None else upto
+        found: list[LoggedEntry] = []
+        taken = 0
+        position = next_after(after)
+        while position is not None and position <= limit and len(found) < entries_max and taken < bytes_max:
+            first, view = self._block_at(position)
+            header = view.header
+            start = position.entry - first.entry
+            stop = min(header.entries, start + entries_max - len(found))
+            if limit.ledger == first.ledger:
+                stop = min(stop, limit.entry - first.entry + 1)
+            marker = header.kind is not BlockKind.MESSAGES
+            sizes = view.batch_sizes[start:stop].tolist()
+            for index, (entry, size) in enumerate(zip(view.entries(start, stop), sizes, strict=True), start):
+                found.append(
+                    LoggedEntry(
+                        Position(first.ledger, first.entry + index),
+                        size,
+                        marker,
+                        entry,
+                        header.origin,
+                        Position(header.origin_first.ledger, header.origin_first.entry + index),
+                    )
+                )
+                taken += len(entry)
+                if taken >= bytes_max:
+                    break
+            position = next_after(found[-1].position)
+        return found
+
+    def has_position(self, position: Position) -> bool:
+        """Whether there is, or was before it was trimmed, an entry at ``position`` that can be acknowledged."""
+        return position in self._log or BEFORE_ALL < position <= self._log.trimmed
+
+    def batch_size(self, position: Position) -> int:
+        """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
+        if position not in self._log:
+            if (compacted := self._find_compacted(position)) is not None:
+                return compacted.batch_size
+            raise InvalidAck(f"position {position} does not exist in {self._name} (its last entry is {self._log.last})")
+        first, view = self._block_at(position)
+        return int(view.batch_sizes[position.entry - first.entry])
+
+    def absent(self, position: Position) -> BitMap:
+        """The indexes of the batch at ``position`` that a link left out; only of one of which a part is here."""
+        first, view = self._block_at(position)
+        return view.absent[position.entry - first.entry]
+
+    def messages_through(self, position: Position) -> int:
+        """Messages up to and including ``position``, counted from the topic's first."""
+        following = self._log.next_after(position)
+        return self._log.messages if following is None else self._store.messages_before(self._topic_id, following)
+
+    def messages_in(self, positions: PositionSet) -> int:
+        """Messages in the entries at ``positions``, all of which exist."""
+        return self._store.messages_in(self._topic_id, positions)
+
+    def position_before(self, target: Position) -> Position:
+        """The last position before ``target``.
+
+        Raises :class:`InvalidSeek` for a position beyond the end; one with the ledger :data:`END_LEDGER` means the end.
+        """
+        last = self._log.last
+        if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
+            raise InvalidSeek(f"{self._name} ends at {last}; there is nothing at {target}")
+        return self._log.clamp(Position(target.ledger, target.entry - 1))
+
+    async def position_at_time(self, published_ms: int, *, after: Position) -> Position:
+        """See :meth:`Store.position_at_time`; passes over old blocks in pages, between which others have their turn."""
+        reached = after
+        while page := self._store.block_spans(self._topic_id, reached, blocks_max=SEARCH_BLOCKS):
+            older = list(takewhile(lambda block: block.publish_time_ms < published_ms, page))
+            if older:
+                reached = min(older[-1].last, self._log.last)
+            if len(older) < len(page) or reached == self._log.last:
+                break
+            await asyncio.sleep(0)
+        return self._store.position_at_time(self._topic_id, published_ms, after=reached)
+
+    def discard_through(self, position: Position) -> None:
+        """What lies at or below ``position`` is gone: nothing of it stays in the cache."""
+        self._cache.discard_through(self._topic_id, position)
+
+    def _block_at(self, position: Position) -> tuple[Position, BlockView]:
+        cached = self._cache.get(self._topic_id, position)
+        if cached is not None:
+            return cached
+        stored = self._store.block_of(self._topic_id, position)
+        if stored is None:
+            raise BlockCorrupt(f"{self._name}: the block that holds {position} is missing from the store")
+        view = BlockView(stored.block, stored.header)
+        self._cache.put(self._topic_id, stored.position, view, len(stored.block))
+        return stored.position, view

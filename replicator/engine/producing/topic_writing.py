@@ -1,0 +1,105 @@
+"""Writing to one topic's log: what producers publish, what links copy, and markers.
+
+Everything goes through the writer's queue and is durable when its call returns (invariant 1, DESIGN §3). Only publishes
+pass the fence of a failover and the gate of the backlog's quota: links and workers write on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from replicator.engine.admission import Admission
+from replicator.engine.layered_policies import LayeredPolicies
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.writer import CopiedBlock, Extent, Tail, Writer
+from replicator.engine.policies import QuotaPolicy
+from replicator.engine.producing.publishing import PublishGate, check_entries
+from snapshots.position import Position
+
+
+class PublishingProducer(Protocol):
+    """A producer that is connected, as writing sees it."""
+
+    name: str
+
+    def check_open(self) -> None:
+        """Raises why it may not publish any more."""
+
+
+class TopicWriting:
+    """Appends to one topic. ``check_there`` raises when the topic is being deleted."""
+
+    __slots__ = ("_admission", "_check_there", "_policies", "_writer", "gate", "tail")
+
+    def __init__(
+        self,
+        tail: Tail,
+        writer: Writer,
+        gate: PublishGate,
+        policies: LayeredPolicies,
+        admission: Admission,
+        check_there: Callable[[], None],
+    ) -> None:
+        self.tail = tail
+        """The writer's; passed on to it only."""
+        self.gate = gate
+        """Holds or refuses publishes."""
+        self._writer = writer
+        self._policies = policies
+        self._admission = admission
+        self._check_there = check_there
+
+    async def publish(self, entries: Sequence[bytes], producer: PublishingProducer | None = None) -> list[Position]:
+        """Append entries as producers sent them; returns their positions when they are durable (invariant 1), and
+        ``DUPLICATE`` for those that deduplication knows. Waits while the backlog's quota holds publishes.
+
+        Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`, :class:`NotAllowedError`, :class:`BacklogQuotaExceeded`
+        (then none was appended), and the store's errors.
+        """
+        checked = check_entries(entries, self._policies.effective, None if producer is None else producer.name)
+        self._admission.check_producer()
+        if not self.gate.open:
+            await self.gate.enter(checked.size_bytes)
+            self._admission.check_producer()
+            if producer is not None:
+                producer.check_open()
+        return await self._writer.publish(self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered)
+
+    async def marker(self, entry: bytes, *, local: bool = False) -> Position:
+        """Append one marker; a ``local`` one is not carried by links."""
+        kind = BlockKind.LOCAL_MARKERS if local else BlockKind.MARKERS
+        (position,) = await self._writer.publish(self.tail, kind, [entry], [0])
+        return position
+
+    async def copy(self, blocks: Sequence[CopiedBlock]) -> list[Extent]:
+        """Append blocks of another origin, exactly once (invariant 2); returns the extents that were new.
+
+        Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`; then none of them was appended.
+        """
+        return await self._writer.copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
+
+    def check_takes(self) -> None:
+        """Raises why publishes are refused; that they are held is no reason."""
+        self._check_there()
+        self._admission.check_producer()
+        self.gate.check()
+
+    async def admit(self, size_bytes: int) -> None:
+        """As :meth:`publish` before it appends: refused while the topic is deleted or the cluster fenced, refused or
+        held while the backlog is over its quota. For what goes to the writer by :attr:`tail`, with that of others."""
+        self._check_there()
+        self._admission.check_producer()
+        if not self.gate.open:
+            await self.gate.enter(size_bytes)
+            self._check_there()
+            self._admission.check_producer()
+
+    @property
+    def quota_exceeded(self) -> QuotaPolicy | None:
+        """What is done to publishes because the backlog is over its quota; None while it is not."""
+        return self.gate.policy
+
+    @quota_exceeded.setter
+    def quota_exceeded(self, policy: QuotaPolicy | None) -> None:
+        self.gate.policy = policy

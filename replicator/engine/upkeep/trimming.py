@@ -1,0 +1,90 @@
+"""Deleting the oldest blocks of one topic.
+
+Invariants (DESIGN §3): 5, what a durable subscription or a holder still needs stays; 10, the last block stays, for it
+says which positions were used.
+
+1. The log's index is trimmed, and subscriptions that are not durable are moved: from here on nobody reads what goes.
+2. The rows are deleted in the writer's turn. A store that fails leaves them, and the next call deletes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from replicator.engine.errors import EngineError
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.origins import Origins
+from replicator.engine.log.store import Store
+from replicator.engine.log.topic_reading import TopicReading
+from replicator.engine.log.writer import Tail, Writer
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.upkeep.holds import Holds
+from replicator.engine.upkeep.retention import done_through
+from snapshots.position import BEFORE_ALL, Position
+
+
+class TrimmedTopic(Protocol):
+    """What trimming asks of its topic."""
+
+    topic_id: int
+    log: LogIndex
+    writer: Writer
+    tail: Tail
+    origins: Origins
+    reading: TopicReading
+    holds: Holds
+
+    @property
+    def deleted(self) -> EngineError | None: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+
+class Trimming:
+    """Trims one topic."""
+
+    __slots__ = ("_store", "_topic", "in_store")
+
+    def __init__(self, topic: TrimmedTopic, store: Store) -> None:
+        self._topic = topic
+        self._store = store
+        self.in_store = topic.log.trimmed
+        """Up to where the log is trimmed for good; not above where it is trimmed."""
+
+    async def trim(self, upto: Position) -> None:
+        """Delete the oldest blocks as far as they lie at or below ``upto``; the last block stays (invariant 10), and so
+        does what a durable subscription or a link still needs (invariant 5).
+
+        What is read from here on starts above them. A subscription that is not durable is moved there if it lags.
+        """
+        topic = self._topic
+        if topic.deleted is not None:
+            return
+        subscriptions = list(topic.subscriptions.values())
+        needed_after = (each.cursor.needed_after() for each in subscriptions if each.durable)
+        upto = done_through(upto, needed_after, topic.holds.holding())
+        await self._trim_index(upto, subscriptions)
+        if self.in_store < topic.log.trimmed:  # also what a store that failed did not delete at an earlier call
+            trimmed = topic.log.trimmed
+            await topic.writer.trim(topic.topic_id, trimmed, topic.tail)
+            self.in_store = trimmed
+            topic.origins.trimmed()
+
+    def ends(self) -> Mapping[str, Sequence[Position]]:
+        """By origin, the last entry of each of its ledgers that was trimmed here, as origin positions in order."""
+        return self._store.trim(self._topic.topic_id).ends if self.in_store > BEFORE_ALL else {}
+
+    async def _trim_index(self, upto: Position, subscriptions: Sequence[Subscription]) -> None:
+        topic, log = self._topic, self._topic.log
+        following = log.next_after(upto)
+        kept = self._store.block_start(topic.topic_id, log.last if following is None else following)
+        end = log.trimmed if kept is None else log.clamp(Position(kept.ledger, kept.entry - 1))
+        if end <= log.trimmed:
+            return
+        log.trim(end)
+        topic.reading.discard_through(end)
+        for subscription in subscriptions:
+            if subscription.follow_log():
+                await subscription.saved()
