@@ -69,6 +69,9 @@ class _Thrown:
         self._work = work
         self._to_throw = to_throw
 
+    def __del__(self) -> None:
+        self._work.close()  # of a task that was ended before its first step
+
     def __await__(self) -> Generator[Any, Any, Any]:
         task = asyncio.current_task()
         assert task is not None
