@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -15,11 +17,38 @@ settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+SPARK: Final = "spark"
+"""The group of the files that share a Spark session, which takes 10 s to start and minutes to warm up."""
+
+
+def group_of(nodeid: str) -> str:
+    """Which tests go to the same process, one after the other: those of a file, and all files with Spark."""
+    file = nodeid.partition("::")[0]
+    return SPARK if _uses_spark(file) else file
+
+
+@functools.cache
+def _uses_spark(file: str) -> bool:
+    return re.search(r"\bspark: Any\b", (Path(__file__).parents[1] / file).read_text()) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests, file by file; those with Spark go to one of them, as a session takes 10 s."""
     for item in items:
-        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        if "spark" in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != SPARK:
+            raise pytest.UsageError(f"{item.nodeid}: write 'spark: Any', or the session is not shared")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Shares out whole groups. xdist's own ``loadgroup`` does nothing with pytest 9.2, whose node ids cannot be written
+    to: each test went to whichever process was free, and both had Spark, Postgres and every module's fixtures."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
 
 
 @pytest.fixture(scope="session")
