@@ -19,7 +19,8 @@ import aiohttp
 
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Topology, default_topology, dump
-from replicator.topology.fields import EMBEDDED, PipelineSettings
+from replicator.topology.fields import PipelineSettings
+from replicator.topology.scalars import EMBEDDED
 
 SOURCE: Final = "us-east"
 DESTINATION: Final = "eu-west"

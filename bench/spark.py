@@ -25,7 +25,8 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.lag import measure_lag_between
 from bench.measurement import Measurement
 from bench.network import publish_rates
-from replicator.topology.fields import EMBEDDED, SPARK
+from replicator.topology.fields import SPARK
+from replicator.topology.scalars import EMBEDDED
 
 CASE: Final = replace(CASES[0], messages=1_800_000)
 """A second at full speed: more than a burst, and it lies within one micro-batch or two."""

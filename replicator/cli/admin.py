@@ -116,19 +116,19 @@ def size_bytes(text: str, option: str) -> int:
 
 
 def _parsed(text: str, option: str, parser: str) -> int:
-    from replicator.topology import fields as topology_fields
+    from replicator.topology import scalars
 
     if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX:
         return int(text)
     try:
-        return int(getattr(topology_fields, parser)(text))
+        return int(getattr(scalars, parser)(text))
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from None
 
 
 def spark_master(text: str | None) -> str | None:
     """Spark's master as topologies have it, if it is given; raises ``typer.BadParameter``."""
-    from replicator.topology.fields import check_master
+    from replicator.topology.scalars import check_master
 
     try:
         return None if text is None else check_master(text)

@@ -69,8 +69,8 @@ def backfill(
     from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
     from replicator.pipeline.errors import BadOption
     from replicator.topology import load_topology
-    from replicator.topology.fields import parse_size
     from replicator.topology.links import RATE_BYTES_MIN, parse_patterns
+    from replicator.topology.scalars import parse_size
 
     check_output(output)
     master = spark_master(master)

@@ -123,7 +123,8 @@ def drill(
     and consumers, and verifies the clusters message by message. Exit status 0 only if nothing was lost, out of order or
     repeated that must not be, and verify is clean.
     """
-    from replicator.drills.drill import DrillOptions, run_drill
+    from replicator.drills.drill import run_drill
+    from replicator.drills.jobs import DrillOptions
 
     report = run_drill(
         DrillOptions(

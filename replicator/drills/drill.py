@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -20,31 +19,26 @@ from typing import Any, Final
 import aiohttp
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBars
 
 from replicator.drills import canary
 from replicator.drills.compare import render_comparison, render_runs
-from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
-from replicator.drills.input import Flights, InputMessage, InputSource, JsonLines
+from replicator.drills.errors import DrillError
+from replicator.drills.input import InputMessage, InputSource
+from replicator.drills.jobs import BOTH, SYNC_MODES, DrillOptions, Job, input_of, plan_jobs
 from replicator.drills.judge import EXACT
 from replicator.drills.measures import measure
-from replicator.drills.own_databases import check_databases
+from replicator.drills.progress_bars import OnProgress, progress_bars
 from replicator.drills.report import build_report, render_table, write, write_json
 from replicator.drills.run_store import StorePlace, find_place, new_run, opened_store
-from replicator.drills.scenarios import catalog
-from replicator.drills.scenarios.cast import Cast, choose_cast
-from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
+from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.operator import Failover
 from replicator.drills.scenarios.run import Outcome, Progress, Run
-from replicator.drills.stage import Setting, Stage, make_topology, prepare_directory, remove_data, set_stage
-from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
+from replicator.drills.stage import Stage, prepare_directory, remove_data, set_stage
 from replicator.failover.peers import Peers
 from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
 from replicator.running.short_tasks import awaited
-from replicator.topology import Topology, load_topology
-from replicator.topology.fields import ENGINES
+from replicator.topology import Topology
 from snapshots.errors import SnapshotsError
 
 VERIFY_SECONDS_MAX: Final = 600.0
@@ -54,51 +48,6 @@ COLLECTOR_THRESHOLDS: Final = (100_000, 50, 100)
 """Of the garbage collector, while a drill runs: it holds hundreds of thousands of messages, none of them garbage, and
 to go through them again and again would take a quarter of its time."""
 UPDATE_MARKER: Final = "subscription_update"
-SYNC_MODES: Final = ("exact", "mark-delete")
-BOTH: Final = "both"
-DRILL_NAMESPACE: Final = "public/drill"
-"""Of topics in clusters that the drill starts."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrillOptions:
-    """What the command line gives; see ``replicator drill --help``."""
-
-    messages: int
-    input_file: Path | None = None
-    key: str | None = None
-    topology_file: Path | None = None
-    against_file: Path | None = None
-    namespace: str = "public/canary"
-    all_clients: bool = False
-    scenario: str | None = None
-    """None: the default one."""
-    subscriptions: str = "all"
-    links: str = "both-ways"
-    sync: str | None = None
-    engine: str | None = None
-    """None: as the topology says; Spark for clusters of the drill's own."""
-    rate: int = 6000
-    seed: int = 1
-    out_dir: Path = Path("drill-report")
-    json_path: Path | None = None
-    store: str | None = None
-    keep_data: bool = False
-    quiet: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One run of one scenario."""
-
-    setting: Setting
-    subscriptions: tuple[TestedSubscription, ...]
-    cast: Cast
-    topic: str
-
-    @property
-    def scenario(self) -> Scenario:
-        return self.setting.scenario
 
 
 def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
@@ -106,7 +55,7 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
 
     Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`.
     """
-    source = _input(options)
+    source = input_of(options)
     jobs, left_out = plan_jobs(options)
     count = source.check()
     place = find_place(options.store, options.out_dir, jobs[0].setting.topology)
@@ -145,96 +94,6 @@ def _verdict_line(report: Mapping[str, Any]) -> str:
     return "passed" if report["passed"] else f"FAILED: {report['failures'][0]}"
 
 
-# What is asked for.
-
-
-def plan_jobs(options: DrillOptions) -> tuple[list[_Job], list[str]]:
-    """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
-    subscriptions = parse_subscriptions(options.subscriptions)
-    if options.links not in ("both-ways", "one-way"):
-        raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
-    if options.sync not in (None, *SYNC_MODES, BOTH):
-        raise DrillError(f"--sync is {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
-    if options.engine not in (None, *ENGINES):
-        raise DrillError(f"--engine is {' or '.join(ENGINES)}, not {options.engine!r}")
-    scenarios = _scenarios(options)
-    modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
-    topology = _topology(options)
-    several = len(scenarios) * len(modes) > 1
-    jobs: list[_Job] = []
-    left_out: list[str] = []
-    for scenario in scenarios:
-        for mode in modes:
-            name = scenario.name if mode is None or len(modes) == 1 else f"{scenario.name}-{mode}"
-            setting = Setting(
-                options.out_dir / name if several else options.out_dir,
-                scenario,
-                topology,
-                is_running=options.against_file is not None,
-                one_way=options.links == "one-way",
-                sync_mode=mode,
-                engine=options.engine,
-            )
-            try:
-                jobs.append(_job(options, setting, subscriptions))
-            except ScenarioImpossible as error:
-                if options.scenario != catalog.ALL:
-                    raise
-                left_out.append(f"{scenario.name}: {error}")
-    if not jobs:
-        raise DrillError(f"no scenario can be run: {left_out[0]}")
-    return jobs, left_out
-
-
-def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> _Job:
-    name = f"{setting.scenario.name}-{options.seed}-{time.time_ns() // 1_000_000}"
-    namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
-    topic = canary.canary_topic(namespace, name)
-    topology = make_topology(setting)
-    if Need.DATABASES in setting.scenario.needs:
-        check_databases(topology)
-    return _Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic)
-
-
-def _scenarios(options: DrillOptions) -> list[Scenario]:
-    is_running = options.against_file is not None
-    if options.scenario != catalog.ALL:
-        scenario = find_scenario(options.scenario or ("move" if is_running else catalog.DEFAULT))
-        found = [against_running(scenario) if is_running else scenario]
-    elif is_running:
-        found = [each for each in catalog.usable_against_running() if options.all_clients or not each.moves_everybody]
-    else:
-        found = list(catalog.SCENARIOS.values())
-    if is_running and not options.all_clients and any(each.moves_everybody for each in found):
-        raise DrillError(
-            f"--scenario {found[0].name} makes another cluster serve all clients of the running topology, not only the "
-            "drill's; add --all-clients if that is meant, or take --scenario move"
-        )
-    return found
-
-
-def _topology(options: DrillOptions) -> Topology | None:
-    if options.topology_file is not None and options.against_file is not None:
-        raise DrillError("--topology starts workers and --against leaves those that run alone: give one of them")
-    if options.against_file is not None:
-        if options.sync is not None:
-            raise DrillError("--sync: the workers of a running topology sync as they were started")
-        if options.engine is not None:
-            raise DrillError("--engine: the links of a running topology are carried as its file says")
-        return load_topology(options.against_file)
-    return None if options.topology_file is None else load_topology(options.topology_file)
-
-
-def _input(options: DrillOptions) -> InputSource:
-    if options.input_file is None:
-        if options.key is not None:
-            raise InputError("--key goes with --input FILE.jsonl; the flights are keyed by tail number")
-        return Flights(options.messages)
-    if options.key is None:
-        raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
-    return JsonLines(options.input_file, options.key, options.messages)
-
-
 def _prepared(source: InputSource) -> Iterator[InputMessage]:
     """The messages, with the first ones made: finding and forming them is no part of the drill, which has to keep the
     pace of its clients with one core."""
@@ -255,13 +114,13 @@ class _Seen:
 
 
 def _run_job(
-    options: DrillOptions, job: _Job, source: InputSource, count: int, place: StorePlace, console: Console
+    options: DrillOptions, job: Job, source: InputSource, count: int, place: StorePlace, console: Console
 ) -> dict[str, Any]:
     started, started_at = time.monotonic(), datetime.now(UTC)
     usual = gc.get_threshold()
     try:
         gc.set_threshold(*COLLECTOR_THRESHOLDS)
-        with _progress_bars(options.quiet, console, count, job) as on_progress:
+        with progress_bars(options.quiet, console, count, [each.name for each in job.subscriptions]) as on_progress:
             outcome, seen, topology = uvloop.run(_run(options, job, source, count, on_progress))
     except asyncio.CancelledError:
         raise DrillError("the drill was stopped by SIGTERM; what it had started is stopped too") from None
@@ -312,7 +171,7 @@ def _not_checked(cast: Cast) -> list[str]:
 
 
 def _keep(
-    job: _Job, topology: Topology, started_at: datetime, report: dict[str, Any], place: StorePlace
+    job: Job, topology: Topology, started_at: datetime, report: dict[str, Any], place: StorePlace
 ) -> dict[str, Any]:
     """Keep the run in Postgres. A drill whose result cannot be kept is still a drill: the report says so."""
     run = new_run(job.scenario.name, topology, started_at, report)
@@ -329,7 +188,7 @@ def _keep(
 
 
 async def _run(
-    options: DrillOptions, job: _Job, source: InputSource, count: int, on_progress: _OnProgress
+    options: DrillOptions, job: Job, source: InputSource, count: int, on_progress: OnProgress
 ) -> tuple[Outcome, _Seen, Topology]:
     _stop_in_order_on_sigterm()
     preparing = awaited(asyncio.to_thread(_prepared, source))  # while the workers start
@@ -370,7 +229,7 @@ def _stop_in_order_on_sigterm() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
-async def _look(job: _Job, stage: Stage) -> _Seen:
+async def _look(job: Job, stage: Stage) -> _Seen:
     return _Seen(
         mappings=await _count_mappings(stage.topology, job.topic),
         verified=await asyncio.to_thread(_verify, stage.topology_file, job.topic, job.setting.out_dir),
@@ -419,40 +278,3 @@ def _updates(verified: dict[str, Any]) -> int:
     """Update markers in the logs: each is written in one cluster and copied to the other, so the larger count is of
     those that arrived everywhere."""
     return max((counts["markers"].get(UPDATE_MARKER, 0) for counts in verified["clusters"].values()), default=0)
-
-
-# Progress bars.
-
-
-class _OnProgress:
-    """Moves the bars; does nothing where there are none."""
-
-    def __init__(self, bars: ProgressBars | None = None, tasks: Mapping[str, TaskID] | None = None) -> None:
-        self._bars = bars
-        self._tasks = tasks or {}
-
-    def __call__(self, progress: Progress) -> None:
-        if self._bars is None:
-            return
-        counts = {"published": progress.published, "confirmed": progress.confirmed, **progress.consumed}
-        for name, task in self._tasks.items():
-            self._bars.update(task, completed=counts[name])
-        self._bars.update(self._tasks["published"], description=f"published  [dim]{progress.phase}")
-
-
-@contextmanager
-def _progress_bars(quiet: bool, console: Console, count: int, job: _Job) -> Iterator[_OnProgress]:
-    if quiet:
-        yield _OnProgress()
-        return
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with ProgressBars(*columns, console=console, refresh_per_second=5) as bars:
-        names = {"published": "published", "confirmed": "confirmed"}
-        names |= {each.name: f"consumed by {each.name}" for each in job.subscriptions}
-        yield _OnProgress(bars, {name: bars.add_task(text, total=count) for name, text in names.items()})

@@ -5,20 +5,10 @@ This is the face of the folder: the rest of the service imports these names from
 
 from __future__ import annotations
 
-from replicator.topology.fields import (
-    EMBEDDED,
-    SPARK,
-    Cluster,
-    PipelineSettings,
-    PolicySettings,
-    StoreSettings,
-    SyncSettings,
-    format_size,
-    mask_password,
-    parse_size,
-)
+from replicator.topology.fields import SPARK, Cluster, PipelineSettings, PolicySettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link
 from replicator.topology.reader import TOPOLOGY_FILE_BYTES_MAX, load_topology
+from replicator.topology.scalars import EMBEDDED, format_size, mask_password, parse_size
 from replicator.topology.values import PROBLEMS_SHOWN_MAX, Topology, TopologyError, default_topology, dump
 
 __all__ = [

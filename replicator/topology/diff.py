@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from replicator.topology.fields import Cluster, Section, flattened, format_size
+from replicator.topology.fields import Cluster, Section, flattened
 from replicator.topology.links import Link
+from replicator.topology.scalars import format_size
 from replicator.topology.values import Topology, dump
 
 CLUSTER_ADDED: Final = "cluster-added"

@@ -1,18 +1,15 @@
-"""The fields of a topology: what each section holds, and what makes a single value of it valid.
+"""The sections of a topology file: which fields each has, and their defaults.
 
-Owns the checks that need one field alone (addresses, database URLs, sizes, limits); what holds between fields is
-checked in :mod:`replicator.topology.reader`. Every message says what is expected, and none shows a password.
+What makes a single value valid is in :mod:`replicator.topology.scalars`; what must hold between fields is checked in
+:mod:`replicator.topology.reader`.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -25,241 +22,39 @@ from replicator.engine.policies import (
     Retention,
     TopicPolicies,
 )
-from replicator.engine.policies_codec import NUMBER_MAX
+from replicator.topology.scalars import (
+    DURATION_KIND,
+    EMBEDDED,
+    SECRET,
+    SIZE_KIND,
+    UNLIMITED,
+    Count,
+    Duration,
+    Flag,
+    Size,
+    check_address,
+    check_batch,
+    check_conf,
+    check_database,
+    check_master,
+    choice,
+    data_path,
+    format_duration,
+    format_size,
+    limit,
+    mask_password,
+    one_of,
+    parse_duration,
+    parse_size,
+)
 
 STORE_SIZE_BYTES_MIN: Final = 1024 * 1024
 STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
 """LMDB maps the store into the address space, of which a process has 128 TiB on the common machines."""
 
-EMBEDDED: Final = "embedded"
-"""A database of the worker's own; and copying by the worker itself."""
 SPARK: Final = "spark"
 ENGINES: Final = (SPARK, EMBEDDED)
 DRIVERS: Final = ("worker", "external")
-BATCH_SECONDS_MAX: Final = 60
-"""The longest micro-batch. Spark learns what became of a batch only when it ends."""
-CONF_MAX: Final = 200
-
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
-_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\]")
-_SIZE_UNITS: Final = {
-    "B": 1,
-    "kB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "TB": 1000**4,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-    "TiB": 1024**4,
-}
-_SIZE = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_SIZE_UNITS)})")
-_DURATION_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_DURATION = re.compile(rf"(\d{{1,12}})\s*({'|'.join(_DURATION_UNITS)})")
-UNLIMITED: Final = "unlimited"
-"""The word for "no limit", where a default or the file's top level sets one."""
-_MASTER = re.compile(r"local(\[(\*|[1-9]\d{0,3})\])?|yarn|(spark|k8s)://\S+")
-_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
-"""Names of settings whose values are not shown; as Spark itself has it."""
-_ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})
-
-
-def _check_address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host:
-        raise ValueError(f"{text[:80]!r} is not HOST:PORT (for example 127.0.0.1:7101)")
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise ValueError(f"the port {port[:20]!r} of {text[:80]!r} must be a number from 1 to 65535")
-    if host in _ANY_INTERFACE:
-        raise ValueError(f"{host} is no address that other workers can reach; give the host they connect to")
-    if ":" in host and not host.startswith("["):
-        raise ValueError(f"{text[:80]!r}: write an IPv6 address in brackets, as [::1]:7101")
-    if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
-        raise ValueError(f"{host[:80]!r} is not a host name or an IP address")
-    return f"{host}:{int(port)}"
-
-
-def _check_database(text: str) -> str:
-    if text == EMBEDDED:
-        return text
-    expected = "expected `embedded` or postgresql://user:password@host:port/database"
-    scheme, separator, _rest = text.partition("://")
-    if not separator:
-        raise ValueError(f"not a database; {expected}")
-    if scheme != "postgresql":
-        raise ValueError(f"{scheme[:30]!r} is not a database that can be used; {expected}")
-    shown = mask_password(text)
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError:
-        raise ValueError(
-            f"malformed URL {shown}: write @ : / ? # of a password as %40 %3A %2F %3F %23; {expected}"
-        ) from None
-    if port == 0 or (not url.hostname and "host=" not in url.query):
-        raise ValueError(f"malformed URL {shown}: it names no host or port; {expected}")
-    if "@" in url.netloc.rpartition("@")[0] or any(char.isspace() for char in text):
-        raise ValueError(f"malformed URL {shown}: write @ of a password as %40, and a space as %20; {expected}")
-    if not url.path.strip("/") or "/" in url.path[1:] or "@" in url.path or url.fragment:
-        raise ValueError(f"malformed URL {shown}: it must end in /DATABASE; {expected}")
-    return text
-
-
-def mask_password(url: str) -> str:
-    """A database URL that may be shown: every part where a password can stand is masked, well-formed or not."""
-    if "://" not in url:
-        return url if url == EMBEDDED else "***"
-    scheme, _, rest = url.partition("://")
-    try:
-        parts: SplitResult | None = urlsplit(url)
-    except ValueError:
-        parts = None
-    if parts is None or "@" in parts.path + parts.query + parts.fragment or _odd_port(parts):
-        # The user's part is not where a parser looks for it, so nothing of what follows is safe to show.
-        return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else f"{scheme}://***"
-    masked = re.sub(r"^([^:/?#]*):[^/?#]*@", r"\1:***@", rest)
-    return f"{scheme}://" + re.sub(r"(?i)((?:^|[?&])[^=&]*password=)[^&]*", r"\1***", masked)
-
-
-def _odd_port(parts: SplitResult) -> bool:
-    try:
-        return parts.port == 0
-    except ValueError:
-        return True
-
-
-def _data_path(value: object, info: Any) -> object:
-    if not isinstance(value, str):
-        return value  # refused as the wrong type
-    if not value.strip() or "\0" in value:
-        raise ValueError("must name a directory")
-    try:
-        path = Path(value).expanduser()
-    except RuntimeError:
-        raise ValueError(f"the home directory of {value[:80]!r} is not known; write the path out") from None
-    return Path(os.path.abspath((info.context or Path()) / path))  # noqa: PTH100 - keeps symlinks, drops ..
-
-
-def parse_size(value: object) -> object:
-    """Bytes of ``64GiB``, ``500MB`` or a plain number; raises ValueError. Other types are left to the caller."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{value[:40]!r} is not a size (for example 64GiB, 500MB, or a number of bytes)")
-    return int(match[1]) * _SIZE_UNITS[match[2]]
-
-
-def format_size(size_bytes: int) -> str:
-    """The shortest exact text that :func:`parse_size` reads back."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
-            return f"{size_bytes // _SIZE_UNITS[unit]}{unit}"
-    return f"{size_bytes}B"
-
-
-def parse_duration(value: object) -> object:
-    """Seconds of ``7d``, ``90s`` or a plain number; raises ValueError. Other types are left to the caller."""
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{value[:40]!r} is not a duration (for example 7d, 12h, 30m, or a number of seconds)")
-    return int(match[1]) * _DURATION_UNITS[match[2]]
-
-
-def format_duration(seconds: int) -> str:
-    """The shortest exact text that :func:`parse_duration` reads back, in days at most."""
-    for unit in ("d", "h", "m"):
-        if seconds and seconds % _DURATION_UNITS[unit] == 0:
-            return f"{seconds // _DURATION_UNITS[unit]}{unit}"
-    return f"{seconds}s"
-
-
-def limit(kind: str, parse: Callable[[object], object] = lambda value: value, *, most: int = NUMBER_MAX,
-           off_at_0: bool = True) -> BeforeValidator:  # fmt: skip
-    """A whole number of ``kind`` or ``unlimited``. With ``off_at_0`` a 0 is no limit, as brokers have it."""
-
-    def check(value: object) -> int | None:
-        if value == UNLIMITED:
-            return None
-        try:
-            number = parse(value)
-        except ValueError as error:
-            raise ValueError(f"{error}; or `{UNLIMITED}`") from None
-        if type(number) is not int:
-            raise ValueError(f"must be {kind}, or `{UNLIMITED}`")
-        if number < 0:
-            raise ValueError(f"{number} is too small; the least is 0, and without a limit it is `{UNLIMITED}`")
-        if number > most:
-            raise ValueError(f"{number} is too large; the most is {most}")
-        return None if off_at_0 and number == 0 else number
-
-    return BeforeValidator(check)
-
-
-def _one_of(kind: type[Enum]) -> BeforeValidator:
-    names = [each.value for each in kind]
-
-    def check(value: object) -> object:
-        if value in names:
-            return kind(value)
-        shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
-        raise ValueError(f"{shown} {', '.join(names)}")
-
-    return BeforeValidator(check)
-
-
-def _check_flag(value: object) -> object:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")  # noqa: TRY004 - what pydantic reports
-    return value
-
-
-SIZE_KIND: Final = "a size (for example 10GiB, or a number of bytes)"
-DURATION_KIND: Final = "a duration (for example 7d, 12h, 30m, or a number of seconds)"
-_COUNT_KIND: Final = "a whole number"
-
-_Count = Annotated[int | None, limit(_COUNT_KIND)]
-_Size = Annotated[int | None, limit(SIZE_KIND, parse_size)]
-_Duration = Annotated[int | None, limit(DURATION_KIND, parse_duration)]
-Flag = Annotated[bool, BeforeValidator(_check_flag)]
-
-
-def check_master(text: str) -> str:
-    if not _MASTER.fullmatch(text):
-        raise ValueError(f"{text[:60]!r} is not a Spark master (for example local[2] or spark://host:7077)")
-    return text
-
-
-def choice(words: tuple[str, ...]) -> BeforeValidator:
-    """One of ``words``."""
-
-    def check(value: object) -> object:
-        if value not in words:
-            shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
-            raise ValueError(f"{shown} {', '.join(words)}")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _check_batch(value: object) -> object:
-    seconds = parse_duration(value)
-    if type(seconds) is not int or not 1 <= seconds <= BATCH_SECONDS_MAX:
-        raise ValueError(f"must be a duration from 1s to {BATCH_SECONDS_MAX}s")
-    return seconds
-
-
-def _check_conf(value: object) -> object:
-    if not isinstance(value, Mapping) or len(value) > CONF_MAX:
-        raise ValueError(f"must be a mapping of at most {CONF_MAX} settings of Spark, as spark.executor.memory: 2g")
-    for key, setting in value.items():
-        if not (isinstance(key, str) and key.startswith("spark.") and len(key) <= 200):
-            raise ValueError(f"{str(key)[:80]!r} is not a setting of Spark; their names begin with spark.")
-        if not isinstance(setting, str):
-            raise ValueError(f"the value of {key} must be text; put it in quotes")  # noqa: TRY004 - for pydantic
-    return dict(value)
 
 
 class Section(BaseModel):
@@ -281,28 +76,28 @@ class RetentionSettings(Section):
 class BacklogQuotaSettings(Section):
     """How far the slowest subscription may lag, and what happens when it does."""
 
-    size: _Size = None
-    age: _Duration = None
-    policy: Annotated[QuotaPolicy, _one_of(QuotaPolicy)] = QuotaPolicy.PRODUCER_REQUEST_HOLD
+    size: Size = None
+    age: Duration = None
+    policy: Annotated[QuotaPolicy, one_of(QuotaPolicy)] = QuotaPolicy.PRODUCER_REQUEST_HOLD
 
 
 class PolicySettings(Section):
     """Policies of the topics that have none of their own, under the names of the topology file."""
 
     retention: RetentionSettings = RetentionSettings()
-    message_ttl: _Duration = None
+    message_ttl: Duration = None
     backlog_quota: BacklogQuotaSettings = BacklogQuotaSettings()
     deduplication: Flag = _DEFAULT.deduplication
-    compaction_threshold: _Size = None
-    max_unacked_messages_per_consumer: _Count = _DEFAULT.max_unacked_messages_per_consumer
-    max_unacked_messages_per_subscription: _Count = _DEFAULT.max_unacked_messages_per_subscription
-    max_producers: _Count = None
-    max_consumers: _Count = None
+    compaction_threshold: Size = None
+    max_unacked_messages_per_consumer: Count = _DEFAULT.max_unacked_messages_per_consumer
+    max_unacked_messages_per_subscription: Count = _DEFAULT.max_unacked_messages_per_subscription
+    max_producers: Count = None
+    max_consumers: Count = None
     max_message_size: Annotated[int | None, limit(SIZE_KIND, parse_size, most=ENTRY_BYTES_MAX)] = None
     delayed_delivery: Flag = _DEFAULT.delayed_delivery
     replicate_subscription_state: Flag = _DEFAULT.replicate_subscription_state
-    key_assignment: Annotated[KeyAssignment, _one_of(KeyAssignment)] = _DEFAULT.key_assignment
-    key_ordering: Annotated[KeyOrdering, _one_of(KeyOrdering)] = _DEFAULT.key_ordering
+    key_assignment: Annotated[KeyAssignment, one_of(KeyAssignment)] = _DEFAULT.key_assignment
+    key_ordering: Annotated[KeyOrdering, one_of(KeyOrdering)] = _DEFAULT.key_ordering
 
     def topic_policies(self) -> TopicPolicies:
         """As the engine takes them."""
@@ -382,9 +177,9 @@ class Cluster(Section):
     """One cluster: its name, where its worker serves HTTP, its data directory and its database."""
 
     name: str
-    address: Annotated[str, AfterValidator(_check_address)]
-    data: Annotated[Path, BeforeValidator(_data_path)]
-    database: Annotated[str, AfterValidator(_check_database)] = Field(default=EMBEDDED, repr=False)
+    address: Annotated[str, AfterValidator(check_address)]
+    data: Annotated[Path, BeforeValidator(data_path)]
+    database: Annotated[str, AfterValidator(check_database)] = Field(default=EMBEDDED, repr=False)
     """``embedded`` or a URL; show it through :attr:`database_masked`."""
     policies: PolicySettings = PolicySettings()
     """Of all its topics: those of the file's top level, and over them the cluster's own."""
@@ -415,14 +210,14 @@ class PipelineSettings(Section):
     master: Annotated[str, AfterValidator(check_master)] = "local[2]"
     driver: Annotated[str, choice(DRIVERS)] = "worker"
     """Who starts the driver of live copy: ``worker``, each worker its own; or ``external``, the operator."""
-    batch: Annotated[int, BeforeValidator(_check_batch)] = 10
+    batch: Annotated[int, BeforeValidator(check_batch)] = 10
     """Seconds that a micro-batch of live copy lasts at most."""
-    conf: Annotated[dict[str, str], BeforeValidator(_check_conf)] = Field(default={}, repr=False)
+    conf: Annotated[dict[str, str], BeforeValidator(check_conf)] = Field(default={}, repr=False)
     """Settings of Spark; show them through :attr:`conf_masked`."""
 
     @property
     def conf_masked(self) -> dict[str, str]:
-        return {key: "***" if _SECRET.search(key) else value for key, value in self.conf.items()}
+        return {key: "***" if SECRET.search(key) else value for key, value in self.conf.items()}
 
 
 class SyncSettings(Section):

@@ -18,12 +18,11 @@ from pydantic import AfterValidator, BeforeValidator
 from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
-from replicator.topology.fields import (
+from replicator.topology.fields import ENGINES, Section
+from replicator.topology.scalars import (
     DURATION_KIND,
-    ENGINES,
     SIZE_KIND,
     Flag,
-    Section,
     choice,
     format_duration,
     format_size,

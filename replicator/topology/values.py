@@ -14,8 +14,9 @@ from typing import Final
 import yaml
 
 from replicator.topology import paths as topology_paths
-from replicator.topology.fields import Cluster, PipelineSettings, StoreSettings, SyncSettings, format_size
+from replicator.topology.fields import Cluster, PipelineSettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link, written_links
+from replicator.topology.scalars import format_size
 
 PROBLEMS_SHOWN_MAX: Final = 20
 

@@ -29,7 +29,7 @@ from replicator.topology import (
     mask_password,
     parse_size,
 )
-from replicator.topology.fields import format_duration, parse_duration
+from replicator.topology.scalars import format_duration, parse_duration
 
 GOOD = """\
 clusters:

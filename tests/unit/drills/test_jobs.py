@@ -9,8 +9,8 @@ import pytest
 
 from replicator.drills import canary
 from replicator.drills.compare import comparison
-from replicator.drills.drill import DrillOptions, plan_jobs
 from replicator.drills.errors import DrillError
+from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.run_store import digest_of, find_place
 from replicator.drills.stage import make_topology
 from replicator.drills.subscriptions import ALL_KINDS, LeftForLater, parse_subscriptions

@@ -1,0 +1,158 @@
+"""What a drill is asked to do: its options, and the runs that they mean.
+
+Every run is planned and checked before the first one starts, so that a wrong option costs no time. A scenario that the
+topology cannot have is an error, except with ``--scenario all``, which leaves it out and says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicator.drills import canary
+from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
+from replicator.drills.input import Flights, InputSource, JsonLines
+from replicator.drills.own_databases import check_databases
+from replicator.drills.scenarios import catalog
+from replicator.drills.scenarios.cast import Cast, choose_cast
+from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
+from replicator.drills.stage import Setting, make_topology
+from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
+from replicator.topology import Topology, load_topology
+from replicator.topology.fields import ENGINES
+
+SYNC_MODES: Final = ("exact", "mark-delete")
+BOTH: Final = "both"
+DRILL_NAMESPACE: Final = "public/drill"
+"""Of topics in clusters that the drill starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrillOptions:
+    """What the command line gives; see ``replicator drill --help``."""
+
+    messages: int
+    input_file: Path | None = None
+    key: str | None = None
+    topology_file: Path | None = None
+    against_file: Path | None = None
+    namespace: str = "public/canary"
+    all_clients: bool = False
+    scenario: str | None = None
+    """None: the default one."""
+    subscriptions: str = "all"
+    links: str = "both-ways"
+    sync: str | None = None
+    engine: str | None = None
+    """None: as the topology says; Spark for clusters of the drill's own."""
+    rate: int = 6000
+    seed: int = 1
+    out_dir: Path = Path("drill-report")
+    json_path: Path | None = None
+    store: str | None = None
+    keep_data: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of one scenario."""
+
+    setting: Setting
+    subscriptions: tuple[TestedSubscription, ...]
+    cast: Cast
+    topic: str
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.setting.scenario
+
+
+def plan_jobs(options: DrillOptions) -> tuple[list[Job], list[str]]:
+    """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
+    subscriptions = parse_subscriptions(options.subscriptions)
+    if options.links not in ("both-ways", "one-way"):
+        raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
+    if options.sync not in (None, *SYNC_MODES, BOTH):
+        raise DrillError(f"--sync is {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
+    if options.engine not in (None, *ENGINES):
+        raise DrillError(f"--engine is {' or '.join(ENGINES)}, not {options.engine!r}")
+    scenarios = _scenarios(options)
+    modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
+    topology = _topology(options)
+    several = len(scenarios) * len(modes) > 1
+    jobs: list[Job] = []
+    left_out: list[str] = []
+    for scenario in scenarios:
+        for mode in modes:
+            name = scenario.name if mode is None or len(modes) == 1 else f"{scenario.name}-{mode}"
+            setting = Setting(
+                options.out_dir / name if several else options.out_dir,
+                scenario,
+                topology,
+                is_running=options.against_file is not None,
+                one_way=options.links == "one-way",
+                sync_mode=mode,
+                engine=options.engine,
+            )
+            try:
+                jobs.append(_job(options, setting, subscriptions))
+            except ScenarioImpossible as error:
+                if options.scenario != catalog.ALL:
+                    raise
+                left_out.append(f"{scenario.name}: {error}")
+    if not jobs:
+        raise DrillError(f"no scenario can be run: {left_out[0]}")
+    return jobs, left_out
+
+
+def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> Job:
+    name = f"{setting.scenario.name}-{options.seed}-{time.time_ns() // 1_000_000}"
+    namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
+    topic = canary.canary_topic(namespace, name)
+    topology = make_topology(setting)
+    if Need.DATABASES in setting.scenario.needs:
+        check_databases(topology)
+    return Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic)
+
+
+def _scenarios(options: DrillOptions) -> list[Scenario]:
+    is_running = options.against_file is not None
+    if options.scenario != catalog.ALL:
+        scenario = find_scenario(options.scenario or ("move" if is_running else catalog.DEFAULT))
+        found = [against_running(scenario) if is_running else scenario]
+    elif is_running:
+        found = [each for each in catalog.usable_against_running() if options.all_clients or not each.moves_everybody]
+    else:
+        found = list(catalog.SCENARIOS.values())
+    if is_running and not options.all_clients and any(each.moves_everybody for each in found):
+        raise DrillError(
+            f"--scenario {found[0].name} makes another cluster serve all clients of the running topology, not only the "
+            "drill's; add --all-clients if that is meant, or take --scenario move"
+        )
+    return found
+
+
+def _topology(options: DrillOptions) -> Topology | None:
+    if options.topology_file is not None and options.against_file is not None:
+        raise DrillError("--topology starts workers and --against leaves those that run alone: give one of them")
+    if options.against_file is not None:
+        if options.sync is not None:
+            raise DrillError("--sync: the workers of a running topology sync as they were started")
+        if options.engine is not None:
+            raise DrillError("--engine: the links of a running topology are carried as its file says")
+        return load_topology(options.against_file)
+    return None if options.topology_file is None else load_topology(options.topology_file)
+
+
+def input_of(options: DrillOptions) -> InputSource:
+    if options.input_file is None:
+        if options.key is not None:
+            raise InputError("--key goes with --input FILE.jsonl; the flights are keyed by tail number")
+        return Flights(options.messages)
+    if options.key is None:
+        raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
+    return JsonLines(options.input_file, options.key, options.messages)
