@@ -10,7 +10,10 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -29,8 +32,11 @@ DIGITS_MAX: Final = 18
 Url = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="The worker to ask, as http://HOST:PORT; or use -f.")
 ]
-TopologyFile = Annotated[
+WorkersFile = Annotated[
     Path | None, typer.Option("--file", "-f", metavar="FILE", help="The topology that has the worker's address.")
+]
+TopologyFile = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
 ]
 ClusterName = Annotated[
     str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker to ask; with -f.")
@@ -45,22 +51,45 @@ NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="ten
 _T = TypeVar("_T")
 
 
-def ask(url: str | None, file: Path | None, cluster: str | None, work: Callable[[AdminClient], Awaitable[_T]]) -> _T:
-    """Run ``work`` with a client of the worker that the options name; raises :class:`AdminError`."""
-    from replicator.operating.admin_client import AdminClient, worker_url
+@dataclass(frozen=True, slots=True)
+class AskedWorker:
+    """The worker that a command asks, as its options name it."""
 
-    async def run() -> _T:
-        async with AdminClient(worker_url(url, file, cluster)) as client:
-            return await work(client)
+    url: str | None
+    file: Path | None
+    cluster: str | None
 
-    return asyncio.run(run())
+    def ask(self, work: Callable[[AdminClient], Awaitable[_T]]) -> _T:
+        """Run ``work`` with a client of the worker; raises :class:`AdminError`."""
+        from replicator.operating.admin_client import AdminClient, worker_url
+
+        async def run() -> _T:
+            async with AdminClient(worker_url(self.url, self.file, self.cluster)) as client:
+                return await work(client)
+
+        return asyncio.run(run())
+
+    def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
+        """One request, and its answer."""
+        return self.ask(lambda client: client.call(method, path, body, **parameters))
 
 
-def call(
-    url: str | None, file: Path | None, cluster: str | None, method: str, path: str, body: Any = None, **parameters: str
-) -> Any:
-    """One request, and its answer."""
-    return ask(url, file, cluster, lambda client: client.call(method, path, body, **parameters))
+def asks_a_worker(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options ``--url``, ``-f`` and ``-c`` in the place of its parameter ``worker``."""
+
+    @wraps(command)
+    def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> None:
+        command(worker=AskedWorker(url, file, cluster), **given)
+
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("url", Url), ("file", WorkersFile), ("cluster", ClusterName))
+    ]
+    parameters = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        parameters += options if parameter.name == "worker" else [parameter]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    return run
 
 
 def check_output(output: str) -> None:

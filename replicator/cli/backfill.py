@@ -14,12 +14,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output, spark_master
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, spark_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +29,9 @@ LOG_SECONDS: Final = 10.0
 STOPPED: Final = 130
 """The exit status that shells give to a command that Ctrl-C ended."""
 
-File = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
-]
-
 
 def backfill(
-    file: File,
+    file: TopologyFile,
     source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the history.")],
     destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that joins.")],
     topics: Annotated[

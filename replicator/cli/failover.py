@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output
 
 if TYPE_CHECKING:
     from replicator.failover.report import StatusReport, SwitchReport
     from replicator.failover.switch import Switch
 
-File = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the report, and change nothing.")]
 Timeout = Annotated[
     float,
@@ -48,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def failover(
-    file: File,
+    file: TopologyFile,
     source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that serves them now.")],
     target: Target,
     planned: Annotated[
@@ -79,7 +76,7 @@ def failover(
 
 
 def failback(
-    file: File,
+    file: TopologyFile,
     target: Home,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
@@ -90,7 +87,7 @@ def failback(
 
 
 def promote(
-    file: File,
+    file: TopologyFile,
     target: Target,
     home: Annotated[
         str | None, typer.Option("--for", metavar="CLUSTER", help="Whose clients; needed where several could be meant.")
@@ -102,7 +99,7 @@ def promote(
     _run(file, output, lambda switch: switch.promote(target, home, dry_run=dry_run))
 
 
-def failover_status(file: File, output: OutputFormat = "table") -> None:
+def failover_status(file: TopologyFile, output: OutputFormat = "table") -> None:
     """Show who serves whom, and what came of the newest switch. Exit status 3 if a cluster does not answer."""
     report = _run(file, output, lambda switch: switch.status())
     if any("error" in state for state in report.states.values()):

@@ -10,11 +10,10 @@ from urllib.parse import quote
 
 import typer
 
-from replicator.cli.admin import ClusterName, OutputFormat, check_output, rows_table, show
+from replicator.cli.admin import ClusterName, OutputFormat, TopologyFile, check_output, rows_table, show
 
 app = typer.Typer(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The topology.")]
 Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
 Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that it leads to.")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which link of several between the two.")]
@@ -26,7 +25,7 @@ Policy = Annotated[
 
 @app.command("list")
 def list_links(
-    file: File,
+    file: TopologyFile,
     cluster: ClusterName = None,
     topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
     output: OutputFormat = "table",
@@ -63,21 +62,23 @@ def list_links(
 
 
 @app.command("pause")
-def pause(file: File, source: Source, to: Destination, name: Name = "") -> None:
+def pause(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> None:
     """Copy nothing over a link until it is resumed, also after a restart; what is not copied is kept."""
     link = _post(file, source, to, name, "pause")
     typer.echo(f"{link['key']} is paused; {link['backlog_entries']} entries wait")
 
 
 @app.command("resume")
-def resume(file: File, source: Source, to: Destination, name: Name = "") -> None:
+def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> None:
     """Let a link that was paused go on."""
     link = _post(file, source, to, name, "resume")
     typer.echo(f"{link['key']} goes on; {link['backlog_entries']} entries wait")
 
 
 @app.command("resolve")
-def resolve(file: File, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = "") -> None:
+def resolve(
+    file: TopologyFile, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = ""
+) -> None:
     """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
     typer.echo(f"{link['key']} goes on with {topic} ({policy})")

@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import structlog
@@ -29,7 +28,7 @@ from replicator.cli import (
     topics,
     verify,
 )
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile
 
 app = typer.Typer(
     name="replicator",
@@ -53,10 +52,6 @@ drills.register(app)
 
 out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
 err = Console(stderr=True)
-
-TopologyFile = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
-]
 
 
 def _show_version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output
 from replicator.engine.topic_name import parse_topic
 from replicator.operating.admin_client import AdminClient, NotThere, RequestRefused
 from snapshots.errors import InvalidPosition
@@ -24,9 +24,6 @@ POLL_SECONDS: Final = 0.2
 NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"})
 """Codes that mean "not in that cluster": exit status 1. Other refusals are mistakes in the request: 2."""
 
-TopologyFile = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
-]
 
 out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False)
 err = Console(stderr=True, highlight=False)

@@ -7,13 +7,10 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import (
-    ClusterName,
+    AskedWorker,
     NamespaceArgument,
     OutputFormat,
-    TopologyFile,
-    Url,
-    ask,
-    call,
+    asks_a_worker,
     check_output,
     names_table,
     show,
@@ -33,11 +30,11 @@ def namespaces(context: typer.Context) -> None:
 
 
 @app.command("list")
+@asks_a_worker
 def list_namespaces(
     tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: of every tenant.")] = None,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
     output: OutputFormat = "table",
 ) -> None:
     """The namespaces of a tenant, or all of them."""
@@ -49,64 +46,60 @@ def list_namespaces(
         of_tenants = [tenant] if tenant is not None else await client.call("GET", "tenants")
         return [name for each in of_tenants for name in await client.call("GET", namespaces_path(each))]
 
-    names = ask(url, file, cluster, work)
+    names = worker.ask(work)
     show(output, names, names_table(names))
 
 
 @app.command("create")
-def create(
-    namespace: NamespaceArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None
-) -> None:
+@asks_a_worker
+def create(namespace: NamespaceArgument, *, worker: AskedWorker) -> None:
     """Make a namespace, and its tenant if there is none. Naming a topic in it does the same."""
     from replicator.operating.admin_client import namespace_path
 
-    call(url, file, cluster, "PUT", namespace_path(namespace))
+    worker.call("PUT", namespace_path(namespace))
 
 
 @app.command("delete")
+@asks_a_worker
 def delete(
     namespace: NamespaceArgument,
     force: Annotated[
         bool, typer.Option("--force", help="With all topics in it, also those that clients are connected to.")
     ] = False,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Delete a namespace. In this cluster only."""
     from replicator.operating.admin_client import namespace_path
 
-    call(url, file, cluster, "DELETE", namespace_path(namespace), force=str(force).lower())
+    worker.call("DELETE", namespace_path(namespace), force=str(force).lower())
 
 
 @tenants.command("list")
-def list_tenants(
-    url: Url = None, file: TopologyFile = None, cluster: ClusterName = None, output: OutputFormat = "table"
-) -> None:
+@asks_a_worker
+def list_tenants(*, worker: AskedWorker, output: OutputFormat = "table") -> None:
     """The tenants of a cluster."""
     check_output(output)
-    names = call(url, file, cluster, "GET", "tenants")
+    names = worker.call("GET", "tenants")
     show(output, names, names_table(names))
 
 
 @tenants.command("create")
-def create_tenant(
-    tenant: TenantArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None
-) -> None:
+@asks_a_worker
+def create_tenant(tenant: TenantArgument, *, worker: AskedWorker) -> None:
     """Make a tenant."""
     from replicator.operating.admin_client import tenant_path
 
-    call(url, file, cluster, "PUT", tenant_path(tenant))
+    worker.call("PUT", tenant_path(tenant))
 
 
 @tenants.command("delete")
-def delete_tenant(
-    tenant: TenantArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None
-) -> None:
+@asks_a_worker
+def delete_tenant(tenant: TenantArgument, *, worker: AskedWorker) -> None:
     """Delete a tenant that has no namespaces."""
     from replicator.operating.admin_client import tenant_path
 
-    call(url, file, cluster, "DELETE", tenant_path(tenant))
+    worker.call("DELETE", tenant_path(tenant))
 
 
 add_policy_commands(app)

@@ -13,13 +13,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from replicator.cli.admin import (
-    ClusterName,
+    AskedWorker,
     OutputFormat,
     Switch,
-    TopologyFile,
-    Url,
-    ask,
-    call,
+    asks_a_worker,
     check_output,
     duration_seconds,
     fields_table,
@@ -80,41 +77,36 @@ def add_policy_commands(app: typer.Typer) -> None:
         app.command(f"set-{name}", help=about)(_limit_command(POLICIES[name], parse))
 
 
-def policies(
-    context: typer.Context,
-    target: Target,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-    output: OutputFormat = "table",
-) -> None:
+@asks_a_worker
+def policies(context: typer.Context, target: Target, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
     """The policies that count for a topic, or that were set for a namespace."""
     check_output(output)
     if context.obj is Kind.TOPIC:
-        answer = call(url, file, cluster, "GET", _path(context, target, "policies"))
+        answer = worker.call("GET", _path(context, target, "policies"))
         show(output, answer, fields_table({"own": answer["own"], **answer["policies"]}))
     else:
-        answer = call(url, file, cluster, "GET", _path(context, target))
+        answer = worker.call("GET", _path(context, target))
         show(output, answer, fields_table(answer))
 
 
+@asks_a_worker
 def set_retention(
     context: typer.Context,
     target: Target,
     age: Annotated[str, typer.Option("--age", metavar="DURATION", help=f"As 7d, {UNLIMITED}, or 0.")] = UNLIMITED,
     size: Annotated[str, typer.Option("--size", metavar="SIZE", help=f"As 10GiB, {UNLIMITED}, or 0.")] = UNLIMITED,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """How much is kept of what every subscription has consumed: as long as both limits allow; 0 and 0 keep none."""
     body = {
         "retentionTimeInMinutes": _retained(age, "--age", duration_seconds, MINUTE),
         "retentionSizeInMB": _retained(size, "--size", size_bytes, MEGABYTE),
     }
-    call(url, file, cluster, "POST", _path(context, target, "retention"), body)
+    worker.call("POST", _path(context, target, "retention"), body)
 
 
+@asks_a_worker
 def set_backlog_quota(
     context: typer.Context,
     target: Target,
@@ -124,9 +116,8 @@ def set_backlog_quota(
         str,
         typer.Option(metavar="NAME", help="producer_request_hold, producer_exception or consumer_backlog_eviction."),
     ] = "producer_request_hold",
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """How far the slowest subscription may lag, and what happens then. One of --size and --age at a time."""
     if (size is None) == (age is None):
@@ -138,75 +129,59 @@ def set_backlog_quota(
     else:
         kind = QUOTAS["backlog-quota-age"]
         body["limitTime"] = duration_seconds(age or "", "--age")
-    call(url, file, cluster, "POST", _path(context, target, "backlogQuota"), body, backlogQuotaType=kind)
+    worker.call("POST", _path(context, target, "backlogQuota"), body, backlogQuotaType=kind)
 
 
-def set_deduplication(
-    context: typer.Context,
-    target: Target,
-    switch: Switch,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
+@asks_a_worker
+def set_deduplication(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
     """Whether messages that a producer sends again are dropped."""
-    call(url, file, cluster, "POST", _path(context, target, "deduplication"), on_off(switch))
+    worker.call("POST", _path(context, target, "deduplication"), on_off(switch))
 
 
-def set_delayed_delivery(
-    context: typer.Context,
-    target: Target,
-    switch: Switch,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
+@asks_a_worker
+def set_delayed_delivery(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
     """Whether messages may ask to be delivered later."""
-    call(url, file, cluster, "POST", _path(context, target, "delayedDelivery"), {"active": on_off(switch)})
+    worker.call("POST", _path(context, target, "delayedDelivery"), {"active": on_off(switch)})
 
 
+@asks_a_worker
 def set_replicate_subscription_state(
-    context: typer.Context,
-    target: Target,
-    switch: Switch,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker
 ) -> None:
     """Whether subscriptions that are made from now on are replicated, where their maker does not say."""
-    call(url, file, cluster, "POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
+    worker.call("POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
 
 
+@asks_a_worker
 def unset(
     context: typer.Context,
     target: Target,
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="As the set- command calls it.")],
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Remove a policy, so that the inherited one counts. Quotas: backlog-quota-size, backlog-quota-age."""
     known = POLICIES if context.obj is Kind.TOPIC else {**POLICIES, **NAMESPACE_POLICIES}
     if policy in QUOTAS:
         path = _path(context, target, "backlogQuota")
-        call(url, file, cluster, "DELETE", path, backlogQuotaType=QUOTAS[policy])
+        worker.call("DELETE", path, backlogQuotaType=QUOTAS[policy])
     elif policy in known:
-        call(url, file, cluster, "DELETE", _path(context, target, known[policy]))
+        worker.call("DELETE", _path(context, target, known[policy]))
     else:
         raise typer.BadParameter(f"{policy[:40]!r} is not one of {', '.join((*known, *QUOTAS))}")
 
 
+@asks_a_worker
 def set_replication_clusters(
     context: typer.Context,
     target: Target,
     clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="To which clusters.")],
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """To which of the clusters that links lead to a namespace is copied. Unless it is set, to all of them."""
-    call(url, file, cluster, "POST", _path(context, target, "replication"), clusters)
-    if (linked := ask(url, file, cluster, lambda client: client.linked())) is None:
+    worker.call("POST", _path(context, target, "replication"), clusters)
+    if (linked := worker.ask(lambda client: client.linked())) is None:
         return
     here, others = linked
     leads = f"its links lead to {', '.join(sorted(others))}" if others else "it has no links"
@@ -215,6 +190,7 @@ def set_replication_clusters(
             typer.echo(f"warning: {here} has no link to {name!r}, {leads}: nothing goes there until one does", err=True)
 
 
+@asks_a_worker
 def set_auto_topic_creation(
     context: typer.Context,
     target: Target,
@@ -222,27 +198,20 @@ def set_auto_topic_creation(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", min=0, metavar="N", help="0 makes topics without any.")
     ] = 0,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Whether a producer or consumer that names a topic makes it, and with how many partitions."""
     body: dict[str, Any] = {"allowAutoTopicCreation": on_off(switch)}
     if partitions:
         body |= {"topicType": "partitioned", "defaultNumPartitions": partitions}
-    call(url, file, cluster, "POST", _path(context, target, "autoTopicCreation"), body)
+    worker.call("POST", _path(context, target, "autoTopicCreation"), body)
 
 
 def _limit_command(policy: str, parse: Callable[[str], int]) -> Callable[..., None]:
-    def set_limit(
-        context: typer.Context,
-        target: Target,
-        limit: Limit,
-        url: Url = None,
-        file: TopologyFile = None,
-        cluster: ClusterName = None,
-    ) -> None:
-        call(url, file, cluster, "POST", _path(context, target, policy), _limited(limit, parse))
+    @asks_a_worker
+    def set_limit(context: typer.Context, target: Target, limit: Limit, *, worker: AskedWorker) -> None:
+        worker.call("POST", _path(context, target, policy), _limited(limit, parse))
 
     return set_limit
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli.admin import check_output, duration_seconds, moment, show, spark_master
+from replicator.cli.admin import TopologyFile, check_output, duration_seconds, moment, show, spark_master
 
 if TYPE_CHECKING:
     from replicator.pipeline.analytics.assignments import Assignment
     from replicator.topology import Topology
 
-TopologyFile = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The topology.")]
 Clusters = Annotated[
     list[str] | None,
     typer.Option("--cluster", "-c", metavar="NAME", help="Only the log of this cluster; may be given again."),

@@ -10,16 +10,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from replicator.cli.admin import (
-    ClusterName,
+    AskedWorker,
     Force,
     OutputFormat,
     SubscriptionArgument,
     Switch,
     TopicArgument,
-    TopologyFile,
-    Url,
-    ask,
-    call,
+    asks_a_worker,
     check_output,
     duration_seconds,
     on_off,
@@ -42,13 +39,8 @@ Where = Annotated[
 
 
 @app.command("list")
-def list_subscriptions(
-    topic: TopicArgument,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-    output: OutputFormat = "table",
-) -> None:
+@asks_a_worker
+def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
     """The subscriptions of a topic, with their types, backlogs and consumers."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -59,7 +51,7 @@ def list_subscriptions(
         kind, more = ("partitioned-stats", {"perPartition": "false"}) if found["partitions"] else ("stats", {})
         return (await client.call("GET", topic_path(topic, kind), **more))["subscriptions"]
 
-    answer = ask(url, file, cluster, work)
+    answer = worker.ask(work)
     rows = [
         (name, each["type"], each["msgBacklog"], each["unackedMessages"], len(each["consumers"]), _yes(each))
         for name, each in answer.items()
@@ -69,6 +61,7 @@ def list_subscriptions(
 
 
 @app.command("create")
+@asks_a_worker
 def create(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
@@ -81,50 +74,42 @@ def create(
             show_default="as the topic's policies say",
         ),
     ] = None,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Make a subscription without a consumer."""
     from replicator.operating.admin_client import subscription_path
 
     body = _message_id(to or "latest")
     parameters = {} if replicated is None else {"replicated": str(replicated).lower()}
-    call(url, file, cluster, "PUT", subscription_path(topic, subscription), body, **parameters)
+    worker.call("PUT", subscription_path(topic, subscription), body, **parameters)
 
 
 @app.command("set-replicated")
+@asks_a_worker
 def set_replicated(
-    topic: TopicArgument,
-    subscription: SubscriptionArgument,
-    switch: Switch,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    topic: TopicArgument, subscription: SubscriptionArgument, switch: Switch, *, worker: AskedWorker
 ) -> None:
     """Keep a subscription in step in the other clusters from now on, or not any more. It goes on as it is."""
     from replicator.operating.admin_client import subscription_path
 
     path = subscription_path(topic, subscription, "replicatedSubscriptionStatus")
-    call(url, file, cluster, "POST", path, on_off(switch))
+    worker.call("POST", path, on_off(switch))
 
 
 @app.command("delete")
+@asks_a_worker
 def delete(
-    topic: TopicArgument,
-    subscription: SubscriptionArgument,
-    force: Force = False,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    topic: TopicArgument, subscription: SubscriptionArgument, force: Force = False, *, worker: AskedWorker
 ) -> None:
     """Delete a subscription: what it has not consumed is forgotten."""
     from replicator.operating.admin_client import subscription_path
 
-    call(url, file, cluster, "DELETE", subscription_path(topic, subscription), force=str(force).lower())
+    worker.call("DELETE", subscription_path(topic, subscription), force=str(force).lower())
 
 
 @app.command("seek")
+@asks_a_worker
 def seek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
@@ -136,9 +121,8 @@ def seek(
     ago: Annotated[
         str | None, typer.Option("--ago", metavar="DURATION", help="The first message of the last 90s, 2h, 7d.")
     ] = None,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Put a subscription elsewhere. Consumers stay connected."""
     from replicator.operating.admin_client import subscription_path
@@ -150,48 +134,43 @@ def seek(
     else:
         published_ms = _time_ms(time) if time is not None else _ago_ms(ago or "")
         path, body = subscription_path(topic, subscription, "resetcursor", str(published_ms)), None
-    call(url, file, cluster, "POST", path, body)
+    worker.call("POST", path, body)
 
 
 @app.command("skip")
+@asks_a_worker
 def skip(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="How many.")],
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Treat the next messages as consumed."""
     from replicator.operating.admin_client import subscription_path
 
-    call(url, file, cluster, "POST", subscription_path(topic, subscription, "skip", str(messages)))
+    worker.call("POST", subscription_path(topic, subscription, "skip", str(messages)))
 
 
 @app.command("clear")
-def clear(
-    topic: TopicArgument,
-    subscription: SubscriptionArgument,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
+@asks_a_worker
+def clear(topic: TopicArgument, subscription: SubscriptionArgument, *, worker: AskedWorker) -> None:
     """Treat everything that is in the topic as consumed."""
     from replicator.operating.admin_client import subscription_path
 
-    call(url, file, cluster, "POST", subscription_path(topic, subscription, "skip_all"))
+    worker.call("POST", subscription_path(topic, subscription, "skip_all"))
 
 
 @app.command("expire")
+@asks_a_worker
 def expire(
     topic: TopicArgument,
     subscription: Annotated[str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="Default: all of them.")] = None,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="DURATION", help="Published longer ago than this: 90s, 2h, 7d.")
     ] = ...,  # type: ignore[assignment]
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
 ) -> None:
     """Treat old messages as consumed."""
     from replicator.operating.admin_client import subscription_path, topic_path
@@ -201,17 +180,17 @@ def expire(
         path = topic_path(topic, "all_subscription", *parts)
     else:
         path = subscription_path(topic, subscription, *parts)
-    call(url, file, cluster, "POST", path)
+    worker.call("POST", path)
 
 
 @app.command("peek")
+@asks_a_worker
 def peek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     messages: Annotated[int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="How many.")] = 1,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
     output: OutputFormat = "table",
 ) -> None:
     """Show the next entries of a backlog, and consume nothing. A batch is one entry, shown as its first message."""
@@ -231,7 +210,7 @@ def peek(
             found.append(_shown_message(headers, payload))
         return found
 
-    answer = ask(url, file, cluster, work)
+    answer = worker.ask(work)
     rows = [(each["id"], each["published"], each["key"] or "–", each["payload"][:PAYLOAD_CHARS_MAX]) for each in answer]
     show(output, answer, rows_table(("message", "published", "key", "payload"), rows))
 

@@ -8,15 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from replicator.cli.admin import (
-    ClusterName,
+    AskedWorker,
     Force,
     NamespaceArgument,
     OutputFormat,
     TopicArgument,
-    TopologyFile,
-    Url,
-    ask,
-    call,
+    asks_a_worker,
     check_output,
     fields_table,
     names_table,
@@ -36,14 +33,14 @@ def topics(context: typer.Context) -> None:
 
 
 @app.command("list")
+@asks_a_worker
 def list_topics(
     namespace: NamespaceArgument = "public/default",
     partitioned: Annotated[
         bool, typer.Option("--partitioned", help="Only partitioned topics, by their own names.")
     ] = False,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
     output: OutputFormat = "table",
 ) -> None:
     """Every topic of a namespace that has a log, partitions included."""
@@ -51,54 +48,40 @@ def list_topics(
 
     check_output(output)
     parts = ("partitioned",) if partitioned else ()
-    names = call(url, file, cluster, "GET", topics_path(namespace, *parts))
+    names = worker.call("GET", topics_path(namespace, *parts))
     show(output, names, names_table(names))
 
 
 @app.command("create")
-def create(topic: TopicArgument, url: Url = None, file: TopologyFile = None, cluster: ClusterName = None) -> None:
+@asks_a_worker
+def create(topic: TopicArgument, *, worker: AskedWorker) -> None:
     """Make a topic without partitions."""
     from replicator.operating.admin_client import topic_path
 
-    call(url, file, cluster, "PUT", topic_path(topic))
+    worker.call("PUT", topic_path(topic))
 
 
 @app.command("create-partitioned")
-def create_partitioned(
-    topic: TopicArgument,
-    partitions: Partitions,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
+@asks_a_worker
+def create_partitioned(topic: TopicArgument, partitions: Partitions, *, worker: AskedWorker) -> None:
     """Make a partitioned topic. Links carry the number to the other clusters."""
     from replicator.operating.admin_client import topic_path
 
-    call(url, file, cluster, "PUT", topic_path(topic, "partitions"), partitions)
+    worker.call("PUT", topic_path(topic, "partitions"), partitions)
 
 
 @app.command("grow")
-def grow(
-    topic: TopicArgument,
-    partitions: Partitions,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
+@asks_a_worker
+def grow(topic: TopicArgument, partitions: Partitions, *, worker: AskedWorker) -> None:
     """Give a partitioned topic more partitions; fewer are refused."""
     from replicator.operating.admin_client import topic_path
 
-    call(url, file, cluster, "POST", topic_path(topic, "partitions"), partitions)
+    worker.call("POST", topic_path(topic, "partitions"), partitions)
 
 
 @app.command("delete")
-def delete(
-    topic: TopicArgument,
-    force: Force = False,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-) -> None:
+@asks_a_worker
+def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -> None:
     """Delete a topic, with its subscriptions and, of a partitioned one, its partitions. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -107,16 +90,16 @@ def delete(
         parts = ("partitions",) if found["partitions"] else ()
         await client.call("DELETE", topic_path(topic, *parts), force=str(force).lower())
 
-    ask(url, file, cluster, work)
+    worker.ask(work)
 
 
 @app.command("stats")
+@asks_a_worker
 def stats(
     topic: TopicArgument,
     internal: Annotated[bool, typer.Option("--internal", help="Ledgers and cursors instead.")] = False,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
     output: OutputFormat = "table",
 ) -> None:
     """The figures of a topic, its producers, subscriptions and consumers; of a partitioned one the sums."""
@@ -132,33 +115,28 @@ def stats(
             return await client.call("GET", topic_path(topic, "partitioned-stats"), perPartition="false")
         return await client.call("GET", topic_path(topic, "stats"))
 
-    answer = ask(url, file, cluster, work)
+    answer = worker.ask(work)
     show(output, answer, fields_table(answer) if internal else fields_table(_shown(answer)))
 
 
 @app.command("subscriptions")
-def subscriptions(
-    topic: TopicArgument,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
-    output: OutputFormat = "table",
-) -> None:
+@asks_a_worker
+def subscriptions(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
     """The names of a topic's subscriptions."""
     from replicator.operating.admin_client import topic_path
 
     check_output(output)
-    names = call(url, file, cluster, "GET", topic_path(topic, "subscriptions"))
+    names = worker.call("GET", topic_path(topic, "subscriptions"))
     show(output, names, names_table(names))
 
 
 @app.command("compact")
+@asks_a_worker
 def compact(
     topic: TopicArgument,
     only_status: Annotated[bool, typer.Option("--status", help="Only say how far it is.")] = False,
-    url: Url = None,
-    file: TopologyFile = None,
-    cluster: ClusterName = None,
+    *,
+    worker: AskedWorker,
     output: OutputFormat = "table",
 ) -> None:
     """Start compacting a topic: keep the newest message of each key for those who read compacted."""
@@ -167,10 +145,10 @@ def compact(
     check_output(output)
     path = topic_path(topic, "compaction")
     if only_status:
-        answer = call(url, file, cluster, "GET", path)
+        answer = worker.call("GET", path)
         show(output, answer, fields_table(answer))
     else:
-        call(url, file, cluster, "PUT", path)
+        worker.call("PUT", path)
 
 
 def _shown(stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli.admin import check_output, duration_seconds, moment, show, spark_master
+from replicator.cli.admin import TopologyFile, check_output, duration_seconds, moment, show, spark_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TopologyFile = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
-]
 TopicNames = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic; may be given again.")
 ]
