@@ -155,6 +155,15 @@ def test_each_scenario_passes(scenario: str, tmp_path: Path) -> None:
         assert report["clusters"] == ["us-east", "eu-west", "ap-south"]
 
 
+@pytest.mark.parametrize("scenario", ["kill-primary", "planned", "failback", "flap", "slow-link", "mesh-lose-one"])
+@SOAK
+def test_nothing_is_lost_while_tasks_of_the_workers_are_ended_at_random(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATOR_END_TASKS", "13:1")
+    check(run_drill(tmp_path / "out", "--messages", str(MESSAGES), "--scenario", scenario), MESSAGES)
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:

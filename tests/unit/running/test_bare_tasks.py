@@ -1,0 +1,35 @@
+"""The check that no task is started where nobody sees how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+_spec = importlib.util.spec_from_file_location("bare_tasks", ROOT / ".ci" / "bare_tasks.py")
+assert _spec is not None
+assert _spec.loader is not None
+bare_tasks = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(bare_tasks)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "asyncio.create_task(work())",
+        "loop.create_task(work())",
+        "start = asyncio.ensure_future",
+        "from asyncio import create_task as go",
+        "group = asyncio.TaskGroup()",
+    ],
+)
+def test_a_bare_task_is_found_with_its_line_unless_it_is_excused(line: str) -> None:
+    (found,) = bare_tasks.bare_tasks(Path("a.py"), f"x = 1\n{line}\n")
+    assert found.startswith("a.py:2: ")
+    assert bare_tasks.bare_tasks(Path("a.py"), f"{line}  # bare task: it is awaited at once\n") == []
+
+
+def test_this_tree_has_none() -> None:
+    assert bare_tasks.main(ROOT) == 0
