@@ -63,9 +63,8 @@ def test_a_worker_that_is_not_there_refuses_the_connection() -> None:
 
 
 def test_a_worker_that_is_ready_names_its_tasks_that_end_again_and_again() -> None:
-    answers = answer_with("orders")
-    (worker,) = answers.values()
-    assert "failing" not in text_of(answers, 200)
+    worker = answer_with("orders")
+    assert "failing" not in text_of({"us-east": worker}, 200)
     cause = {"name": "link us-east>eu-west", "kind": "link", "ends": 7, "cause": "RuntimeError: a defect"}
     worker["tasks"] = {"restarts": {"link": 7}, "failing": [cause]}
-    assert "ready; failing: link us-east>eu-west (RuntimeError: a defect)" in text_of(answers, 200)
+    assert "ready; failing: link us-east>eu-west (RuntimeError: a defect)" in text_of({"us-east": worker}, 200)
