@@ -129,6 +129,7 @@ def test_what_is_copied_reaches_the_index_by_itself(
     postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.index.writer.EXTENTS_SECONDS", 0.05)
+    monkeypatch.setattr("replicator.index.writer.PROBE_SECONDS", 0.05)
 
     async def main() -> None:
         async with world(postgres_url, data_dir, running=True) as w:
