@@ -6,6 +6,7 @@ import asyncio
 import random
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -105,6 +106,19 @@ async def eventually(
                 await asyncio.sleep(0.005)
     except TimeoutError:
         raise AssertionError(f"{what} did not come true within {seconds} s") from None
+
+
+async def settled(counted: Callable[[], object], seconds: float = 0.3) -> None:
+    """Return once what is counted has not changed for so long; fail if it goes on changing.
+
+    For what must come to rest, where nothing says that the last of it has come: what was under way on a busy machine
+    may still arrive, and what never ends is found by the deadline.
+    """
+    deadline, before = time.monotonic() + DEADLINE_SECONDS, counted()
+    await asyncio.sleep(seconds)
+    while before != (before := counted()):
+        assert time.monotonic() < deadline, f"there is no end to it: {before}"
+        await asyncio.sleep(seconds)
 
 
 @asynccontextmanager

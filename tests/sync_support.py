@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import permutations
 from pathlib import Path
 
-from engine_support import DataPlaneServer, Inbox, eventually, opened, subscribed
+from engine_support import DataPlaneServer, Inbox, eventually, opened, settled, subscribed
 from test_exact_sync import agree
 from test_sync import FAST, TOPIC, Node
 from test_sync_faults import backlog
@@ -141,10 +140,4 @@ async def in_step(one: Node, other: Node, left: int, name: str = "sub") -> None:
 async def quiet(*nodes: Node) -> None:
     """Returns when the topic has not grown anywhere for 10 snapshot intervals; nothing says so but the time."""
 
-    def entries() -> list[int]:
-        return [node.topic().log.entries for node in nodes]
-
-    async with asyncio.timeout(10):
-        before: list[int] = []
-        while before != (before := entries()):  # noqa: ASYNC110 - nothing is what is waited for
-            await asyncio.sleep(0.2)
+    await settled(lambda: [node.topic().log.entries for node in nodes], 0.2)

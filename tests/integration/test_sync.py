@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from engine_support import DataPlaneServer, eventually, message, opened, serving, subscribed
+from engine_support import DataPlaneServer, eventually, message, opened, serving, settled, subscribed
 
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
@@ -189,10 +189,8 @@ def test_an_idle_topic_gets_no_markers(tmp_path: Path) -> None:
             await topic.publish([message()])
             await consume_all(topic, 1)
             await eventually(lambda: (s := eu.subscription()) is not None and s.cursor.backlog_entries() == 0)
-            await asyncio.sleep(0.3)
-            before = [node.topic().log.entries for node in nodes.values()]
-            await asyncio.sleep(0.5)  # 25 snapshot intervals: what a busy topic would have filled with markers
-            assert [node.topic().log.entries for node in nodes.values()] == before
+            # 25 snapshot intervals: what a busy topic would have filled with markers
+            await settled(lambda: [node.topic().log.entries for node in nodes.values()], 0.5)
 
     asyncio.run(main())
 

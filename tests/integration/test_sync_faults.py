@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import Inbox, eventually, message, opened
+from engine_support import Inbox, eventually, message, opened, settled
 from test_sync import TOPIC, Node, mesh
 
 from replicator.engine.errors import StoreFull
@@ -163,11 +163,11 @@ def test_invariant_7_a_restart_writes_no_markers_into_a_topic_where_all_was_told
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
             await synced(nodes["eu-west"], 5, "sub")
             await eventually(lambda: backlog(nodes["eu-west"]) == 0)
-            await asyncio.sleep(0.5)  # 25 snapshot intervals
+            await settled(lambda: [node.topic().log.entries for node in nodes.values()], 0.5)  # 25 snapshot intervals
         entries: list[list[int]] = []
         for _ in range(3):
             async with mesh(tmp_path, "us-east", "eu-west") as nodes:
-                await asyncio.sleep(0.5)
+                await settled(lambda: [node.topic().log.entries for node in nodes.values()], 0.5)
                 entries.append([node.topic().log.entries for node in nodes.values()])
         assert entries[1] == entries[2]
 
