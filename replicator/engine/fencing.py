@@ -33,7 +33,7 @@ def resume_dispatch(topics: Iterable[Topic]) -> None:
     """Dispatch is not paused any more: go on at once."""
     for topic in topics:
         for subscription in topic.subscriptions.values():
-            subscription.wake()
+            subscription.schedule()
 
 
 def held_entries(topic: Topic) -> dict[str, int]:

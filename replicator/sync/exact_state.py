@@ -31,18 +31,25 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 
+class Merges(Protocol):
+    """What takes over into a subscription what others say of it. Methods say whether they changed it; none saves it."""
+
+    def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
+    def mark_delete(self, position: Position, generation: int) -> bool: ...
+    def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
+
+
 class Replicated(Protocol):
-    """A subscription, as far as its exact state goes. Methods say whether they changed it; none saves it."""
+    """A subscription, as far as its exact state goes."""
 
     @property
     def name(self) -> str: ...
     @property
     def cursor(self) -> Cursor: ...
-    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
-    def merge_mark_delete(self, position: Position, generation: int) -> bool: ...
+    @property
+    def merging(self) -> Merges: ...
     def note_heard(self) -> None: ...
     def note_all(self) -> None: ...
-    def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
 
 
 class ExactState:
@@ -97,14 +104,14 @@ class ExactState:
         if update.generation > cursor.generation:
             changed = True
             kept = self._of_others(subscription, vector) if update.whole else AckVector()
-            subscription.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
+            subscription.merging.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
             if kept:
                 vector = union([vector, kept])
                 subscription.note_all()
         if self._exact:
             changed |= self._merge(subscription, vector, relay=relay)
         if update.position is not None:
-            changed |= subscription.merge_mark_delete(update.position, update.generation)
+            changed |= subscription.merging.mark_delete(update.position, update.generation)
         return changed
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
@@ -131,7 +138,7 @@ class ExactState:
         is_news = hearing != heard
         if waiting or placed.rest or is_news:
             self.pending.put(name, cursor.generation, placed.rest, hearing)
-        changed = subscription.merge_acks(placed.positions, placed.batches, announce=relay)
+        changed = subscription.merging.acks(placed.positions, placed.batches, announce=relay)
         if is_news and relay:
             subscription.note_heard()
         return changed or is_news

@@ -71,7 +71,7 @@ async def make_and_delete_partitioned(engine: Engine, chance: random.Random) -> 
 async def keep(engine: Engine) -> None:
     topic = await engine.topic("kept")
     subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-    await subscription.clear_backlog()  # an earlier life may have been killed before it acknowledged its last
+    await subscription.moves.clear_backlog()  # an earlier life may have been killed before it acknowledged its last
     number = topic.log.messages
     while True:
         (position,) = await topic.publish([entry_of(number)])

@@ -215,7 +215,7 @@ def test_stats_say_who_is_connected_and_what_is_unconsumed(tmp_path: Path) -> No
                 (each["consumerName"], each["availablePermits"], each["unackedMessages"]) for each in jobs["consumers"]
             ] == [("worker-1", 0, 4)]
             consumer.close()
-            await topic.subscriptions["jobs"].clear_backlog()
+            await topic.subscriptions["jobs"].moves.clear_backlog()
             stats = await admin.get(f"{NS}/eu/stats")
             jobs = stats["subscriptions"]["jobs"]
             assert (jobs["type"], jobs["msgBacklog"], jobs["backlogSize"], jobs["consumers"]) == ("None", 0, 0, [])

@@ -489,7 +489,7 @@ def test_an_acknowledgement_from_before_a_restart_is_void_and_answered(with_clus
         channel.acknowledge(1, [Ack(positions[1])])
         channel.acknowledge_cumulative(2, positions[3], None)
         # The consumer has not heard of this one when it acknowledges.
-        await subscription.seek(BEFORE_ALL)
+        await subscription.moves.seek(BEFORE_ALL)
         await answers_to(received, 1, 2)
         assert received.refused == {}
         assert subscription.cursor.mark_delete < positions[0]
@@ -509,7 +509,7 @@ def test_a_redelivery_of_everything_that_meets_a_restart_has_begun_before_it(wit
         channel, received = await cluster.consumer(permits=2)
         await received.hears(*positions)
         channel.redeliver(None)
-        await (await cluster.subscription()).seek(BEFORE_ALL)
+        await (await cluster.subscription()).moves.seek(BEFORE_ALL)
         channel.flow(4)
         await eventually(lambda: "restarted" in received.told and received.told[-1] == positions[1], "the messages")
         assert received.told.count("redelivery started") == 1

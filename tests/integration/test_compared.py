@@ -517,7 +517,7 @@ def test_a_seek_on_one_side_gives_the_consumers_of_the_other_everything_from_the
             there, inbox = await taking(eu, 20, SubscriptionType.EXCLUSIVE)
             await there.acknowledge_cumulative(inbox.positions[-1])
             await in_step(us, eu, 0)
-            await us.topic().subscriptions["sub"].seek(positions[12])
+            await us.topic().subscriptions["sub"].moves.seek(positions[12])
             await inbox.holds(28)
             assert [payload(each.entry) for each in inbox.deliveries[20:]] == numbers(12, 20)
             await in_step(us, eu, 8)

@@ -167,7 +167,7 @@ def test_a_large_backlog_from_before_the_link_has_its_exact_place_in_the_other_c
                 assert there.cursor.mark_delete > before
                 before = there.cursor.mark_delete
             # What a consumer there takes on goes back.
-            await there.clear_backlog()
+            await there.moves.clear_backlog()
             await in_step(us, eu, 0)
 
     asyncio.run(main())

@@ -108,7 +108,7 @@ def test_a_seek_in_one_cluster_holds_in_the_other_with_what_is_acknowledged_afte
             await eventually(lambda: agree(us, eu) and backlog(eu) == 0, "all consumed in eu-west")
             subscription = us.subscription()
             assert subscription is not None
-            await subscription.seek(positions[5])
+            await subscription.moves.seek(positions[5])
             await eventually(lambda: agree(us, eu) and backlog(eu) == 15, "the place of the seek in eu-west")
             await subscription.acknowledge([Ack(positions[7]), Ack(positions[19])])
             await eventually(lambda: agree(us, eu) and backlog(eu) == 13, "what was acknowledged after the seek")
@@ -274,7 +274,7 @@ def test_a_subscription_switched_on_again_hears_what_was_told_meanwhile_by_who_c
             await there.set_replicated(False)
             here = us.subscription()
             assert here is not None
-            await here.seek(positions[2])
+            await here.moves.seek(positions[2])
             await here.acknowledge([Ack(position) for position in positions[5:]])
             await eventually(lambda: eu.sync.counted.updates_ignored > 0, "updates that eu-west ignores")
             consumer.close()

@@ -217,7 +217,7 @@ def test_a_restart_takes_back_what_waits_for_a_slow_reader_and_its_permits(tmp_p
             await client.send(Flow(60))
             (subscription,) = topic.subscriptions.values()
             await eventually(lambda: subscription.status()["consumers"][0]["unacked_entries"] >= 16, "a full queue")
-            await subscription.seek(BEFORE_ALL)
+            await subscription.moves.seek(BEFORE_ALL)
             before = 0
             while not isinstance(reply := await client.receive(), Restarted):
                 assert isinstance(reply, Deliver)
@@ -276,7 +276,7 @@ def test_acknowledgements_count_again_once_the_restart_is_seen(tmp_path: Path) -
             await client.send(SUBSCRIBE)
             assert isinstance(await client.receive(), Ready)
             (subscription,) = topic.subscriptions.values()
-            await subscription.seek(BEFORE_ALL)
+            await subscription.moves.seek(BEFORE_ALL)
             await client.send(Acknowledge(1, (Ack(position),)))
             assert [await client.receive(), await client.receive()] == [Restarted(), Done(1)]
             assert not subscription.cursor.is_consumed(position)

@@ -23,7 +23,7 @@ def test_what_a_seek_elsewhere_did_not_know_of_stays_consumed_and_is_told(tmp_pa
         await consume_all(b)
         first = a.topic.log.first
         assert first is not None
-        await a.subscription.seek(first)  # of b it knows nothing yet
+        await a.subscription.moves.seek(first)  # of b it knows nothing yet
         await carry_until(lambda: b.subscription.cursor.generation == 2, (a, b))
         assert b.backlog == 3
         await carry(b, a)

@@ -125,7 +125,7 @@ def test_a_marker_that_no_worker_writes_stops_neither_the_topic_nor_the_worker(t
                 topic = await engine.topic(TOPIC)
 
         assert not topic.subscriptions["sub"].cursor.is_consumed(first)
-        await topic.subscriptions["sub"].seek(first)
+        await topic.subscriptions["sub"].moves.seek(first)
         await topic.subscriptions.delete("sub")
         await stop(engine, sync)
         assert not failures

@@ -58,7 +58,7 @@ def test_who_still_holds_a_deleted_topic_cannot_take_the_place_of_the_new_one(tm
             held = old.subscriptions["sub"]
             await eventually(lambda: eu.subscription() is not None)
             await delete_everywhere(us, eu)
-            for late in (held.seek(BEFORE_ALL), held.consume_through(old.log.last)):
+            for late in (held.moves.seek(BEFORE_ALL), held.moves.consume_through(old.log.last)):
                 with pytest.raises(TopicNotFound):
                     await late
             assert us.index.mark_deletes == {}

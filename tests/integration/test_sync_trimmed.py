@@ -38,7 +38,7 @@ def test_invariant_5_a_seek_back_holds_where_the_other_cluster_has_trimmed_what_
         await trimmed_in_b(a, b)
         first = a.topic.log.first
         assert first is not None
-        await a.subscription.seek(first)
+        await a.subscription.moves.seek(first)
         await carry_until(lambda: b.subscription.cursor.generation == 2, (a, b), (b, a))
         (last,) = await b.topic.publish([message()])
         await carry(b, a)
@@ -98,7 +98,7 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_it_has_trimmed(tmp_path: 
 
         first = a.topic.log.first
         assert first is not None
-        await a.subscription.seek(first)
+        await a.subscription.moves.seek(first)
         await carry_until(lambda: b.subscription.cursor.generation == 2, *links)
         last = (await a.topic.publish([message()]))[0]  # of what each of them has, only its own last message
         assert (a.backlog, b.backlog) == (7, 6)

@@ -129,7 +129,7 @@ class Run:
         entries = self.topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)
         places = self.seen | {(position, index) for _, _, position, index in messages_in(entries)}
         chosen = sorted({position for position, _ in places})[number::3]
-        self.subscription.merge_acks(PositionSet(chosen), {}, announce=False)
+        self.subscription.merging.acks(PositionSet(chosen), {}, announce=False)
         await self.subscription.saved()
         merged = {place for place in places if place[0] in chosen}
         self.acked |= merged

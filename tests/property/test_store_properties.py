@@ -278,7 +278,7 @@ async def count_backlog(path: Path, seed: int) -> None:
             if sizes and chance.random() < 0.7:
                 await consumer.acknowledge([Ack(position) for position in chance.choices(list(sizes), k=2)])
             if sizes and chance.random() < 0.2:
-                topic.subscriptions["sub"].merge_mark_delete(chance.choice(list(sizes)), 1)
+                topic.subscriptions["sub"].merging.mark_delete(chance.choice(list(sizes)), 1)
             check_backlog(topic, sizes)
         await topic.subscriptions["sub"].saved()
     async with opened(path) as engine:

@@ -285,12 +285,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
         last = max(self.log)
         beyond = Position(last.ledger, last.entry + 2)
         with pytest.raises(InvalidSeek):
-            self.run(self.subscription.seek(beyond))
+            self.run(self.subscription.moves.seek(beyond))
         target = data.draw(st.sampled_from([*self.log, BEFORE_ALL, Position(last.ledger, last.entry + 1)]))
         for position, entry in self.log.items():
             entry.acked = set(range(entry.size)) if position < target else set()
             entry.holder, entry.redeliveries = None, 0
-        self.run(self.subscription.seek(target))
+        self.run(self.subscription.moves.seek(target))
         self._check()
 
     @rule(messages=st.integers(0, 6), really=st.sampled_from([True, False, False]))
@@ -304,7 +304,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             left -= min(left, len(unacked))
             if entry.consumed:
                 entry.holder = None
-        assert self.run(self.subscription.skip(messages)) == messages - left
+        assert self.run(self.subscription.moves.skip(messages)) == messages - left
         self._check()
 
     @rule(data=st.data(), announce=st.booleans())
@@ -324,7 +324,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
         async def merge() -> None:
             bitmaps = {position: BitMap(indexes) for position, indexes in batches.items()}
-            self.subscription.merge_acks(PositionSet([*whole, Position(2**40, 7)]), bitmaps, announce=announce)
+            self.subscription.merging.acks(PositionSet([*whole, Position(2**40, 7)]), bitmaps, announce=announce)
             await self.subscription.saved()
 
         self.run(merge())

@@ -410,7 +410,7 @@ class SyncMachine(RuleBasedStateMachine):
             self.said[name, generation][cluster.name].update(passed)
             self.sets[name, generation].append((cluster.name, known))
             with suppress(SubscriptionNotFound):
-                await subscription.seek(position)
+                await subscription.moves.seek(position)
 
         self.do(seek())
 

@@ -84,7 +84,7 @@ async def apply(engine: Engine, model: Model, step: str, argument: Any) -> None:
                 await subscription.acknowledge_cumulative(position, None)
             else:
                 model.consumed[name] = {each for each in messages if each < max(position, topic.log.first)}
-                await subscription.seek(position)
+                await subscription.moves.seek(position)
 
 
 def check(topic: Topic, model: Model) -> None:

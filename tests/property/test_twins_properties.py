@@ -117,7 +117,7 @@ class World:
                 consumed.add(place)
             elif (acked := cursor.acked_indexes(entry.position)) is not None:
                 batches[place] = acked
-        there.subscriptions["sub"].merge_acks(consumed, batches, announce=False)
+        there.subscriptions["sub"].merging.acks(consumed, batches, announce=False)
         self.note_settled(destination)
 
     def note_settled(self, cluster: str) -> None:

@@ -97,7 +97,7 @@ async def seek_to_time(request: web.Request) -> web.Response:
     """The first message that was published at a time, in milliseconds since the epoch, or later comes next."""
     published_ms = number_of(request.match_info["timestamp"], "timestamp")
     for subscription in await _subscriptions(request):
-        await subscription.seek(published_ms)
+        await subscription.moves.seek(published_ms)
     return no_content()
 
 
@@ -108,21 +108,21 @@ async def seek_to_message(request: web.Request) -> web.Response:
     chosen = _topics_of(request, [each.topic for each in subscriptions], target)
     subscriptions = [each for each in subscriptions if each.topic in chosen]
     for subscription in subscriptions:  # of several topics only for a place that each of them has
-        await subscription.seek(target.next_position)
+        await subscription.moves.seek(target.next_position)
     return no_content()
 
 
 async def skip(request: web.Request) -> web.Response:
     """Treat the next messages as consumed."""
     messages = number_of(request.match_info["messages"], "messages", most=SKIP_MESSAGES_MAX)
-    await (await _one_subscription(request)).skip(messages)
+    await (await _one_subscription(request)).moves.skip(messages)
     return no_content()
 
 
 async def clear(request: web.Request) -> web.Response:
     """Treat everything that is in the topic as consumed."""
     for subscription in await _subscriptions(request):
-        await subscription.clear_backlog()
+        await subscription.moves.clear_backlog()
     return no_content()
 
 
@@ -143,7 +143,7 @@ async def expire(request: web.Request) -> web.Response:
     """Treat what was published longer ago than so many seconds as consumed."""
     seconds = number_of(request.match_info["seconds"], "seconds")
     for subscription in await _subscriptions(request):
-        await subscription.expire(_ago_ms(request, seconds))
+        await subscription.moves.expire(_ago_ms(request, seconds))
     return no_content()
 
 
@@ -152,7 +152,7 @@ async def expire_all(request: web.Request) -> web.Response:
     seconds = number_of(request.match_info["seconds"], "seconds")
     for topic in await logs_of(request):
         for subscription in list(topic.subscriptions.values()):
-            await subscription.expire(_ago_ms(request, seconds))
+            await subscription.moves.expire(_ago_ms(request, seconds))
     return no_content()
 
 

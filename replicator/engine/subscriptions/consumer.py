@@ -7,6 +7,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from replicator.engine.errors import EngineError, NotAllowedError
+from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from snapshots.position import Position
 
@@ -22,6 +23,8 @@ _consumer_ids = count(1)
 class ConsumedSubscription(Protocol):
     """What a consumer asks of the subscription that it is connected to."""
 
+    moves: PositionMoves
+
     def flow(self, consumer: EngineConsumer, permits: int) -> None: ...
 
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None: ...
@@ -34,8 +37,6 @@ class ConsumedSubscription(Protocol):
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None: ...
 
     def last_message(self) -> Position: ...
-
-    async def seek(self, target: Position | int) -> None: ...
 
     async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None: ...
 
@@ -88,9 +89,9 @@ class EngineConsumer:
         return self.subscription.last_message()
 
     async def seek(self, target: Position | int) -> None:
-        """See :meth:`Subscription.seek`."""
+        """See :meth:`PositionMoves.seek`."""
         self._check_open()
-        await self.subscription.seek(target)
+        await self.subscription.moves.seek(target)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription; raises :class:`NotAllowedError` while it has other consumers, unless ``force``."""

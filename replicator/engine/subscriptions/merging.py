@@ -7,55 +7,86 @@ counts of unacknowledged messages shrink, a key that was draining moves on, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
 from replicator.engine.errors import BlockCorrupt, InvalidAck
+from replicator.engine.subscriptions.changed_subscription import ChangedSubscription
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
-if TYPE_CHECKING:
-    from replicator.engine.subscriptions.cursor import Cursor
-    from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
-
 
 class Merging:
-    """Merges into one subscription's cursor."""
+    """Merges into one subscription's cursor. Nothing here is saved yet when it returns."""
 
-    __slots__ = ("_cursor", "_topic")
+    __slots__ = ("_cursor", "_subscription")
 
-    def __init__(self, topic: SubscribedTopic, cursor: Cursor) -> None:
-        self._topic = topic
-        self._cursor = cursor
+    def __init__(self, subscription: ChangedSubscription) -> None:
+        self._subscription = subscription
+        self._cursor = subscription.cursor
 
-    def merge(
-        self,
-        positions: PositionSet,
-        batches: Mapping[Position, BitMap],
-        dispatcher: Dispatcher | None,
-        *,
-        announce: bool,
-    ) -> bool:
-        """See :meth:`Subscription.merge_acks`."""
-        if not self._cursor.merge_acks(positions, batches, self._batch_size, announce=announce):
+    def mark_delete(self, position: Position, generation: int) -> bool:
+        """Take over what another cluster says is consumed here. Returns whether anything changed."""
+        subscription, cursor = self._subscription, self._cursor
+        before: Position | None = cursor.mark_delete
+        generation_before = cursor.generation
+        if not cursor.merge_mark_delete(position, generation):
             return False
-        if dispatcher is not None:
-            self._release(dispatcher, positions, batches)
+        # Acknowledgements here may have carried it further than the other cluster knows: then that is for us to tell.
+        subscription.locally_active = cursor.mark_delete > self._over_markers(position)
+        subscription.backlog.moved()
+        if cursor.generation != generation_before:
+            subscription.restarted()
+            before = None
+        subscription.changed(before, local=subscription.locally_active)
         return True
 
-    def over_markers(self, position: Position) -> Position:
+    def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool:
+        """Take over what other clusters say is acknowledged, in positions of this one: see :meth:`Cursor.merge_acks`.
+
+        What consumers here hold of it is released, and it is not sent again.
+        """
+        subscription, cursor = self._subscription, self._cursor
+        before = cursor.mark_delete
+        if not cursor.merge_acks(positions, batches, self._batch_size, announce=announce):
+            return False
+        if (dispatcher := subscription.dispatcher) is not None:
+            self._release(dispatcher, positions, batches)
+        subscription.backlog.moved()
+        if cursor.mark_delete != before:
+            subscription.locally_active = announce
+        subscription.changed(before, local=announce)
+        subscription.schedule()
+        return True
+
+    def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None:
+        """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.
+
+        What is consumed in it is then merged; see :class:`CursorState` for ``unclaimed``. A generation that is not
+        higher is old news.
+        """
+        subscription, cursor = self._subscription, self._cursor
+        if generation <= cursor.generation:
+            return
+        cursor.adopt_generation(generation, unclaimed=unclaimed)
+        subscription.backlog.moved()
+        subscription.locally_active = False
+        subscription.restarted()
+        subscription.changed(None, local=False)
+
+    def _over_markers(self, position: Position) -> Position:
         """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
-        log = self._topic.log
+        log = self._subscription.topic.log
         position = self._cursor.clamp(position)
         while (following := log.next_after(position)) is not None and following in log.markers:
             position = log.markers.run_end(following)
         return position
 
-    def release_followed(self, dispatcher: Dispatcher | None) -> bool:
+    def release_followed(self) -> bool:
         """Let go of what was acknowledged as another entry of the same message; returns whether there was any."""
         followed = self._cursor.take_followed()
+        dispatcher = self._subscription.dispatcher
         if dispatcher is not None and followed:
             batches = dict.fromkeys(followed, BitMap())
             self._release(dispatcher, PositionSet(), batches)
@@ -74,6 +105,6 @@ class Merging:
     def _batch_size(self, position: Position) -> int:
         """0 for a batch that cannot be read: what is said of it can be neither checked nor shown to anybody."""
         try:
-            return self._topic.reading.batch_size(position)
+            return self._subscription.topic.reading.batch_size(position)
         except (BlockCorrupt, InvalidAck):
             return 0

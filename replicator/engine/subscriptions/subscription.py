@@ -28,8 +28,8 @@ from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispa
 from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.subscriptions.merging import Merging
+from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.subscriptions.pump import Pump
-from replicator.engine.subscriptions.skipping import skip_messages
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.subscription_status import subscription_status
 from replicator.engine.subscriptions.tombstones import Tombstones
@@ -37,7 +37,6 @@ from replicator.engine.subscriptions.unannounced import Unannounced
 from replicator.engine.types import Ack, LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
 from replicator.running.short_tasks import awaited
 from snapshots.position import Position
-from snapshots.position_set import PositionSet
 
 CONSUMERS_MAX: Final = 10_000
 
@@ -108,8 +107,9 @@ class Subscription:
         self._pump = Pump(topic.loop, topic.writer.wall_clock_ms, self.cursor, self.consumers)
         self._deleting = False
         self._deletion: asyncio.Task[None] | None = None
-        self._backlog = Backlog(topic, self.cursor)
-        self._merging = Merging(topic, self.cursor)
+        self.backlog = Backlog(topic, self.cursor)
+        self.merging = Merging(self)
+        self.moves = PositionMoves(self)
         self._notified: Unannounced | None = None
         """What was noted there as unannounced, listeners know of already."""
 
@@ -178,8 +178,8 @@ class Subscription:
     def _dispatch_paused(self) -> bool:
         return self.topic.admission.dispatch_paused
 
-    def wake(self) -> None:
-        """Dispatch is not paused any more."""
+    def schedule(self) -> None:
+        """There may be something to dispatch: a merge released entries, or dispatch is not paused any more."""
         self._pump.schedule()
 
     @property
@@ -210,7 +210,7 @@ class Subscription:
 
     def _passed_over(self, mark_delete_before: Position) -> None:
         if not self._deleting:
-            self._changed(mark_delete_before, local=True)
+            self.changed(mark_delete_before, local=True)
 
     def remove(self, consumer: EngineConsumer) -> None:
         """A consumer has gone; called by it."""
@@ -306,10 +306,10 @@ class Subscription:
             if self.cursor.acknowledge(ack.position, ack.batch_indexes, size):
                 if dispatcher is not None:
                     dispatcher.acknowledged(ack.position)
-                self._backlog.consumed(size)
+                self.backlog.consumed(size)
             elif dispatcher is not None and (acked := self.cursor.acked_indexes(ack.position)) is not None:
                 dispatcher.partly_acknowledged(ack.position, size - len(acked))
-        self._changed(before, local=True)
+        self.changed(before, local=True)
         self._pump.schedule()  # a consumer that had too much unacknowledged, or a key that was held, may go on
         await self.saved()
 
@@ -327,53 +327,9 @@ class Subscription:
         late = position <= before and reading.has_position(position)  # its block may be trimmed
         size = 1 if batch_index is None or late else reading.batch_size(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
-        self._backlog.moved()
-        self._changed(before, local=True)
+        self.backlog.moved()
+        self.changed(before, local=True)
         await self.saved()
-
-    def merge_mark_delete(self, position: Position, generation: int) -> bool:
-        """Take over what another cluster says is consumed here. Returns whether anything changed; not yet saved."""
-        before: Position | None = self.cursor.mark_delete
-        generation_before = self.cursor.generation
-        if not self.cursor.merge_mark_delete(position, generation):
-            return False
-        # Acknowledgements here may have carried it further than the other cluster knows: then that is for us to tell.
-        self.locally_active = self.cursor.mark_delete > self._merging.over_markers(position)
-        self._backlog.moved()
-        if self.cursor.generation != generation_before:
-            self._restarted()
-            before = None
-        self._changed(before, local=self.locally_active)
-        return True
-
-    def merge_acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool:
-        """Take over what other clusters say is acknowledged, in positions of this one: see :meth:`Cursor.merge_acks`.
-
-        What consumers here hold of it is released, and it is not sent again. Not yet saved.
-        """
-        before = self.cursor.mark_delete
-        if not self._merging.merge(positions, batches, self.dispatcher, announce=announce):
-            return False
-        self._backlog.moved()
-        if self.cursor.mark_delete != before:
-            self.locally_active = announce
-        self._changed(before, local=announce)
-        self._pump.schedule()
-        return True
-
-    def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None:
-        """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.
-
-        What is consumed in it is then merged; see :class:`CursorState` for ``unclaimed``. A generation that is not
-        higher is old news. Not yet saved.
-        """
-        if generation <= self.cursor.generation:
-            return
-        self.cursor.adopt_generation(generation, unclaimed=unclaimed)
-        self._backlog.moved()
-        self.locally_active = False
-        self._restarted()
-        self._changed(None, local=False)
 
     def note_all(self) -> None:
         """See :meth:`CursorState.note_all`. Not yet saved."""
@@ -434,12 +390,12 @@ class Subscription:
             sizes.append(size)
         return sizes
 
-    def _changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
+    def changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
         """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation)."""
         if local:
             self.locally_active = True
-        if self.topic.log.twins is not None and self._merging.release_followed(self.dispatcher):
-            self._backlog.moved()
+        if self.topic.log.twins is not None and self.merging.release_followed():
+            self.backlog.moved()
         if self.cursor.mark_delete != mark_delete_before:
             if self.dispatcher is not None:
                 self.dispatcher.acknowledged_through(self.cursor.mark_delete)
@@ -447,55 +403,7 @@ class Subscription:
             self._news.on_mark_delete(self, local=local)
         self.notify_unannounced()
 
-    # What operators and users do to the position.
-
-    async def seek(self, target: Position | int) -> None:
-        """Start a new generation: the entry at ``target`` comes next, or the first one that was published at ``target``
-        milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
-        position = await self._position_before(target)
-        self.cursor.restart(position)
-        self._backlog.moved()
-        self._restarted()
-        self._changed(None, local=True)
-        await self.saved()
-
-    async def skip(self, messages: int) -> int:
-        """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were."""
-        if messages < 0:
-            raise NotAllowedError(f"{messages} messages cannot be skipped")
-        return await skip_messages(self, messages)
-
-    async def clear_backlog(self) -> None:
-        """Treat everything up to the LAC as consumed."""
-        await self.consume_through(self.topic.log.last)
-
-    async def expire(self, published_before_ms: int) -> None:
-        """Treat what was published before a time (milliseconds since the epoch) as consumed."""
-        await self.consume_through(await self._position_before(published_before_ms))
-
-    async def _position_before(self, target: Position | int) -> Position:
-        """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
-        if self.cursor.state.read_compacted:
-            return await self.topic.compaction.position_before(target)
-        if isinstance(target, Position):
-            return self.topic.reading.position_before(target)
-        return await self.topic.reading.position_at_time(target, after=self.topic.log.trimmed)
-
-    async def consume_through(self, position: Position) -> None:
-        """Treat all up to ``position`` as consumed, because an operator, TTL or a quota says so (invariant 5)."""
-        if self.consume_through_unsaved(position):
-            await self.saved()
-
-    def consume_through_unsaved(self, position: Position) -> bool:
-        """As :meth:`consume_through`, to be saved by the caller; returns whether anything changed."""
-        before = self.cursor.mark_delete
-        changed = self.cursor.merge_mark_delete(position, self.cursor.generation, announce=True)
-        if changed:
-            self._backlog.moved()
-            self._changed(before, local=True)
-        return changed
-
-    def _restarted(self) -> None:
+    def restarted(self) -> None:
         """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
         if self.dispatcher is not None:
             self.dispatcher.restart(self.cursor.mark_delete)
@@ -519,15 +427,15 @@ class Subscription:
         """The log has new entries, the later of each pair, of messages that it had: what is consumed stays so."""
         before = self.cursor.mark_delete
         self.cursor.join_twins(pairs)
-        self._changed(before, local=False)
+        self.changed(before, local=False)
 
     def follow_log(self) -> bool:
         """The log was trimmed or compacted: step over what is gone. Returns whether that changed anything."""
         before = self.cursor.mark_delete
         if not self.cursor.advance():
             return False
-        self._backlog.moved()
-        self._changed(before, local=self.locally_active)
+        self.backlog.moved()
+        self.changed(before, local=self.locally_active)
         return True
 
     # Being saved, and deleted.
@@ -609,7 +517,7 @@ class Subscription:
 
     def backlog_messages(self) -> int:
         """Messages not consumed yet; a partly acknowledged batch counts whole. See :class:`Backlog`."""
-        return self._backlog.messages()
+        return self.backlog.messages()
 
     def status(self) -> Mapping[str, Any]:
         """The figures of this subscription, as the status page shows them."""

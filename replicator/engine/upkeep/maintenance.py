@@ -178,7 +178,7 @@ class Maintenance:
 
     async def _move_over_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
         reached = await topic.reading.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
-        await subscription.consume_through(reached)
+        await subscription.moves.consume_through(reached)
         await asyncio.sleep(0)  # the last block was looked into, for each of maybe a thousand subscriptions
 
     async def _watch_quotas(self, topic: Topic) -> None:
@@ -249,7 +249,7 @@ class Maintenance:
                     break
                 left -= block.size_bytes
                 reached = block.last
-            await subscription.consume_through(reached)
+            await subscription.moves.consume_through(reached)
         log.warning(
             "backlog quota: messages were evicted",
             topic=topic.name,

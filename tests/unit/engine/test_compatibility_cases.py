@@ -133,7 +133,7 @@ def test_a_seek_gives_key_shared_consumers_everything_again_by_their_keys(tmp_pa
             await hold(inboxes, 100)
             before = [list(inbox.positions) for inbox in inboxes]
             await pairs[0][0].acknowledge([Ack(before[0][0])])
-            await topic.subscriptions["sub"].seek(positions[0])
+            await topic.subscriptions["sub"].moves.seek(positions[0])
             await hold(inboxes, 200)
             assert [inbox.positions for inbox in inboxes] == [each * 2 for each in before]
             assert len(restarts) == 3
@@ -316,7 +316,7 @@ def test_an_acknowledgement_of_an_expired_message_is_late_not_wrong(tmp_path: Pa
             consumer, inbox = await subscribed(topic)
             await inbox.holds(3)
             subscription = topic.subscriptions["sub"]
-            await subscription.expire(FAR_FUTURE_MS)
+            await subscription.moves.expire(FAR_FUTURE_MS)
             before = subscription.status()
             assert before["mark_delete"] == str(positions[2])
             await consumer.acknowledge([Ack(positions[1])])
@@ -339,7 +339,7 @@ def test_a_cleared_backlog_is_consumed_and_what_was_with_consumers_does_not_come
             positions = await topic.publish([message() for _ in range(5)])
             await inbox.holds(3)
             subscription = topic.subscriptions["sub"]
-            await subscription.clear_backlog()
+            await subscription.moves.clear_backlog()
             assert subscription.cursor.mark_delete == positions[-1]
             assert subscription.backlog_messages() == 0
             consumer.redeliver()

@@ -89,7 +89,7 @@ def test_seeks_back_and_forth_by_position_time_earliest_and_latest(tmp_path: Pat
         engine = await Engine.open(tmp_path, cluster="us-east", settings=settings)
         for generation, (target, mark_delete) in enumerate(places, 2):
             subscription = await subscription_of(engine)
-            await subscription.seek(target)
+            await subscription.moves.seek(target)
             if restart_between:
                 await engine.close()
                 engine = await Engine.open(tmp_path, cluster="us-east", settings=settings)
@@ -99,7 +99,7 @@ def test_seeks_back_and_forth_by_position_time_earliest_and_latest(tmp_path: Pat
             assert rows(engine) == 0
         subscription = await subscription_of(engine)
         with pytest.raises(InvalidSeek):
-            await subscription.seek(Position(positions[5].ledger, positions[5].entry + 2))
+            await subscription.moves.seek(Position(positions[5].ledger, positions[5].entry + 2))
         assert (subscription.cursor.mark_delete, subscription.cursor.generation) == (positions[4], 8)
         await engine.close()
 

@@ -196,7 +196,7 @@ def test_a_seek_back_while_a_pass_runs_keeps_what_it_went_back_to(tmp_path: Path
         subscription = bench.topic.subscriptions["sub"]
         pass_over = asyncio.ensure_future(bench.engine.maintenance.run_once())
         await asyncio.sleep(0)
-        await subscription.seek(positions[1])
+        await subscription.moves.seek(positions[1])
         await pass_over
         first = bench.topic.log.first
         assert first is not None
@@ -218,7 +218,7 @@ def test_invariant_5_whoever_asks_for_a_trim_gets_no_more_than_nobody_wants(tmp_
         bench.topic.holds.positions.clear()
         await bench.topic.trimming.trim(bench.topic.log.last)
         assert bench.readable() == positions[3:]
-        await bench.topic.subscriptions["sub"].seek(positions[1])
+        await bench.topic.subscriptions["sub"].moves.seek(positions[1])
         assert bench.topic.subscriptions["sub"].cursor.mark_delete == positions[2], "what is gone cannot be sought"
 
     run(tmp_path, TopicPolicies(), scenario)
@@ -453,7 +453,7 @@ def test_publishes_are_refused_by_name_where_the_policy_says_so(tmp_path: Path) 
         await bench.engine.maintenance.run_once()
         with pytest.raises(BacklogQuotaExceeded):
             await bench.publish(1)
-        await bench.topic.subscriptions["sub"].clear_backlog()
+        await bench.topic.subscriptions["sub"].moves.clear_backlog()
         await eventually(lambda: bench.topic.writing.quota_exceeded is None, "the quota to be met")
         await bench.publish(1)
 

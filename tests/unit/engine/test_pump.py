@@ -81,7 +81,7 @@ def test_delayed_messages_that_are_skipped_do_not_hold_up_what_follows(
             subscription = topic.subscriptions["sub"]
             await topic.publish([delayed()] * 20)
             await eventually(lambda: subscription.status()["delayed_entries"] == 10, "as many delayed as may be")
-            await subscription.clear_backlog()
+            await subscription.moves.clear_backlog()
             await topic.publish([message()])
             await inbox.holds(1)
 

@@ -685,11 +685,11 @@ def test_skipping_and_expiring_go_through_the_view(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             topic, _, _, positions = await seeking(engine)
             _, inbox = await reading(topic, "other", permits=0)
-            assert await sub(topic, "other").skip(2) == 2
+            assert await sub(topic, "other").moves.skip(2) == 2
             assert sub(topic, "other").cursor.mark_delete == positions[3]
-            await sub(topic, "other").expire(1006)
+            await sub(topic, "other").moves.expire(1006)
             assert sub(topic, "other").cursor.mark_delete == positions[5]
-            assert await sub(topic, "other").skip(100) == 8
+            assert await sub(topic, "other").moves.skip(100) == 8
             assert sub(topic, "other").cursor.mark_delete == topic.log.last
             assert not inbox.deliveries
 

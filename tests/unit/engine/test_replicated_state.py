@@ -82,7 +82,7 @@ def merged(
     announce: bool = False,
 ) -> bool:
     bitmaps = {position: BitMap(indexes) for position, indexes in (batches or {}).items()}
-    return subscription.merge_acks(PositionSet(positions), bitmaps, announce=announce)
+    return subscription.merging.acks(PositionSet(positions), bitmaps, announce=announce)
 
 
 # Telling.
@@ -104,10 +104,10 @@ def test_a_burst_of_acknowledgements_is_announced_once_until_it_is_taken(tmp_pat
             assert set(unannounced.positions) == {*positions[:2], *positions[4:6]}
             assert (list(unannounced.batches), unannounced.whole) == ([positions[8]], False)
             assert not subscription.take_unannounced()
-            await subscription.skip(1)
+            await subscription.moves.skip(1)
             assert told.acknowledged == ["sub", "sub"]
             assert set(subscription.take_unannounced().positions) == {positions[2]}
-            await subscription.clear_backlog()
+            await subscription.moves.clear_backlog()
             assert set(positions[3:]) <= set(subscription.take_unannounced().positions), (
                 "what was told may be told again"
             )
@@ -384,7 +384,7 @@ def test_what_is_trimmed_or_a_marker_or_not_here_yet_is_passed_over(tmp_path: Pa
         async with opened(tmp_path) as engine:
             topic, subscription, old = await with_subscription(engine, numbered(1))
             old += [(await topic.publish([each]))[0] for each in numbered(2)]
-            await subscription.clear_backlog()
+            await subscription.moves.clear_backlog()
             at_marker = await topic.writing.marker(marker())
             (new,) = await topic.publish(numbered(1))
             await topic.trimming.trim(old[-1])
@@ -421,7 +421,7 @@ def test_a_seek_tells_the_whole_state_of_its_generation(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             _, subscription, positions = await with_subscription(engine, numbered(4))
             await subscription.acknowledge([Ack(positions[3])])
-            await subscription.seek(positions[1])
+            await subscription.moves.seek(positions[1])
             unannounced = subscription.take_unannounced()
             assert (unannounced.whole, bool(unannounced.positions)) == (True, False), (
                 "what was of the former one is not told"
@@ -440,9 +440,9 @@ def test_a_generation_is_adopted_with_what_is_consumed_in_it_before_anything_is_
             subscription.take_unannounced()
             restarts: list[int] = []
             consumer.on_restarted = lambda: restarts.append(subscription.cursor.generation)
-            subscription.adopt_generation(1)
+            subscription.merging.adopt_generation(1)
             assert restarts == [], "old news"
-            subscription.adopt_generation(5)
+            subscription.merging.adopt_generation(5)
             merged(subscription, [positions[0], positions[2]])
             await inbox.holds(6)
             assert (restarts, inbox.positions[4:]) == ([5], [positions[1], positions[3]])
@@ -461,7 +461,7 @@ def test_a_deletion_leaves_a_tombstone_and_the_next_one_of_that_name_is_of_a_hig
             told = Told()
             engine.add_listener(told)
             topic, subscription, positions = await with_subscription(engine, numbered(2))
-            await subscription.seek(positions[1])
+            await subscription.moves.seek(positions[1])
             await topic.subscriptions.create("alone", BEFORE_ALL, replicated=False)
             await topic.subscriptions.delete("sub")
             await topic.subscriptions.delete("alone")
@@ -526,7 +526,7 @@ def test_a_deletion_elsewhere_wins_over_a_generation_that_is_not_higher(
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic, subscription, positions = await with_subscription(engine, numbered(2))
-            await subscription.seek(positions[0])
+            await subscription.moves.seek(positions[0])
             consumer, _ = await subscribed(topic)
             reasons: list[str] = []
             consumer.on_closed = lambda code, reason: reasons.append(reason)

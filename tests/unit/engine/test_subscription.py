@@ -415,17 +415,17 @@ def test_invariant_6_a_merged_position_takes_entries_away_and_a_newer_generation
             consumer, inbox = await subscribed(topic, permits=2)
             await inbox.holds(2)
             subscription = topic.subscriptions["sub"]
-            assert subscription.merge_mark_delete(positions[3], 1)
-            assert not subscription.merge_mark_delete(positions[3], 1)
+            assert subscription.merging.mark_delete(positions[3], 1)
+            assert not subscription.merging.mark_delete(positions[3], 1)
             assert subscription.backlog_messages() == 2
             consumer.redeliver()
             consumer.flow(10)
             await inbox.holds(4)
             assert inbox.positions[2:] == positions[4:]
-            assert subscription.merge_mark_delete(positions[0], 2)
+            assert subscription.merging.mark_delete(positions[0], 2)
             await inbox.holds(9)
             assert inbox.positions[4:] == positions[1:]
-            assert not subscription.merge_mark_delete(positions[5], 1)
+            assert not subscription.merging.mark_delete(positions[5], 1)
 
     asyncio.run(main())
 
@@ -454,7 +454,7 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
             consumer, _ = await subscribed(topic)
             await consumer.acknowledge([Ack(positions[1])])
             await consumer.acknowledge([Ack(positions[0])])
-            topic.subscriptions["sub"].merge_mark_delete(positions[3], 1)
+            topic.subscriptions["sub"].merging.mark_delete(positions[3], 1)
             await consumer.unsubscribe()
             assert heard == [
                 ("appended", positions[4]),
@@ -555,7 +555,7 @@ def test_others_have_their_turn_while_many_messages_are_skipped(tmp_path: Path) 
             topic = await engine.topic(TOPIC)
             await topic.publish([message()] * 5_000)
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-            skipping = asyncio.create_task(subscription.skip(4_500))
+            skipping = asyncio.create_task(subscription.moves.skip(4_500))
             seen = set[Position]()
             while not skipping.done():
                 seen.add(subscription.cursor.mark_delete)
@@ -572,10 +572,10 @@ def test_a_seek_ends_a_skip_that_is_under_way(tmp_path: Path) -> None:
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message()] * 5_000)
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-            skipping = asyncio.create_task(subscription.skip(4_500))
+            skipping = asyncio.create_task(subscription.moves.skip(4_500))
             while subscription.cursor.mark_delete == BEFORE_ALL:  # noqa: ASYNC110 - each turn counts
                 await asyncio.sleep(0)
-            await subscription.seek(positions[10])
+            await subscription.moves.seek(positions[10])
             assert await skipping < 4_500
             assert subscription.backlog_messages() == 4_990
 
@@ -591,7 +591,7 @@ def test_others_have_their_turn_while_a_time_is_sought_in_many_blocks(tmp_path: 
             for _ in range(50):
                 await topic.publish(numbered(1))
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-            expiring = asyncio.create_task(subscription.expire(2**50))
+            expiring = asyncio.create_task(subscription.moves.expire(2**50))
             turns = 0
             while subscription.backlog_messages():
                 turns += 1

@@ -176,7 +176,7 @@ def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_ro
                     topic.producers.create(ProducerOptions()),
                     topic.policies.set(TopicPolicies(max_producers=3)),
                     subscription.acknowledge([Ack(positions[5])]),
-                    subscription.consume_through(positions[7]),
+                    subscription.moves.consume_through(positions[7]),
                     topic.trimming.trim(positions[9]),
                 ]
                 results += await asyncio.gather(*calls, return_exceptions=True)
@@ -185,8 +185,8 @@ def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_ro
             after = [
                 topic.trimming.trim(positions[12]),
                 topic.policies.set(None),
-                subscription.consume_through(positions[11]),
-                subscription.seek(positions[2]),
+                subscription.moves.consume_through(positions[11]),
+                subscription.moves.seek(positions[2]),
                 topic.publish([message()]),
             ]
             await engine.swept()

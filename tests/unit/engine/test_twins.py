@@ -355,7 +355,7 @@ def test_a_message_is_delivered_once_whatever_the_subscription(tmp_path: Path, k
             for name, consumer in (("before", before), ("after", after)):
                 assert b.subscriptions[name].cursor.mark_delete == b.log.last
                 consumer.close()
-            await b.subscriptions["after"].seek(Position(1, 0))
+            await b.subscriptions["after"].moves.seek(Position(1, 0))
             consumer, inbox = await subscribed(b, "after", kind)
             await inbox.holds(5)
             assert [each[1] for each in ids_of(inbox.deliveries)] == [0, 1, 2, 3, 9]
@@ -446,7 +446,7 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             assert subscription.dispatcher is not None
             (held,) = subscription.dispatcher.consumers.values()
             assert held.unacked_messages == 5
-            subscription.merge_acks(PositionSet([twin]), {batch_twin: BitMap([1])}, announce=False)
+            subscription.merging.acks(PositionSet([twin]), {batch_twin: BitMap([1])}, announce=False)
             assert held.unacked_messages == 3
             assert subscription.cursor.is_consumed(single)
             assert subscription.cursor.acked_indexes(batched) == BitMap([1])
@@ -508,11 +508,11 @@ def test_skip_and_expiry_count_a_message_once(tmp_path: Path) -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, *(numbered(number) for number in range(4)))
             subscription = await b.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-            assert await subscription.skip(3) == 3
+            assert await subscription.moves.skip(3) == 3
             _, inbox = await subscribed(b)
             await inbox.holds(1)
             assert ids_of(inbox.deliveries) == [("p", 3, 0)]
-            await subscription.clear_backlog()
+            await subscription.moves.clear_backlog()
             assert subscription.backlog_messages() == 0
 
     asyncio.run(main())

@@ -1,0 +1,109 @@
+"""Moving the position of a subscription, because a user, an operator, TTL or a quota says so.
+
+A seek starts a new generation; all else only consumes more, and is told to other clusters as acknowledgements are.
+Skipping goes in pages, so that a million messages hold up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Final
+
+from pyroaring import BitMap
+
+from replicator.engine.errors import NotAllowedError
+from replicator.engine.subscriptions.changed_subscription import ChangedSubscription
+from replicator.engine.types import Ack
+from snapshots.position import Position
+
+SKIP_ENTRIES_MAX: Final = 1_000
+SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Looked at in one go: some milliseconds, then others have their turn."""
+
+
+class PositionMoves:
+    """Moves the position of one subscription."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: ChangedSubscription) -> None:
+        self._subscription = subscription
+
+    async def seek(self, target: Position | int) -> None:
+        """Start a new generation: the entry at ``target`` comes next, or the first one that was published at ``target``
+        milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
+        subscription = self._subscription
+        position = await self._position_before(target)
+        subscription.cursor.restart(position)
+        subscription.backlog.moved()
+        subscription.restarted()
+        subscription.changed(None, local=True)
+        await subscription.saved()
+
+    async def clear_backlog(self) -> None:
+        """Treat everything up to the LAC as consumed."""
+        await self.consume_through(self._subscription.topic.log.last)
+
+    async def expire(self, published_before_ms: int) -> None:
+        """Treat what was published before a time (milliseconds since the epoch) as consumed."""
+        await self.consume_through(await self._position_before(published_before_ms))
+
+    async def consume_through(self, position: Position) -> None:
+        """Treat all up to ``position`` as consumed (invariant 5, DESIGN §3)."""
+        if self._consume_through(position):
+            await self._subscription.saved()
+
+    async def skip(self, messages: int) -> int:
+        """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were.
+
+        Ends early when somebody puts the subscription elsewhere meanwhile.
+        """
+        if messages < 0:
+            raise NotAllowedError(f"{messages} messages cannot be skipped")
+        subscription = self._subscription
+        cursor = subscription.cursor
+        read = subscription.read_entries
+        left, position, generation = messages, cursor.mark_delete, cursor.generation
+        while left > 0 and (entries := read(position, None, SKIP_ENTRIES_MAX, SKIP_BYTES_MAX)):
+            cut: Ack | None = None
+            for entry in entries:
+                if left <= 0:
+                    break
+                if not entry.marker and not cursor.passes_over(entry.position):
+                    acked = cursor.acked_indexes(entry.position) or BitMap()
+                    unacked = entry.batch_size - len(acked)
+                    if unacked > left:
+                        indexes = (index for index in range(entry.batch_size) if index not in acked)
+                        cut = Ack(entry.position, tuple(islice(indexes, left)))
+                        left = 0
+                        break
+                    left -= unacked
+                position = entry.position
+            self._consume_through(position)
+            if cut is not None:
+                await subscription.acknowledge([cut])
+            await asyncio.sleep(0)
+            if cursor.generation != generation:
+                break  # somebody has put it elsewhere: what follows there was not asked for
+        await subscription.saved()
+        return messages - left
+
+    async def _position_before(self, target: Position | int) -> Position:
+        """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
+        topic = self._subscription.topic
+        if self._subscription.cursor.state.read_compacted:
+            return await topic.compaction.position_before(target)
+        if isinstance(target, Position):
+            return topic.reading.position_before(target)
+        return await topic.reading.position_at_time(target, after=topic.log.trimmed)
+
+    def _consume_through(self, position: Position) -> bool:
+        """To be saved by the caller; returns whether anything changed."""
+        subscription = self._subscription
+        before = subscription.cursor.mark_delete
+        changed = subscription.cursor.merge_mark_delete(position, subscription.cursor.generation, announce=True)
+        if changed:
+            subscription.backlog.moved()
+            subscription.changed(before, local=True)
+        return changed
