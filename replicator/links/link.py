@@ -43,7 +43,7 @@ RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
 
 SETTLED_AT_ONCE: Final = 50
-"""Topics asked for in one request; their names go into its address."""
+"""Topics per high-water request. Their names go into the URL, which must stay short."""
 SAVE_SECONDS: Final = 2.0
 """How often it is noted how far the topics are."""
 
