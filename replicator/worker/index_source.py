@@ -6,7 +6,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.failover.service import FailoverService
-from replicator.index.writer import IndexWriter
+from replicator.index.changes import IndexChanges
 from replicator.sync.service import SubscriptionSync
 from replicator.worker.running_links import RunningLinks
 from snapshots.ack_vector import AckVector
@@ -17,7 +17,12 @@ class IndexSource:
     """Where all that ``index`` has comes from (invariant 9)."""
 
     def __init__(
-        self, engine: Engine, index: IndexWriter, sync: SubscriptionSync, failover: FailoverService, links: RunningLinks
+        self,
+        engine: Engine,
+        index: IndexChanges,
+        sync: SubscriptionSync,
+        failover: FailoverService,
+        links: RunningLinks,
     ) -> None:
         self._engine = engine
         self._index = index

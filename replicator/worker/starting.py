@@ -175,12 +175,12 @@ def _make_parts(
             snapshot_timeout_ms=topology.sync.snapshot_timeout_ms,
             update_interval_ms=topology.sync.update_interval_ms,
         ),
-        index=index,
+        index=index.changes,
         exact=topology.sync.mode == "exact",
     )
-    links = RunningLinks(engine, index, on_lost_copy=sync.announce_all)
-    failover = FailoverService(engine, addresses(topology), index=index)
-    source = IndexSource(engine, index, sync, failover, links)
+    links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all)
+    failover = FailoverService(engine, addresses(topology), index=index.changes)
+    source = IndexSource(engine, index.changes, sync, failover, links)
     parts = Parts(
         supervisor,
         database,

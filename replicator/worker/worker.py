@@ -73,7 +73,7 @@ class Worker:
         """The steps of a reload. They go by what runs, so that they can be done again."""
         parts = self.parts
         cluster = topology.cluster(parts.cluster)
-        parts.index.audit("operator", "reload", "topology", {"digest": digest(topology)})
+        parts.index.changes.audit("operator", "reload", "topology", {"digest": digest(topology)})
         gone = parts.sources.replace(incoming(topology, cluster.name))
         end_streams(self._app, gone)
         await parts.links.change(topology)

@@ -60,7 +60,9 @@ class World:
             for offset in range(entries):
                 local = Position(extent.local_first.ledger, extent.local_first.entry + offset)
                 self.lies_at[self.copied + offset] = local
-            self.writer.extents_recorded(TOPIC, ORIGIN, INCARNATION, extent.origin_first, extent.local_first, entries)
+            self.writer.changes.extents_recorded(
+                TOPIC, ORIGIN, INCARNATION, extent.origin_first, extent.local_first, entries
+            )
             self.copied += entries
             await topic.publish([message()])
 
@@ -149,7 +151,9 @@ def test_a_long_run_takes_one_row_however_long_it_grows(postgres_url: str, data_
                 previous = Position(5, first - 1) if first else BEFORE_ALL
                 block = make_block(Position(5, first), [message()] * 100, incarnation=INCARNATION)
                 (extent,) = await topic.writing.copy([CopiedBlock(previous, block)])
-                w.writer.extents_recorded(TOPIC, ORIGIN, INCARNATION, extent.origin_first, extent.local_first, 100)
+                w.writer.changes.extents_recorded(
+                    TOPIC, ORIGIN, INCARNATION, extent.origin_first, extent.local_first, 100
+                )
                 await w.written()
             assert await w.repository.count_extents(TOPIC) == (1, 1, 500)
 
@@ -255,7 +259,7 @@ def test_trimmed_segments_leave_the_index(postgres_url: str, data_dir: Path) -> 
             await w.written()
             topic = await w.topic()
             await topic.trimming.trim(w.lies_at[9])
-            w.writer.extents_trimmed(TOPIC, topic.log.trimmed)
+            w.writer.changes.extents_trimmed(TOPIC, topic.log.trimmed)
             await w.written()
             assert (await w.repository.count_extents(TOPIC))[0] == 2
             await w.copy(1, 1, 1)
@@ -264,7 +268,7 @@ def test_trimmed_segments_leave_the_index(postgres_url: str, data_dir: Path) -> 
             assert found.items() <= w.lies_at.items()
             assert set(range(10, 17)) <= set(found)
             await topic.trimming.trim(topic.log.last)
-            w.writer.extents_trimmed(TOPIC, topic.log.trimmed)
+            w.writer.changes.extents_trimmed(TOPIC, topic.log.trimmed)
             await w.written()
             assert await w.repository.count_extents(TOPIC) == (0, 0, 0)
             await w.copy(2)
@@ -281,7 +285,7 @@ def test_extents_of_a_deleted_topic_go_and_those_of_the_one_made_anew_stay(postg
             await w.copy(1, 2, 3)
             await w.written()
             await w.engine.delete_topic(TOPIC)
-            w.writer.topic_deleted(TOPIC)
+            w.writer.changes.topic_deleted(TOPIC)
             w.copied, w.lies_at = 0, {}
             await w.copy(2, 1)
             assert await w.writer.to_local(KEY, Position(5, 0)) == w.lies_at[0]

@@ -43,9 +43,9 @@ class FakeWorker:
         assert self.writer is not None
         self.resyncs += 1
         for item in self.mappings.values():
-            self.writer.mapping_recorded(TOPIC, item)
+            self.writer.changes.mapping_recorded(TOPIC, item)
         for name, entry in self.marks.items():
-            self.writer.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
+            self.writer.changes.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
 
     def kept(self, topic: str, peer: str) -> list[Position]:
         return [item.local for item in self.mappings.values() if (topic, peer) == (TOPIC, item.peer)]
@@ -54,12 +54,12 @@ class FakeWorker:
         assert self.writer is not None
         for entry in entries:
             self.mappings[entry] = mapping(entry)
-            self.writer.mapping_recorded(TOPIC, self.mappings[entry])
+            self.writer.changes.mapping_recorded(TOPIC, self.mappings[entry])
 
     def move(self, name: str, entry: int) -> None:
         assert self.writer is not None
         self.marks[name] = entry
-        self.writer.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
+        self.writer.changes.subscription_moved(TOPIC, name, 1, Position(1, entry), replicated=True)
 
 
 @asynccontextmanager
@@ -101,7 +101,7 @@ def test_what_changes_is_in_the_index_a_moment_later(postgres_url: str, data_dir
             worker.move("gone", 1)
             await until(lambda: rows(postgres_url) == 20 and rows(postgres_url, "subscription_states") == 2)
             del worker.marks["gone"]
-            worker.writer.subscription_deleted(TOPIC, "gone")
+            worker.writer.changes.subscription_deleted(TOPIC, "gone")
             await until(lambda: rows(postgres_url, "subscription_states") == 1)
             newest = SubscriptionState(TOPIC, "s", 1, Position(1, 499), replicated=True)
             assert await repository.subscription_states() == [newest]
@@ -121,19 +121,19 @@ def test_nothing_is_left_of_a_deleted_topic_and_all_of_the_one_made_anew_is_ther
             await until(lambda: worker.resyncs == 1)
             worker.record(*range(20))
             worker.move("s", 1)
-            worker.writer.mapping_recorded(other, mapping(1))
+            worker.writer.changes.mapping_recorded(other, mapping(1))
             await until(lambda: rows(postgres_url) == 21 and rows(postgres_url, "subscription_states") == 1)
             worker.record(20)  # waits when the topic is deleted
             worker.move("gone", 1)
-            worker.writer.topic_deleted(TOPIC)
+            worker.writer.changes.topic_deleted(TOPIC)
             worker.record(30)
             worker.move("s", 2)
             assert await worker.writer.mappings(TOPIC) == [mapping(30)]
             assert await worker.writer.mappings(other) == [mapping(1)]
             assert [state.subscription for state in await repository.subscription_states()] == ["s"]
             worker.record(40)
-            worker.writer.topic_deleted(TOPIC)
-            worker.writer.topic_deleted(other)
+            worker.writer.changes.topic_deleted(TOPIC)
+            worker.writer.changes.topic_deleted(other)
             await until(lambda: rows(postgres_url) == rows(postgres_url, "subscription_states") == 0)
 
     asyncio.run(main())
@@ -154,7 +154,7 @@ def test_rows_of_a_topic_made_anew_are_not_deleted_with_the_old_ones(
             for life in range(50):
                 worker.record(*range(100, 110))
                 await asyncio.sleep(0.002 + life % 5 / 1000)  # some of them are written
-                worker.writer.topic_deleted(TOPIC)
+                worker.writer.changes.topic_deleted(TOPIC)
                 worker.mappings.clear()
                 worker.record(*range(life, life + 5))
                 assert await worker.writer.mappings(TOPIC) == list(worker.mappings.values())

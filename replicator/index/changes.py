@@ -1,0 +1,155 @@
+"""What the services of a worker report to the index: noted at once, written later (:mod:`replicator.index.writer`).
+
+Invariants (DESIGN §3): 9, whoever reports never waits for the database; 11, what is noted is bounded.
+
+1. A change is kept by its key (:mod:`replicator.index.waiting`), and the writer is woken.
+2. With more than is kept, the index is *behind*: what waits is dropped, and the writer asks for everything again.
+   While it is given everything, there is no such limit, because memory has it already.
+3. While the index is behind, deletions need no note: what is not written anew is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from replicator.index.extents import ExtentWriter
+from replicator.index.waiting import Waiting
+from snapshots import markers
+from snapshots.mapping import SnapshotMapping
+from snapshots.position import Position
+from snapshots.repository import AuditEntry, ExtentKey, FailoverEpoch, LinkState, SubscriptionState
+
+
+class IndexChanges:
+    """The side of the index that sync, links and failover see. The attributes are the writer's.
+
+    With ``counts_mappings`` it is counted which topics and peers have new mappings, so that old ones can be thinned.
+    """
+
+    def __init__(self, extents: ExtentWriter | None, *, counts_mappings: bool) -> None:
+        self._extents = extents
+        self._counts_mappings = counts_mappings
+        self.waiting = Waiting()
+        self.behind = True  # what was written before this process started may be incomplete
+        """Whether everything is to be written anew."""
+        self.resyncing = False
+        """Whether the worker is giving everything, at this moment."""
+        self.noted = asyncio.Event()
+        """Set when there is something to write."""
+        self.unthinned: dict[tuple[str, str], int] = {}
+        """Mappings of a topic and peer since those that memory dropped were deleted."""
+
+    def mapping_recorded(self, topic: str, mapping: SnapshotMapping) -> None:
+        self.waiting.mapping(topic, mapping)
+        if self._counts_mappings:
+            self.unthinned[topic, mapping.peer] = self.unthinned.get((topic, mapping.peer), 0) + 1
+        self._note()
+
+    def extents_recorded(
+        self, topic: str, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
+    ) -> None:
+        """A block was copied, and is durable. Costs nothing but a note: the positions are read from the store."""
+        if self._extents is not None:
+            self._extents.grown(ExtentKey(topic, origin, incarnation))
+
+    def extents_trimmed(self, topic: str, local_through: Position) -> None:
+        """The log of ``topic`` is gone up to ``local_through``."""
+        if self._extents is not None:
+            self._extents.trimmed(topic, local_through)
+
+    def subscription_moved(
+        self,
+        topic: str,
+        name: str,
+        generation: int,
+        mark_delete: Position,
+        *,
+        replicated: bool,
+    ) -> None:
+        """What is acknowledged beyond the mark-delete position is counted when the state is written."""
+        self.waiting.state(topic, name, SubscriptionState(topic, name, generation, mark_delete, replicated))
+        self._note()
+
+    def subscription_deleted(self, topic: str, name: str, generation: int | None = None) -> None:
+        """With a ``generation`` its tombstone is kept."""
+        buried = None if generation is None else SubscriptionState.buried(topic, name, generation)
+        self.waiting.state(topic, name, buried)
+        self._note()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Nothing of it is left; what comes after this call is of another topic of the name."""
+        if self._extents is not None:
+            self._extents.topic_deleted(topic)
+        for key in [key for key in self.unthinned if key[0] == topic]:
+            del self.unthinned[key]
+        if self.behind:
+            return  # everything is written anew, and what is not written then is deleted
+        self.waiting.topic_deleted(topic)
+        self._note()
+
+    def link_state(
+        self,
+        link_key: str,
+        topic: str,
+        *,
+        state: str,
+        acknowledged: Position,
+        backlog_entries: int,
+        detail: str = "",
+    ) -> None:
+        """What a link has to say of a topic; told again in a resync, else the index forgets it then."""
+        self.waiting.link(LinkState(link_key, topic, state, acknowledged, backlog_entries, detail))
+        self._note()
+
+    def link_gone(self, link_key: str) -> None:
+        """The link was taken away, or is another one from now on, which tells anew how far its topics are."""
+        if self.behind:
+            return  # everything is written anew, and what is not written then is deleted
+        self.waiting.link_gone(link_key)
+        self._note()
+
+    def failover_epoch(
+        self,
+        record: markers.FailoverEpoch,
+        *,
+        completed_at: datetime | None = None,
+        report: Mapping[str, Any] | None = None,
+    ) -> None:
+        """What the marker of an epoch says; ``report`` is what the failover reported."""
+        said = {"writer": record.writer, "record_id": record.record_id, "serving": dict(record.serving)}
+        started_at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
+        self.waiting.epoch(
+            FailoverEpoch(
+                record.epoch,
+                record.source,
+                record.target,
+                record.kind,
+                started_at,
+                completed_at,
+                {**said, **(report or {})},
+            )
+        )
+        self._note()
+
+    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Somebody did something to this cluster. Kept in Postgres alone: it is written late rather than not, but what
+        a crash takes while the database is away is lost."""
+        self.waiting.audit(AuditEntry(uuid4(), datetime.now(UTC), actor, action, subject, detail))
+        self._note()
+
+    @property
+    def entries_dropped(self) -> int:
+        """Failover epochs and audit entries that were never written: the database was away for too long."""
+        return self.waiting.dropped
+
+    def _note(self) -> None:
+        if not self.resyncing:
+            self.waiting.check_limit()
+            if self.waiting.overflowed:
+                self.waiting.overflowed = False
+                self.behind = True
+        self.noted.set()
