@@ -24,7 +24,7 @@ from replicator.pipeline.verify.comparison.promises import by_pair
 from replicator.pipeline.verify.comparison.rows import BEHIND, CELL_KEY, COMPARED, PIECES, Found, PieceRows, whole_cells
 from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
 from replicator.pipeline.verify.entry_reader import LogRange, RangeReader
-from replicator.pipeline.verify.ways import Ways
+from replicator.pipeline.verify.reachability import Reachability
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
@@ -176,7 +176,7 @@ def findings(case: Case) -> list[Found]:
         standings[number] = Standing(high_water=marks)
     acked = {number: Acked.of(state) for number, state in enumerate(case.states) if state is not None}
     numbers = {name: number for number, name in enumerate(NAMES)}
-    ways = Ways(PAIRS, PAIRS)
+    ways = Reachability(PAIRS, PAIRS)
     topic = TopicScope(TOPIC, ways, standings, {"s": acked} if acked else {}, by_pair(case.mappings, numbers))
     scope = Scope(NAMES, ("", "", ""), (topic,))
     rows = PieceRows()

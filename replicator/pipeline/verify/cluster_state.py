@@ -26,7 +26,7 @@ from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.promises import by_pair
 from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.ways import ways_of
+from replicator.pipeline.verify.reachability import reachability_of
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 
@@ -165,7 +165,7 @@ def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
         topics.append(
             TopicScope(
                 topic,
-                ways_of(topic, between, allowed_clusters(picture, topic)),
+                reachability_of(topic, between, allowed_clusters(picture, topic)),
                 # Where the topic is not yet, nothing of it has come.
                 {
                     number: state.standings.get(topic, Standing(high_water={}))

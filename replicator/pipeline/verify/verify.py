@@ -38,6 +38,7 @@ from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs,
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
 from replicator.pipeline.verify.entry_reader import Selection
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
+from replicator.pipeline.verify.reachability import reachability_of
 from replicator.pipeline.verify.report import (
     EXAMPLES_MAX,
     FAULTS,
@@ -46,7 +47,6 @@ from replicator.pipeline.verify.report import (
     VerifyReport,
     format_report,
 )
-from replicator.pipeline.verify.ways import ways_of
 from replicator.topology import Link
 from snapshots.position import Position
 
@@ -266,7 +266,9 @@ class _Verification:
         if not held:
             return False
         going = [link for link in self.links if link.key not in held]
-        if (tally.other, tally.cluster) in ways_of(tally.topic, going, allowed_clusters(picture, tally.topic)).messages:
+        if (tally.other, tally.cluster) in reachability_of(
+            tally.topic, going, allowed_clusters(picture, tally.topic)
+        ).messages:
             return False
         self.remarks += [
             f"link {link.key} is paused: what it does not bring is not missing"

@@ -175,7 +175,7 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
     excused = [_excused(cells, scope, cluster) for cluster in range(len(scope.clusters))]
     here = cut.first_cover >= 0
     topic_of = cells.topics[cut.group]
-    ways = {number: scope.topics[number].ways.messages for number in np.unique(topic_of).tolist()}
+    ways = {number: scope.topics[number].reachability.messages for number in np.unique(topic_of).tolist()}
     for pair in sorted({pair for pairs in ways.values() for pair in pairs}):
         origin, other = (scope.clusters.index(name) for name in pair)
         of_origin = np.array([name == pair[0] for name in cells.origins], bool)
@@ -212,7 +212,7 @@ def _acknowledged(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int6
     if not topic.subscriptions:
         return
     places = {number: cut.at(pieces, number) for number in range(len(scope.clusters))}
-    for pair in sorted(topic.ways.acks):
+    for pair in sorted(topic.reachability.acks):
         source, destination = (scope.clusters.index(name) for name in pair)
         both = of_topic[(places[source][0] & places[destination][0])[of_topic]]
         at_source, at_destination = places[source], places[destination]

@@ -17,7 +17,7 @@ from typing import Final
 
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.promises import Promises
-from replicator.pipeline.verify.ways import Ways
+from replicator.pipeline.verify.reachability import Reachability
 from snapshots.position import BEFORE_ALL, Position
 
 ENTRY_ABOVE_ALL: Final = 1 << 33
@@ -58,7 +58,7 @@ class TopicScope:
     """One topic: between which clusters it is compared, and what they say of it. By cluster's number."""
 
     name: str
-    ways: Ways
+    reachability: Reachability
     standings: Mapping[int, Standing]
     subscriptions: Mapping[str, Mapping[int, Acked]]
     """The replicated ones, as they are now."""
@@ -87,7 +87,7 @@ class Scope:
         return Scope(self.clusters, self.urls, bare)
 
 
-_NO_WAYS: Final = Ways(frozenset(), frozenset())
+_NO_WAYS: Final = Reachability(frozenset(), frozenset())
 
 
 def within(ledger: int, position: Position) -> int:

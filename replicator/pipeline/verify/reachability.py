@@ -1,4 +1,4 @@
-"""What gets where: between which clusters a topic's messages and acknowledgements are compared. Pure.
+"""Reachability: between which clusters a topic's messages and acknowledgements are compared. Pure.
 
 Follows from the links of a topology: their patterns, which one of a pair carries a topic, what they forward, and the
 clusters to which each namespace is copied.
@@ -16,8 +16,8 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """Of one topic, by the names of clusters."""
+class Reachability:
+    """Who gets what of one topic, by the names of clusters."""
 
     messages: frozenset[Pair]
     """Origin, and a cluster that gets its messages, straight or forwarded."""
@@ -25,9 +25,9 @@ class Ways:
     """Source and destination of each link that carries the topic: acknowledgements go the same way."""
 
 
-def ways_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Collection[str] | None]) -> Ways:
-    """The ways of a topic. ``allowed`` has, by cluster, where its namespace may be copied to from there; None or
-    nothing means to wherever links lead."""
+def reachability_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Collection[str] | None]) -> Reachability:
+    """Who gets what of a topic. ``allowed`` has, by cluster, the clusters to which its namespace may be copied from
+    there; None or no entry means wherever links lead."""
     topology = Topology((), tuple(links))
     carrying = [
         link
@@ -36,7 +36,7 @@ def ways_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Collection[
         and ((clusters := allowed.get(link.source)) is None or link.destination in clusters)
     ]
     origins = {link.source for link in carrying}
-    return Ways(
+    return Reachability(
         frozenset((origin, cluster) for origin in origins for cluster in reached_from(origin, carrying)),
         frozenset((link.source, link.destination) for link in carrying),
     )
