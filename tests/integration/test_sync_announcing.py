@@ -13,6 +13,7 @@ from engine_support import TOPIC, eventually, message
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind
+from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
 from replicator.sync.marker_log import Counters, MarkerLog
@@ -67,14 +68,14 @@ def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_writt
             await eventually(lambda: not subscription.cursor.state.to_announce)
 
             writes: list[asyncio.Event] = []
-            write_marker = topic.writing.marker
+            write_marker = TopicWriting.marker
 
-            async def slowly(entry: bytes, *, local: bool = False) -> Position:
+            async def slowly(writing: TopicWriting, entry: bytes, *, local: bool = False) -> Position:
                 writes.append(asyncio.Event())
                 await writes[-1].wait()
-                return await write_marker(entry, local=local)
+                return await write_marker(writing, entry, local=local)
 
-            monkeypatch.setattr(topic, "write_marker", slowly)
+            monkeypatch.setattr(TopicWriting, "marker", slowly)
             await subscription.acknowledge([Ack(first)])
             await eventually(lambda: len(writes) == 1)
             await subscription.acknowledge([Ack(second)])
