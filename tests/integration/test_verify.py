@@ -25,11 +25,11 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.verify import verify as verify_live
 from replicator.pipeline.verify.entry_reader import Selection
 from replicator.pipeline.verify.fix import fix_and_verify
 from replicator.pipeline.verify.report import FAULTS
 from replicator.pipeline.verify.verify import VerifyReport, VerifySettings
+from replicator.pipeline.verify.verify import verify as verify_live
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
