@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +15,7 @@ from typing import Final, Self
 
 import aiohttp
 
+from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Topology, default_topology, dump
 from replicator.topology.fields import PipelineSettings
@@ -91,12 +90,3 @@ class TwoClusters:
             response.raise_for_status()
             answer = await response.json()
         return next((int(row["messages"]) for row in answer["topics"] if row["name"] == topic), 0)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on at this moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

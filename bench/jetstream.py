@@ -20,7 +20,7 @@ from nats.js.errors import NotFoundError
 
 from bench.arrival import seconds_to_arrive
 from bench.cases import RUNS, Case
-from bench.clusters import free_ports
+from replicator.drills.ports import free_ports
 
 PEER: Final = "JetStream mirror"
 START_SECONDS_MAX: Final = 10.0

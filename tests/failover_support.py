@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,22 +17,12 @@ from typing import Any
 import forked_commands
 
 from replicator.client import Client, Consumer, ConsumerType, InitialPosition, PulsarException
+from replicator.drills.ports import free_ports
 
 START_SECONDS_MAX = 60.0
 TOPIC = "persistent://public/default/orders"
 CHECK_SECONDS = 0.1
 """How often clients ask where they belong."""
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Deployment:

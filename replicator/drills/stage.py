@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Final
 from replicator.drills.errors import DrillError
 from replicator.drills.faults import LinkFaults
 from replicator.drills.own_databases import OwnDatabases
+from replicator.drills.ports import free_ports
 from replicator.drills.scenarios.catalog import Need, Scenario
 from replicator.drills.workers import OwnWorkers, RunningWorkers
 from replicator.topology import SPARK, Cluster, Link, SyncSettings, Topology, dump, load_topology
@@ -134,7 +134,7 @@ def _own_topology(setting: Setting) -> Topology:
     data = setting.out_dir.absolute() / "data"
     clusters = tuple(
         Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data / name)})
-        for name, port in zip(names, _free_ports(len(names)), strict=True)
+        for name, port in zip(names, free_ports(len(names)), strict=True)
     )
     return Topology(clusters, tuple(_links(names, one_way=setting.one_way)))
 
@@ -151,14 +151,3 @@ def _write_private(file: Path, text: str) -> None:
     """It may hold the databases' passwords."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
         opened.write(text)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

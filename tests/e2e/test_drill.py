@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from typing import Any
 
 import forked_commands
 import pytest
+
+from replicator.drills.ports import free_ports
 
 SOAK = pytest.mark.skipif("SOAK" not in os.environ, reason="most of a minute each: make soak runs them all")
 MESSAGES = 6000
@@ -162,17 +163,6 @@ def test_nothing_is_lost_while_tasks_of_the_workers_are_ended_at_random(
 ) -> None:
     monkeypatch.setenv("REPLICATOR_END_TASKS", "13:1")
     check(run_drill(tmp_path / "out", "--messages", str(MESSAGES), "--scenario", scenario), MESSAGES)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @contextmanager

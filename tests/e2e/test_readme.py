@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+
+from replicator.drills.ports import free_ports
 
 README = Path(__file__).parents[2] / "README.md"
 START_SECONDS_MAX = 60
@@ -17,17 +18,6 @@ START_SECONDS_MAX = 60
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def test_the_readmes_topology_commands_and_client_example_work(tmp_path: Path) -> None:

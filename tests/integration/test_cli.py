@@ -18,14 +18,9 @@ from pathlib import Path
 import pytest
 
 from replicator.client import Client, ConsumerType, MessageTooBig, NotAllowedError
+from replicator.drills.ports import free_ports
 
 START_SECONDS_MAX = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def replicator(*arguments: str, cwd: Path, timeout: float = 90) -> subprocess.CompletedProcess[str]:
@@ -43,7 +38,7 @@ def topology(path: Path, *, data: str = "data", database: str = "embedded", port
     file = path / "topology.yaml"
     file.write_text(
         "clusters:\n"
-        f"  solo: {{address: '127.0.0.1:{port or free_port()}', data: {data}, database: '{database}'}}\n"
+        f"  solo: {{address: '127.0.0.1:{port or free_ports(1)[0]}', data: {data}, database: '{database}'}}\n"
         "links: []\n"
     )
     return file
@@ -135,7 +130,7 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_worker_runs_reports_its_status_and_stops_in_order(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     topology(tmp_path, port=port)
     with worker(tmp_path, port) as process:
         status = replicator("status", "-f", "topology.yaml", "--output", "json", cwd=tmp_path)
@@ -146,7 +141,7 @@ def test_a_worker_runs_reports_its_status_and_stops_in_order(tmp_path: Path) -> 
         metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
         assert 'replicator_database_up{cluster="solo"} 1.0' in metrics
 
-        second = topology(tmp_path, port=free_port())
+        second = topology(tmp_path, port=free_ports(1)[0])
         assert second.exists()
         done = replicator("worker", "--cluster", "solo", "-f", "topology.yaml", cwd=tmp_path)
         assert done.returncode == 2
@@ -158,7 +153,7 @@ def test_a_worker_runs_reports_its_status_and_stops_in_order(tmp_path: Path) -> 
 
 
 def test_a_worker_keeps_to_the_policies_of_its_topology(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     file = topology(tmp_path, port=port)
     file.write_text(f"{file.read_text()}policies: {{max_consumers: 1, max_message_size: 1KiB, deduplication: true}}\n")
     done = replicator("plan", "-f", "topology.yaml", cwd=tmp_path)
@@ -201,7 +196,7 @@ def test_help_explains_every_option_of_the_drill(tmp_path: Path) -> None:
 
 
 def test_a_second_up_is_refused_and_leaves_the_first_one_and_its_database_alone(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     topology(tmp_path, port=port)
     with worker(tmp_path, port):
         before = (tmp_path / "data" / "postgres" / "postmaster.pid").read_text().split()[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 from replicator.cli.exit_status import exit_status_of
 from replicator.cli.main import app
 from replicator.client import Client, InvalidUrl
+from replicator.drills.ports import free_ports
 
 EU = "persistent://acme/orders/eu"
 
@@ -305,14 +305,8 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_worker_that_is_down_gives_exit_status_3_and_one_line(tmp_path: Path) -> None:
-    done = run("topics", "list", "--url", f"http://127.0.0.1:{free_port()}", cwd=tmp_path)
+    done = run("topics", "list", "--url", f"http://127.0.0.1:{free_ports(1)[0]}", cwd=tmp_path)
     assert done.returncode == 3
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

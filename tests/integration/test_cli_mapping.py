@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ import psutil
 import psycopg
 from engine_support import TOPIC, eventually, message
 
+from replicator.drills.ports import free_ports
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.topology import load_topology
@@ -26,12 +26,6 @@ from replicator.worker.worker import Worker
 from snapshots.position import BEFORE_ALL, Position
 
 NAMES = ("us-east", "eu-west")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Pair:
@@ -43,7 +37,7 @@ class Pair:
         self.directory = directory
         self.file = directory / "topology.yaml"
         clusters = "".join(
-            f"  {name}: {{address: '127.0.0.1:{free_port()}', data: {directory / name}}}\n" for name in NAMES
+            f"  {name}: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {directory / name}}}\n" for name in NAMES
         )
         self.file.write_text(
             f"clusters:\n{clusters}links:\n  - {{from: us-east, to: eu-west}}\n  - {{from: eu-west, to: us-east}}\n"

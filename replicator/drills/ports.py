@@ -1,0 +1,35 @@
+"""Ports for workers that are about to be started on this machine.
+
+The kernel gives a port of its own range to every connection that goes out. A port of that range that is free now may be
+taken a moment later, and the worker that was to have it cannot start. So ports come from below that range.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Final
+
+PORTS: Final = range(12_000, 32_000)
+"""Below the ports of outgoing connections: 32768 and up on Linux, 49152 and up elsewhere."""
+TRIES_MAX: Final = 1_000
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports of 127.0.0.1 that nobody has at this moment, chosen by chance.
+
+    By chance, so that two programs which ask at the same time hardly get the same one.
+    """
+    found: set[int] = set()
+    for _ in range(TRIES_MAX):
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the worker itself binds it
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.add(port)
+        if len(found) == count:
+            return list(found)
+    raise OSError(f"no {count} free ports among {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1")
