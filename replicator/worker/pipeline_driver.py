@@ -71,7 +71,7 @@ class PipelineDriver:
         self._ended = ended
         self._settings = PipelineSettings()
         self._task = supervisor.task(
-            "pipeline driver", "pipeline driver", self._run, cancel_again_seconds=2 * STOP_SECONDS_MAX
+            "pipeline driver", "pipeline driver", self._run, cancel_again_seconds=STOP_SECONDS_MAX + 60.0
         )
         self._process: asyncio.subprocess.Process | None = None
         self._last_words = ""

@@ -36,7 +36,8 @@ class Watched:
         self.file.touch()
         self.notes: list[str] = []
         self.ended: list[int] = []
-        self.driver = PipelineDriver("us-east", URL, self.notes.append, self.ended.append, Supervisor())
+        self.supervisor = Supervisor()
+        self.driver = PipelineDriver("us-east", URL, self.notes.append, self.ended.append, self.supervisor)
 
     def settings(self, **conf: str) -> PipelineSettings:
         named = {f"spark.test.{name}": value for name, value in conf.items()}
@@ -80,6 +81,22 @@ def test_one_that_ends_is_started_again_and_its_last_words_are_what_links_wait_f
         await eventually(lambda: watched.driver.status()["driver"] == "waiting")
         assert "no Java was found" in watched.driver.status()["detail"]
         await watched.driver.stop()
+
+    asyncio.run(main())
+
+
+def test_its_task_starts_again_when_it_was_ended_and_so_does_the_driver(tmp_path: Path) -> None:
+    async def main() -> None:
+        watched = Watched(tmp_path)
+        await watched.driver.change(watched.settings(), links=1)
+        await eventually(lambda: watched.driver.status()["pid"] is not None and watched.runs())
+        (task,) = watched.supervisor.running()
+        assert task.interrupt()
+        await eventually(lambda: len(watched.runs()) == 2, "it is started again")
+        assert not psutil.pid_exists(watched.runs()[0])
+        assert watched.supervisor.restarts() == {"pipeline driver": 1}
+        await watched.driver.stop()
+        assert not any(map(psutil.pid_exists, watched.runs()))
 
     asyncio.run(main())
 

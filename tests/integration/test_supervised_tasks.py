@@ -153,7 +153,7 @@ class Traffic:
             await consumer.acknowledge([Ack(position) for position in positions])
 
     def _all_copied(self) -> bool:
-        return all(cluster.topic.messages == self.published for cluster in self._clusters.values())
+        return all(cluster.topic.log.messages == self.published for cluster in self._clusters.values())
 
     def end(self) -> None:
         self._over = True
@@ -166,7 +166,7 @@ async def settled(clusters: dict[str, Cluster], traffic: Traffic, running: async
     us = clusters["us-east"]
     assert len(us.inbox.positions) == len(set(us.inbox.positions)) == traffic.published
     for name, cluster in clusters.items():
-        assert cluster.topic.messages == traffic.published
+        assert cluster.topic.log.messages == traffic.published
         subscriptions = cluster.topic.subscriptions
         await eventually(
             lambda subs=subscriptions: "sub" in subs and subs["sub"].cursor.backlog_entries() == 0,
