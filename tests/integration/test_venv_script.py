@@ -1,4 +1,4 @@
-"""``tools/venv`` on a project of its own, that needs no packages: real interpreters, real environments, no network."""
+"""``.ci/venv`` on a project of its own, that needs no packages: real interpreters, real environments, no network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "venv"
+SCRIPT = Path(__file__).parents[2] / ".ci" / "venv"
 BASE = sys._base_executable  # type: ignore[attr-defined]
 
 PYPROJECT = """
@@ -39,8 +39,8 @@ def build_editable(directory, settings=None, metadata=None):
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     project = tmp_path / "clone"
-    (project / "tools").mkdir(parents=True)
-    shutil.copy(SCRIPT, project / "tools")
+    (project / ".ci").mkdir(parents=True)
+    shutil.copy(SCRIPT, project / ".ci")
     (project / "pyproject.toml").write_text(PYPROJECT)
     (project / "backend.py").write_text(BACKEND)
     (project / "requirements.lock").write_text("# nothing\n")
@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Path:
 def set_up(project: Path, *interpreter: object, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """Exit status, and what was said."""
     done = subprocess.run(
-        [project / "tools" / "venv", ".venv", *interpreter],
+        [project / ".ci" / "venv", ".venv", *interpreter],
         cwd=project,
         env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
