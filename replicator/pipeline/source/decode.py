@@ -197,7 +197,7 @@ class Decoder:
 
     def _one_by_one(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
         rows = MessageRows(self._schema)
-        content = memoryview(entries.content)  # type: ignore[arg-type]  # an array is a buffer
+        content = entries.content.data
         columns = (entries.piece, entries.index, entries.starts, entries.ends)
         for number, index, start, end in zip(*(column.tolist() for column in columns), strict=True):
             piece = entries.pieces[number]

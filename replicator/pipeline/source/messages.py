@@ -282,7 +282,7 @@ def _message_starts(entries: Entries) -> Int64s:
 
 def _walk(entries: Entries, index: int) -> Int64s:
     """Where each message of a batch of large ones begins, read one after another."""
-    content = memoryview(entries.content)  # type: ignore[arg-type]  # an array is a buffer
+    content = entries.content.data
     at, end = int(entries.payload_starts[index]), int(entries.payload_ends[index])
     starts = np.empty(int(entries.sizes[index]), np.int64)
     single = SingleMessageMetadata()
