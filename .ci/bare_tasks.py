@@ -1,8 +1,10 @@
-"""Fails where a task is started by asyncio itself: by ``create_task``, ``ensure_future`` or a ``TaskGroup``.
+"""Fails where a task is started by asyncio itself: by ``create_task``, ``ensure_future`` or a ``TaskGroup``; and where
+a limit of time is asyncio's, which does not hold in a cancelled task of an old Python: ``asyncio.timeout``.
 
 A task that outlives its caller runs under :class:`replicator.running.supervisor.Supervisor`; one that ends by itself is
 started by :mod:`replicator.running.short_tasks`; what runs side by side, by :mod:`replicator.running.together`. Where
-none of them does, the line says why in a comment that begins with ``bare task:``.
+none of them does, the line says why in a comment that begins with ``bare task:``. Limits of time are
+:mod:`replicator.running.timeouts`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 ROOTS = ("replicator", "snapshots")
 ALLOWED = "replicator/running/"
 BANNED = frozenset({"create_task", "ensure_future", "TaskGroup"})
+LIMITS = frozenset({"timeout", "timeout_at"})
 EXCUSE = "# bare task:"
 
 
@@ -24,6 +27,9 @@ def bare_tasks(path: Path, text: str) -> list[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute) and node.attr in BANNED:
             name = node.attr
+        elif isinstance(node, ast.Attribute) and node.attr in LIMITS and ast.unparse(node.value) == "asyncio":
+            found.append(f"{path}:{node.lineno}: asyncio.{node.attr}: take replicator.running.timeouts.{node.attr}")
+            continue
         elif isinstance(node, ast.alias) and node.name in BANNED:
             name = node.name
         else:

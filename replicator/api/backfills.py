@@ -21,6 +21,7 @@ from replicator.api.link_routes import LinkNotFound
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TooBusy
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.running.timeouts import timeout
 from replicator.topology.links import Link as LinkSpec
 from replicator.topology.links import parse_patterns
 from snapshots.position import Position
@@ -83,7 +84,7 @@ async def progress(request: web.Request) -> web.Response:
     carrier, wanted = await _asked(request)
     holds = link.carrier_heard(carrier)
     try:
-        async with asyncio.timeout(MEASURE_SECONDS_MAX):
+        async with timeout(MEASURE_SECONDS_MAX):
             amount = await _measure(request.app[data_plane.ENGINE], request.app[SIZES], link.acknowledged(), wanted)
     except TimeoutError:
         raise TooBusy(f"the topics of link {link.key} are still being measured: ask again") from None

@@ -59,6 +59,7 @@ from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, Delivery
 from replicator.running.short_tasks import awaited
+from replicator.running.timeouts import timeout
 
 ENGINE: Final = web.AppKey("client_sockets_engine", Engine)
 SOCKETS: Final = web.AppKey("client_sockets", set[web.WebSocketResponse])
@@ -288,7 +289,7 @@ async def _serve(request: web.Request, session: _Session) -> web.StreamResponse:
         sockets.add(socket)
     try:
         try:
-            async with asyncio.timeout(FIRST_FRAME_SECONDS_MAX):
+            async with timeout(FIRST_FRAME_SECONDS_MAX):
                 first = await _next_request(socket)
         except TimeoutError:
             raise InvalidFrame(f"no frame within {FIRST_FRAME_SECONDS_MAX:g} s") from None
@@ -350,7 +351,7 @@ async def _serve_producer(socket: web.WebSocketResponse, engine: Engine, first: 
         await until_first_ends(read(), answers.run(), until_let_go())
     except _LetGo:
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+            async with timeout(CLOSE_SECONDS_MAX):
                 await answers.finish()
         raise
     finally:

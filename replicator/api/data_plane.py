@@ -33,6 +33,7 @@ from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.short_tasks import awaited
+from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)
@@ -165,7 +166,7 @@ async def send_page(request: web.Request, stream: pa.Buffer, headers: Mapping[st
 async def _write_page(response: web.StreamResponse, page: memoryview) -> None:
     """Write in pieces, so that a reader who takes nothing for a while is noticed, and cut off."""
     for start in range(0, len(page), PAGE_PIECE_BYTES):
-        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+        async with timeout(SILENCE_SECONDS_MAX):
             await response.write(page[start : start + PAGE_PIECE_BYTES])
 
 
@@ -387,7 +388,7 @@ async def _answer(response: web.StreamResponse, answer: Mapping[str, Any]) -> No
 async def _read_frame(request: web.Request) -> bytes | None:
     """The next frame, or None at the end of the body. Raises :class:`BlockCorrupt` where it ends inside one."""
     try:
-        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+        async with timeout(SILENCE_SECONDS_MAX):
             head = await request.content.readexactly(HEADER_BYTES)
     except asyncio.IncompleteReadError as error:
         if error.partial:
@@ -395,7 +396,7 @@ async def _read_frame(request: web.Request) -> bytes | None:
         return None
     header = read_frame_header(head)
     try:
-        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+        async with timeout(SILENCE_SECONDS_MAX):
             content = await request.content.readexactly(header.length_bytes)
     except asyncio.IncompleteReadError as error:
         raise BlockCorrupt(

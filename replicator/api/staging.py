@@ -29,6 +29,7 @@ from replicator.engine.staging.values import (
     SourceMark,
     check_name,
 )
+from replicator.running.timeouts import timeout
 
 STAGING: Final = web.AppKey("staging", StagingService)
 APPEND_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -181,7 +182,7 @@ async def _json(request: web.Request) -> dict[str, Any]:
 
 async def _body(request: web.Request, length: int) -> bytes:
     try:
-        async with asyncio.timeout(SILENCE_SECONDS_MAX):
+        async with timeout(SILENCE_SECONDS_MAX):
             return await request.content.readexactly(length)
     except asyncio.IncompleteReadError as error:
         raise BlockCorrupt(f"the body ends after {len(error.partial)} of {length} bytes") from None

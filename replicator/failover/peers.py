@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from replicator.client.closing import ClosedAtExit
 from replicator.failover.epochs import as_json, from_json
 from replicator.failover.errors import ClusterUnreachable, SwitchRefused
 from replicator.running.connecting import why_not_connected
+from replicator.running.timeouts import timeout
 from snapshots.markers import FailoverEpoch
 
 ASK_SECONDS_MAX: Final = 2.0
@@ -49,7 +49,7 @@ class Peers(ClosedAtExit):
             self._session = aiohttp.ClientSession()
         try:
             async with (
-                asyncio.timeout(seconds_max),
+                timeout(seconds_max),
                 self._session.request(method, f"http://{address}{path}", json=body, params=query) as response,
             ):
                 answer = await response.json()

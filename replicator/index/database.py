@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import migrations
 from replicator.index.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
+from replicator.running.timeouts import timeout
 from replicator.topology import EMBEDDED, mask_password
 from snapshots.repository import first_line
 
@@ -95,7 +96,7 @@ class Database:
         :meth:`recover` may find it back.
         """
         try:
-            async with asyncio.timeout(UPGRADE_SECONDS_MAX):
+            async with timeout(UPGRADE_SECONDS_MAX):
                 await self._open()
                 await self.upgrade()
         except TimeoutError:

@@ -23,6 +23,7 @@ import structlog
 from replicator.engine.engine import Engine
 from replicator.engine.log.extent_rows import extent_keys, read_extents
 from replicator.engine.topic import Topic
+from replicator.running.timeouts import timeout
 from snapshots.errors import ExtentsCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -108,7 +109,7 @@ class ExtentWriter:
         for name in [name for name in self._trims if topic in (None, name)]:
             through = self._trims.pop(name)
             try:
-                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                async with timeout(WRITE_SECONDS_MAX):
                     await repository.prune_extents(name, through)
             except BaseException:
                 self._trims.setdefault(name, through)
@@ -127,7 +128,7 @@ class ExtentWriter:
                     raise
 
     async def _find_all(self, repository: SnapshotRepository) -> None:
-        async with asyncio.timeout(WRITE_SECONDS_MAX):
+        async with timeout(WRITE_SECONDS_MAX):
             in_database = await repository.extent_keys()
         in_store: set[ExtentKey] = set()
         for topic in self._engine.topics():
@@ -138,7 +139,7 @@ class ExtentWriter:
             await asyncio.sleep(0)
         for key in in_database:
             if key not in in_store:
-                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                async with timeout(WRITE_SECONDS_MAX):
                     await repository.delete_segments(key)
         self._check_all = False
         for key in sorted(in_store):
@@ -200,13 +201,13 @@ class ExtentWriter:
 
     async def _reconciled(self, repository: SnapshotRepository, key: ExtentKey, topic: Topic) -> _LastSegment:
         """Step 3 of the module's docstring: the segment to go on with."""
-        async with asyncio.timeout(WRITE_SECONDS_MAX):
+        async with timeout(WRITE_SECONDS_MAX):
             bounds = await repository.segment_bounds(key)
         right = self._count_right(key, topic, bounds)
         if right < len(bounds):
             wrong = len(bounds) - right
             log.info("index has extents that the log has not", topic=key.topic, origin=key.origin, segments=wrong)
-            async with asyncio.timeout(WRITE_SECONDS_MAX):
+            async with timeout(WRITE_SECONDS_MAX):
                 await repository.delete_segments(key, start=bounds[right].start)
         if not right:
             return _LastSegment()
@@ -238,7 +239,7 @@ class ExtentWriter:
 
 async def _write(repository: SnapshotRepository, key: ExtentKey, segments: list[tuple[Position, ExtentTable]]) -> None:
     if segments:
-        async with asyncio.timeout(WRITE_SECONDS_MAX):
+        async with timeout(WRITE_SECONDS_MAX):
             await repository.write_segments(key, segments)
 
 

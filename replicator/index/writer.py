@@ -39,6 +39,7 @@ from replicator.index.database import Database, DatabaseError
 from replicator.index.extents import WRITE_SECONDS_MAX, ExtentWriter
 from replicator.index.subscription_states import SubscriptionStates
 from replicator.running.supervisor import Supervisor
+from replicator.running.timeouts import timeout
 from snapshots.ack_vector import AckVector
 from snapshots.errors import ExtentsCorrupt
 from snapshots.mapping import SnapshotMapping
@@ -117,7 +118,7 @@ class IndexWriter:
         if self._database.state != "up":
             return
         try:
-            async with asyncio.timeout(LAST_FLUSH_SECONDS_MAX):
+            async with timeout(LAST_FLUSH_SECONDS_MAX):
                 await self.flush()
         except (RepositoryUnavailable, DatabaseError, TimeoutError):
             pass  # the next start writes it from the log
@@ -154,7 +155,7 @@ class IndexWriter:
         if self.changes.behind or self.extents is None or topic in self.extents.held:
             raise RepositoryUnavailable("the index is being brought up to date")
         try:
-            async with asyncio.timeout(LOOK_UP_SECONDS_MAX):
+            async with timeout(LOOK_UP_SECONDS_MAX):
                 async with self.writing:
                     await self._delete_gone()
                     await self.extents.write(self.repository(), topic=topic)
@@ -172,7 +173,7 @@ class IndexWriter:
         self.changes.noted.set()  # a run before this one may have ended with changes that it had seen and not written
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
+                async with timeout(self._pause()):
                     await self.changes.noted.wait()
             await asyncio.sleep(GATHER_SECONDS)
             self.changes.noted.clear()
@@ -193,7 +194,7 @@ class IndexWriter:
 
     async def _check_head(self) -> None:
         """An idle worker notices, too, that its database has gone, or is not the one that it has written."""
-        async with asyncio.timeout(WRITE_SECONDS_MAX):
+        async with timeout(WRITE_SECONDS_MAX):
             head = await self.repository().head()
         if not self.changes.behind and head != self._head:
             log.warning("the index was emptied or restored; it is written anew", cluster=self._cluster)
@@ -231,7 +232,7 @@ class IndexWriter:
 
     async def _write_anew(self) -> None:
         repository = self.repository()
-        async with asyncio.timeout(WRITE_SECONDS_MAX):
+        async with timeout(WRITE_SECONDS_MAX):
             began = await repository.now()
         self.changes.waiting.clear()
         self.changes.resyncing = True
@@ -247,7 +248,7 @@ class IndexWriter:
         try:
             await self._write_waiting()
             if not self.changes.behind:
-                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                async with timeout(WRITE_SECONDS_MAX):
                     await repository.prune_not_written_since(began)
                     await repository.mark(uuid4())
                     self._head = await repository.head()
@@ -266,7 +267,7 @@ class IndexWriter:
                 return
             batches -= len(changes)
             try:
-                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                async with timeout(WRITE_SECONDS_MAX):
                     await self._batches.write(self.repository(), changes)
             except BaseException:
                 self.changes.waiting.give_back(changes)
@@ -276,12 +277,12 @@ class IndexWriter:
         """What waits after this may be of topics and links that were made anew, so it must not be written before."""
         while self.changes.waiting.gone_links:
             key = next(iter(self.changes.waiting.gone_links))
-            async with asyncio.timeout(WRITE_SECONDS_MAX):
+            async with timeout(WRITE_SECONDS_MAX):
                 await self.repository().delete_link(key)
             self.changes.waiting.gone_links.pop(key, None)
         while topics := self.changes.waiting.take_deleted_topics():
             try:
-                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                async with timeout(WRITE_SECONDS_MAX):
                     await self.repository().delete_topics(topics)
             except BaseException:
                 self.changes.waiting.give_back_deleted_topics(topics)
@@ -293,7 +294,7 @@ class IndexWriter:
             return
         for (topic, peer), count in list(self.changes.unthinned.items()):
             if count >= MAPPINGS_BETWEEN_THINNINGS:
-                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                async with timeout(WRITE_SECONDS_MAX):
                     await self.repository().keep_mappings(topic, peer, self._kept(topic, peer))
                 if (topic, peer) in self.changes.unthinned:
                     self.changes.unthinned[topic, peer] -= count

@@ -16,6 +16,7 @@ from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.links.copier import Read
 from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport, Reply
+from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL
 
 
@@ -63,7 +64,7 @@ class FrameSender:
                 transfer.topics.reached(self._copier.on_idle())
                 transfer.set_state("idle", "")
             try:
-                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                async with timeout(SIGN_OF_LIFE_SECONDS):
                     await self._work.wait()
             except TimeoutError:
                 await self._send_sign_of_life(transport)

@@ -34,6 +34,7 @@ from replicator.links.route import Route
 from replicator.links.status import link_status
 from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
+from replicator.running.timeouts import timeout
 from replicator.running.together import until_all_end
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
@@ -287,7 +288,7 @@ class Link:
     async def _sleep_unless_nudged(self, seconds: float) -> None:
         self._nudged.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 await self._nudged.wait()
 
     def _note_failure(self, retry_state: RetryCallState) -> None:
@@ -348,7 +349,7 @@ class Link:
         """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_SECONDS):
+                async with timeout(SETTLE_SECONDS):
                     await self._topics.ask_again.wait()
             self._topics.ask_again.clear()
             names = self._topics.to_settle()

@@ -23,6 +23,7 @@ import pyarrow as pa
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, pack_frame
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
 from replicator.links.gaps import Mark
+from replicator.running.timeouts import timeout
 from snapshots.position import Position
 
 CONNECT_SECONDS_MAX: Final = 5.0
@@ -134,7 +135,7 @@ class HttpTransport:
         assert self._session is not None
         await self._outgoing.put(pack_frame(first_frame, "none"))
         try:
-            async with asyncio.timeout(SILENCE_SECONDS_MAX):
+            async with timeout(SILENCE_SECONDS_MAX):
                 self._response = await self._session.post(
                     f"{self._base}/append",
                     params={
@@ -165,7 +166,7 @@ class HttpTransport:
         assert self._response is not None
         content = self._response.content
         try:
-            async with asyncio.timeout(SILENCE_SECONDS_MAX):
+            async with timeout(SILENCE_SECONDS_MAX):
                 length = int.from_bytes(await content.readexactly(_LENGTH_BYTES), "big")
                 if length > REPLY_BYTES_MAX:
                     raise PeerUnavailable(f"{self._base}: an answer of {length} bytes is over the limit")
@@ -197,7 +198,7 @@ class HttpTransport:
         assert self._session is not None
         try:
             async with (
-                asyncio.timeout(SILENCE_SECONDS_MAX),
+                timeout(SILENCE_SECONDS_MAX),
                 self._session.request(method, f"{self._base}/{path}", params=params, json=body) as response,
             ):
                 return await self._json(response)

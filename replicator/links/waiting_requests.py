@@ -10,6 +10,7 @@ from typing import Final
 
 from replicator.links.copier import LANES_MAX
 from replicator.links.errors import TooManyPolls
+from replicator.running.timeouts import timeout
 
 WAIT_SECONDS_MAX: Final = 30.0
 POLLS_MAX: Final = 4 * LANES_MAX
@@ -60,7 +61,7 @@ class WaitingRequests:
         seconds = min(left, POLL_AGAIN_SECONDS, self._pause_seconds() or left)
         changed = self._changed
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 await changed.wait()
         return not self._stopped
 

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from replicator.operating.rollout import Rollout
 from replicator.running.connecting import why_not_connected
+from replicator.running.timeouts import timeout
 from replicator.topology import SPARK, Cluster, Link, Topology, format_size
 from replicator.topology.fields import flattened
 
@@ -190,7 +191,7 @@ async def probe_workers(topology: Topology, timeout_s: float = PROBE_TIMEOUT_S) 
 
 async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: float) -> Probe:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             async with session.get(f"{cluster.url}/healthz", allow_redirects=False) as response:
                 if response.status != 200:
                     return Probe(False, f"/healthz answers {response.status}: is this a worker?")

@@ -13,6 +13,8 @@ import aiohttp
 import psutil
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from replicator.running.timeouts import timeout
+
 DRIVER_MODULE: Final = "replicator.pipeline.live.driver"
 START_SECONDS_MAX: Final = 60.0
 """How long a start may take. The first one makes a PostgreSQL cluster, which takes seconds on a busy machine."""
@@ -120,7 +122,7 @@ class WorkerProcess:
             return
         self._process.terminate()
         try:
-            async with asyncio.timeout(STOP_SECONDS_MAX):
+            async with timeout(STOP_SECONDS_MAX):
                 await self._process.wait()
         except TimeoutError:
             await self.kill()

@@ -22,6 +22,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_exponential
 
 from replicator.running.supervisor import Supervisor
+from replicator.running.timeouts import timeout
 from replicator.topology import PipelineSettings
 
 MODULE: Final = "replicator.pipeline.live.driver"
@@ -172,7 +173,7 @@ class PipelineDriver:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(STOP_SECONDS_MAX if self._is_ready else STARTING_STOP_SECONDS_MAX):
+            async with timeout(STOP_SECONDS_MAX if self._is_ready else STARTING_STOP_SECONDS_MAX):
                 await self._log_lines(process)
                 await process.wait()
         except TimeoutError:

@@ -41,6 +41,7 @@ from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import Delivery
 from replicator.running.short_tasks import awaited, in_background
 from replicator.running.supervisor import SupervisedTask
+from replicator.running.timeouts import timeout
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
@@ -278,7 +279,7 @@ class Consumer(Receiver):
             self._listening.stop()
         try:
             if self._error is None and self._channel is not None:
-                async with asyncio.timeout(self._operation_timeout_seconds):
+                async with timeout(self._operation_timeout_seconds):
                     await self._inbox.finish()
                     await self._acks.confirm_all()
         except (PulsarException, TimeoutError) as error:

@@ -19,6 +19,7 @@ from replicator.client.consuming.listening import Listening
 from replicator.client.errors import AlreadyClosed, InvalidConfiguration, NotAllowedError, Timeout
 from replicator.client.message import Message
 from replicator.client.settings import ConsumerBatchReceivePolicy
+from replicator.running.timeouts import timeout
 
 
 class Arrivals:
@@ -109,7 +110,7 @@ class Receiver(ClosedAtExit):
         rounds: dict[str, int] = {}
         """Of the topics whose messages are in the batch."""
         try:
-            async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
+            async with timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
                 while not batch.full:
                     message = self._pop()
                     if message is None:
@@ -199,7 +200,7 @@ class Receiver(ClosedAtExit):
         if not isinstance(timeout_millis, int | float):
             raise InvalidConfiguration(f"timeout_millis is {timeout_millis!r:.80}; it must be a number")
         try:
-            async with asyncio.timeout(timeout_millis / 1000):
+            async with timeout(timeout_millis / 1000):
                 return await self._wait_for_message()
         except TimeoutError:
             raise Timeout(f"{self._name}: no message within {timeout_millis} ms") from None

@@ -23,6 +23,7 @@ from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel, TopicWatchChannel
 from replicator.running.supervisor import SupervisedTask
+from replicator.running.timeouts import timeout
 
 EPOCH_HEADER: Final = "X-Replicator-Epoch"
 ASK_SECONDS_MAX: Final = 3.0
@@ -173,7 +174,7 @@ class FollowingConnector:
             self._session = aiohttp.ClientSession()
         try:
             async with (
-                asyncio.timeout(ASK_SECONDS_MAX),
+                timeout(ASK_SECONDS_MAX),
                 self._session.get(provider, params={"scheme": "http"}) as response,
             ):
                 response.raise_for_status()

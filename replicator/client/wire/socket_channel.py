@@ -68,6 +68,7 @@ from replicator.client.wire.topic_watch_channel import TOPICS_PATH, SocketTopicW
 from replicator.engine.types import AccessMode, Ack
 from replicator.running.short_tasks import awaited, in_background
 from replicator.running.supervisor import TELL_SECONDS
+from replicator.running.timeouts import timeout
 from snapshots.position import Position
 
 PRODUCER_PATH: Final = "/client/v1/producer"
@@ -114,7 +115,7 @@ class SocketConnector:
         session = self._open_session()
         try:
             async with (
-                asyncio.timeout(self._operation_timeout_seconds),
+                timeout(self._operation_timeout_seconds),
                 session.get(
                     self._base_url + PARTITIONS_PATH, params={"topic": topic} | ({} if create else {"create": "false"})
                 ) as response,
@@ -149,7 +150,7 @@ class SocketConnector:
         answered first, if that comes soon: what was stored here and is sent again elsewhere would be there twice."""
         producers = [channel for channel in self._channels if isinstance(channel, SocketProducerChannel)]
         with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_SECONDS_MAX):
+            async with timeout(LEAVE_SECONDS_MAX):
                 await asyncio.gather(*(producer.leave() for producer in producers))
         await asyncio.gather(*(channel.lose(error) for channel in list(self._channels)))
         await self._topic_watches.lose(error)
@@ -177,11 +178,11 @@ class SocketConnector:
         socket: aiohttp.ClientWebSocketResponse | None = None
         accepted = False
         try:
-            async with self._reported(path), asyncio.timeout(self._connection_timeout_seconds) as deadline:
+            async with self._reported(path), timeout(self._connection_timeout_seconds) as deadline:
                 socket = await self._dial(session, path)
                 await _send(socket, first)
                 if patient:
-                    deadline.reschedule(None)
+                    deadline.lift()
                 reply = _decoded(await socket.receive(), socket, self._base_url)
             if isinstance(reply, Refusal):
                 raise from_code(reply.code, reply.message)
@@ -195,7 +196,7 @@ class SocketConnector:
 
     async def _open_topics_socket(self) -> aiohttp.ClientWebSocketResponse:
         session = self._open_session()
-        async with self._reported(TOPICS_PATH), asyncio.timeout(self._connection_timeout_seconds):
+        async with self._reported(TOPICS_PATH), timeout(self._connection_timeout_seconds):
             return await self._dial(session, TOPICS_PATH)
 
     async def _dial(self, session: aiohttp.ClientSession, path: str) -> aiohttp.ClientWebSocketResponse:
@@ -443,7 +444,7 @@ class SocketConsumerChannel(_SocketChannel):
         self._asked[request.request_id] = answer
         self._request(request)
         try:
-            async with asyncio.timeout(self._operation_timeout_seconds):
+            async with timeout(self._operation_timeout_seconds):
                 return await answer
         except TimeoutError:
             name = type(request).__name__

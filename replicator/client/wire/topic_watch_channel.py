@@ -33,6 +33,7 @@ from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.running.short_tasks import awaited, in_background
 from replicator.running.supervisor import TELL_SECONDS
+from replicator.running.timeouts import timeout
 
 TOPICS_PATH: Final = "/client/v1/topics"
 
@@ -98,7 +99,7 @@ class SocketTopicWatches:
             channel = SocketTopicWatchChannel(connection, self._next_id)
             connection.add(channel)
         try:
-            async with asyncio.timeout(self._operation_timeout_seconds):
+            async with timeout(self._operation_timeout_seconds):
                 connection.send(Watch(channel.watch_id, pattern, known_hash))
                 await asyncio.shield(channel.answered)
         except TimeoutError:

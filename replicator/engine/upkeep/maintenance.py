@@ -33,6 +33,7 @@ from replicator.engine.upkeep import backlog_quota, hold_quota, retention
 from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
 from replicator.engine.upkeep.hold_quota import Held
 from replicator.running.supervisor import Supervisor
+from replicator.running.timeouts import timeout_at
 from snapshots.position import Position
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Maintenance:
                 await self.run_once()
                 due = loop.time() + self._interval_seconds
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(due):
+                async with timeout_at(due):
                     await self._wake.wait()
 
     async def _guarded(self, step: Callable[[Topic], Awaitable[None]], topic: Topic) -> None:

@@ -38,6 +38,7 @@ from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PipelineError, UnexpectedAnswer
 from replicator.pipeline.live.link_plans import Done, Segment
 from replicator.running.short_tasks import awaited
+from replicator.running.timeouts import timeout
 from replicator.running.together import until_all_end
 
 FRAME_BLOCKS_MAX: Final = 10_000
@@ -161,7 +162,7 @@ class Carrier:
         self._opened.set()
         while True:
             try:
-                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                async with timeout(SIGN_OF_LIFE_SECONDS):
                     frame = await self._fetched.get()
             except TimeoutError:
                 frame = _Frame(None, encode_append(()), ())

@@ -33,3 +33,11 @@ def test_a_bare_task_is_found_with_its_line_unless_it_is_excused(line: str) -> N
 
 def test_this_tree_has_none() -> None:
     assert bare_tasks.main(ROOT) == 0
+
+
+def test_asyncios_own_limit_of_time_is_found_and_ours_is_not() -> None:
+    (found,) = bare_tasks.bare_tasks(
+        Path("a.py"), "async with asyncio.timeout(1):\n    pass\n".replace("async ", "", 1)
+    )
+    assert "replicator.running.timeouts.timeout" in found
+    assert bare_tasks.bare_tasks(Path("a.py"), "limit = timeout(1)\nother.timeout\n") == []
