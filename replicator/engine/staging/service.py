@@ -27,6 +27,7 @@ from replicator.engine.errors import (
     MessageTooLarge,
     NotAllowedError,
     StagedMissing,
+    StoreFailed,
     StoreFull,
     TooBusy,
     TopicNotFound,
@@ -89,10 +90,11 @@ class StagingCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Publishing:
-    """A commit that is being published. ``outcome`` is set when it is."""
+    """A commit that is being published. ``outcome`` is set when it is; ``so_far`` outlives a task that ends before."""
 
     task: SupervisedTask
     outcome: asyncio.Future[Outcome]
+    so_far: Outcome
 
 
 class StagingService:
@@ -114,6 +116,8 @@ class StagingService:
         """The commits whose decision is durable."""
         self._publishing: dict[EpochKey, _Publishing] = {}
         self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_now_and_then)
+        self._unwritten_fences: dict[bytes, rows.Row] = {}
+        """Rows that the core has and the store not yet, by their keys."""
         self._body_bytes = 0
         self._appending: dict[AttemptKey, asyncio.Event] = {}
         """The files that threads are writing to: those must not be deleted under them, or they come back."""
@@ -236,13 +240,24 @@ class StagingService:
         now_ms = self._clock()
         aborted = self.core.abort(key, now_ms, job=job, attempts=attempts)
         self.counters.aborted_attempts += len(aborted.attempts)
-        written = rows.rows_of_fences(aborted.fences, now_ms) + rows.rows_of_fences(aborted.dropped_fences, None)
         try:
-            if written:
-                await self._engine.writer.put_many(written)
+            await self._write_fences(
+                rows.rows_of_fences(aborted.fences, now_ms) + rows.rows_of_fences(aborted.dropped_fences, None)
+            )
         finally:
             await self._delete(aborted.attempts)
         return len(aborted.attempts)
+
+    async def _write_fences(self, changed: Sequence[rows.Row]) -> None:
+        """Returns when these are durable, and all that the store refused before or that others are still writing."""
+        for row in changed:
+            self._unwritten_fences[row[1]] = row
+        unwritten = list(self._unwritten_fences.values())
+        if unwritten:
+            await self._engine.writer.put_many(unwritten)
+        for row in unwritten:
+            if self._unwritten_fences.get(row[1]) is row:
+                del self._unwritten_fences[row[1]]
 
     async def _delete(self, keys: Sequence[AttemptKey]) -> None:
         """Delete the files of attempts that the core has dropped."""
@@ -299,38 +314,46 @@ class StagingService:
         task = self._engine.supervisor.task(
             "commit publishing", f"publishing of {key}", lambda: self._publish_to_the_end(commit), until_done=True
         )
-        self._publishing[key] = _Publishing(task, asyncio.get_running_loop().create_future())
+        so_far = Outcome(entries=commit.entries, messages=commit.messages, bytes=commit.bytes)
+        self._publishing[key] = _Publishing(task, asyncio.get_running_loop().create_future(), so_far)
         task.start()
 
     async def _publish_to_the_end(self, commit: PendingCommit) -> None:
         """Started again, it goes on after the last step that is durable, as after a restart of the worker."""
         key = commit.key
-        outcome = self._publishing[key].outcome
+        outcome, so_far = self._publishing[key].outcome, self._publishing[key].so_far
         try:
-            published = await self._publish(commit)
+            await self._publish(commit, so_far)
         except EngineError as error:  # its decision was not stored: who asked has to ask again
             log.error("commit not published", writer=key.writer, run=key.run, epoch=key.epoch, reason=str(error))  # noqa: TRY400
             outcome.set_exception(error)
             outcome.exception()  # maybe nobody is left to ask
         else:
-            outcome.set_result(published)
+            outcome.set_result(so_far)
         del self._publishing[key]
         self.obstacles.pop(key, None)
 
-    async def _publish(self, commit: PendingCommit) -> Outcome:
+    async def _publish(self, commit: PendingCommit, outcome: Outcome) -> None:
         key = commit.key
-        if key not in self._decided:
+        if key not in self._decided and self._is_pending(commit):
             await to_the_end(self._make_durable(commit))
-        outcome = Outcome(entries=commit.entries, messages=commit.messages, bytes=commit.bytes)
-        while True:
+        while self._is_pending(commit):  # not so where a task before this one ended after the last step
             progress = self.core.writers[key.writer].progress
             step = await asyncio.to_thread(self.files.read_step, commit, progress)
-            if await self._publish_step(commit, step, outcome):
-                break
+            await self._publish_step(commit, step, outcome)
+        if not self._is_done(key):
+            raise StoreFailed(f"the commit of {key} was not stored: ask again")
         self.counters.commits += 1
         self.counters.messages += commit.messages
         self.counters.bytes += commit.bytes
-        return outcome
+
+    def _is_pending(self, commit: PendingCommit) -> bool:
+        state = self.core.writers.get(commit.key.writer)
+        return state is not None and state.pending is commit
+
+    def _is_done(self, key: EpochKey) -> bool:
+        state = self.core.writers.get(key.writer)
+        return state is not None and state.is_done(key)
 
     async def _make_durable(self, commit: PendingCommit) -> None:
         try:
@@ -340,8 +363,8 @@ class StagingService:
             raise
         self._decided.add(commit.key)
 
-    async def _publish_step(self, commit: PendingCommit, step: Step, outcome: Outcome) -> bool:
-        """Publish one step, however often that must be tried. Whether it was the last."""
+    async def _publish_step(self, commit: PendingCommit, step: Step, outcome: Outcome) -> None:
+        """Publish one step, however often that must be tried."""
         async for attempt in AsyncRetrying(
             stop=stop_never,  # the decision stands: only a restart of the worker is another way to go on
             wait=wait_exponential(multiplier=0.05, max=RETRY_SECONDS_MAX),
@@ -355,7 +378,6 @@ class StagingService:
                         await topic.writing.admit(sum(map(len, run.entries)))
                 await to_the_end(self._append_step(commit, step, topics, outcome))
         self.obstacles.pop(commit.key, None)
-        return step.last
 
     async def _append_step(
         self, commit: PendingCommit, step: Step, topics: Sequence[Topic | None], outcome: Outcome
@@ -401,15 +423,14 @@ class StagingService:
         attempts, writers = self.core.sweep(self._clock())
         self.counters.swept_attempts += len(attempts)
         await self._delete(attempts)
-        if expired := self.core.fences.sweep(self._clock()):
-            await self._engine.writer.put_many(rows.rows_of_fences(expired, None))
+        await self._write_fences(rows.rows_of_fences(self.core.fences.sweep(self._clock()), None))
         for writer in writers:
             await self._engine.writer.put_many([rows.row_of_facts(writer)], cleared=rows.prefixes_of(writer))
 
     async def _sweep_now_and_then(self) -> None:
         while True:
             with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
-                await self.sweep()
+                await to_the_end(self.sweep())  # the core forgets first: who ends half-way leaves files behind
             await asyncio.sleep(SWEEP_SECONDS)
 
 

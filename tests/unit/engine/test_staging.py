@@ -376,3 +376,61 @@ def test_attempts_are_limited_and_names_are_checked(tmp_path: Path) -> None:
     for name in ("", ".hidden", "a/b", "a~b", "x" * 65):
         with pytest.raises(InvalidWriter):
             check_name("writer", name)
+
+
+def test_a_publishing_that_is_ended_after_its_last_step_decides_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last step is durable, and its files are being deleted: all that is left is to answer."""
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            begun, go_on, drop = threading.Event(), threading.Event(), service.files.drop
+
+            def held(keys: Sequence[AttemptKey]) -> None:
+                if keys:  # else it is the first sweep
+                    begun.set()
+                    assert go_on.wait(60)
+                drop(keys)
+
+            monkeypatch.setattr(service.files, "drop", held)
+            committed = asyncio.ensure_future(commit(service, await stage(service, b"a")))
+            await asyncio.to_thread(begun.wait, 60)
+            assert service._publishing[KEY].task.interrupt()
+            go_on.set()
+            outcome = await committed
+            assert outcome is not None
+            assert (outcome.messages, set(outcome.topics), outcome.repeated) == (1, {TOPIC}, False)
+            assert (service.counters.commits, service.status()["publishing"]) == (1, [])
+            await commit(service, await stage(service, b"b", key=EpochKey("w", "r", 1)), key=EpochKey("w", "r", 1))
+        async with staging_over(tmp_path) as service:
+            assert service.core.pending() == []
+            assert payloads_of(service._engine, TOPIC) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+def test_an_abort_that_the_store_refused_is_written_down_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = AttemptKey(KEY, 0, "job.a")
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+
+            async def full(*_: object, **__: object) -> None:
+                raise StoreFull("full")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(service._engine.writer, "put_many", full)
+                for _ in range(2):
+                    with pytest.raises(StoreFull):
+                        await service.abort(KEY, job="job")
+            with pytest.raises(AttemptAborted):
+                service.open(attempt)
+            await service.abort(KEY, job="job")
+        async with staging_over(tmp_path) as service:
+            with pytest.raises(AttemptAborted):
+                service.open(attempt)
+
+    asyncio.run(main())
