@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from test_cli import free_port
 
 from replicator.api.errors import report_errors
 from replicator.api.topology import add_topology
+from replicator.drills.ports import free_ports
 from replicator.operating.rollout import ask_workers
 from replicator.topology import EMBEDDED, Link, PipelineSettings, SyncSettings, Topology, dump, load_topology
 from replicator.topology.diff import digest
@@ -63,7 +63,7 @@ def topology_of(root: Path, *names: str, database: str = "embedded") -> Topology
         Cluster.model_validate(
             {
                 "name": name,
-                "address": f"127.0.0.1:{free_port()}",
+                "address": f"127.0.0.1:{free_ports(1)[0]}",
                 "data": str(root / "data" / name),
                 "database": database,
             }
@@ -188,7 +188,7 @@ def test_one_that_needs_a_restart_keeps_all_from_changing_and_is_found_at_its_ol
     async def main() -> None:
         before = topology_of(tmp_path, *NAMES)
         async with serving_all(tmp_path, before, *NAMES) as workers:
-            moved = before.clusters[1].model_copy(update={"address": f"127.0.0.1:{free_port()}"})
+            moved = before.clusters[1].model_copy(update={"address": f"127.0.0.1:{free_ports(1)[0]}"})
             after = replace(faster(before), clusters=(before.clusters[0], moved, before.clusters[2]))
             write(after, tmp_path / "topology.yaml")
             for worker in workers.values():

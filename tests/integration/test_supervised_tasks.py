@@ -15,8 +15,9 @@ from typing import Any
 
 import aiohttp
 from engine_support import Inbox, eventually, message
-from test_cli_mapping import NAMES, free_port
+from test_cli_mapping import NAMES
 
+from replicator.drills.ports import free_ports
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.running.ending import TaskEnder
@@ -98,7 +99,7 @@ def written(path: Path, addresses: dict[str, str]) -> Topology:
 
 @asynccontextmanager
 async def two_clusters(path: Path) -> AsyncIterator[dict[str, Cluster]]:
-    addresses = {name: f"127.0.0.1:{free_port()}" for name in NAMES}
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True)}
     topology = written(path, addresses)
     running: dict[str, Cluster] = {}
     try:
