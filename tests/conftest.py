@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +18,30 @@ from hypothesis import settings
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+_OWN_DIRECTORY: Final = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and config.option.basetemp is None:
+        # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
+        # that all its runs share to others at the start of each run: so each run has one of its own.
+        config.stash[_OWN_DIRECTORY] = config.option.basetemp = tempfile.mkdtemp(prefix="replicator-tests-")
+    if sys.version_info[:3] == (3, 13, 0):
+        # There asyncio's server fails where a connection of it is collected after its end; mended in 3.13.1.
+        config.addinivalue_line(
+            "filterwarnings",
+            "ignore:Exception ignored in. <function _SelectorTransport.__del__:pytest.PytestUnraisableExceptionWarning",
+        )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    own = session.config.stash.get(_OWN_DIRECTORY, None)
+    if own is not None and exitstatus == pytest.ExitCode.OK:  # what failed is there to be looked at
+        shutil.rmtree(own, ignore_errors=True)
 
 
 SPARK: Final = "spark"
