@@ -166,11 +166,15 @@ class SupervisedTask:
     def _begin(self) -> None:
         self._timer = None
         self._started_at = self._supervisor.clock()
-        work = self._work()
+        work = self._made_and_run()
         if self._supervisor.around is not None:
             work = self._supervisor.around(work)
         self._task = asyncio.get_running_loop().create_task(work, name=self.name)
         self._task.add_done_callback(self._has_ended)
+
+    async def _made_and_run(self) -> Any:
+        """The coroutine is made inside the task: where that fails, the task ends like any other."""
+        return await self._work()
 
     def _has_ended(self, task: asyncio.Task[Any]) -> None:
         if task is not self._task:

@@ -157,7 +157,7 @@ class PipelineDriver:
             try:
                 await self._log_lines(process)
                 status = await process.wait()
-            except asyncio.CancelledError:
+            except BaseException:  # whatever it is: the process must not run on beside the next one
                 await self._end(process)
                 raise
             spoke = self._last_words and time.monotonic() - self._spoke_at <= LAST_WORDS_SECONDS

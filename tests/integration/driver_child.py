@@ -24,3 +24,5 @@ while sys.stdin.buffer.read(1):
     time.sleep(0.01)
 with Path(conf["spark.test.file"]).open("a") as file:
     file.write("its input ended\n")
+if "spark.test.lingers" in conf:
+    time.sleep(60)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from engine_support import eventually
 
+from replicator.running.ending import TaskEnder
 from replicator.running.supervisor import Supervisor
 from replicator.topology import PipelineSettings
 from replicator.worker import pipeline_driver
@@ -36,7 +37,8 @@ class Watched:
         self.file.touch()
         self.notes: list[str] = []
         self.ended: list[int] = []
-        self.supervisor = Supervisor()
+        self.ender = TaskEnder()
+        self.supervisor = Supervisor(around=self.ender.around)
         self.driver = PipelineDriver("us-east", URL, self.notes.append, self.ended.append, self.supervisor)
 
     def settings(self, **conf: str) -> PipelineSettings:
@@ -85,13 +87,14 @@ def test_one_that_ends_is_started_again_and_its_last_words_are_what_links_wait_f
     asyncio.run(main())
 
 
-def test_its_task_starts_again_when_it_was_ended_and_so_does_the_driver(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_error", [False, True])
+def test_its_task_starts_again_when_it_was_ended_and_so_does_the_driver(tmp_path: Path, by_error: bool) -> None:
     async def main() -> None:
         watched = Watched(tmp_path)
-        await watched.driver.change(watched.settings(), links=1)
+        await watched.driver.change(watched.settings(deaf="yes", lingers="yes"), links=1)
         await eventually(lambda: watched.driver.status()["pid"] is not None and watched.runs())
         (task,) = watched.supervisor.running()
-        assert task.interrupt()
+        assert watched.ender.end(task, by_error=by_error)
         await eventually(lambda: len(watched.runs()) == 2, "it is started again")
         assert not psutil.pid_exists(watched.runs()[0])
         assert watched.supervisor.restarts() == {"pipeline driver": 1}

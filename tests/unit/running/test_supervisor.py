@@ -246,3 +246,29 @@ def test_what_asyncio_cancels_when_a_program_ends_is_no_news(lines: Lines) -> No
 
     asyncio.run(program())
     assert lines.lines == []
+
+
+@asynchronous
+async def test_a_task_whose_coroutine_cannot_be_made_is_told_and_tried_again(
+    supervisor: Supervisor, lines: Lines
+) -> None:
+    work, made = Work(), 0
+
+    def make() -> Any:
+        nonlocal made
+        made += 1
+        if made in (1, 3):
+            raise ValueError("not yet")
+        return work()
+
+    task = supervisor.start("kind", "name", make)
+    await eventually(lambda: work.starts == 1, "the second start")
+    task.interrupt()
+    await eventually(lambda: work.starts == 2, "the fourth start")
+    await eventually(lambda: len(lines.of("task ended; it starts again")) == 3, "the ends in the log")
+    assert {line["cause"] for line in lines.of("task ended; it starts again")} == {
+        "ValueError: not yet",
+        "it was cancelled",
+    }
+    await supervisor.stop()
+    assert not supervisor.running()
