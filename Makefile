@@ -12,7 +12,7 @@ help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 venv:  ## set up .venv from the lock; PYTHON=… chooses its interpreter, 3.11 to 3.13
-	@.ci/venv $(VENV) $(PYTHON)
+	@.ci/venv "$(VENV)" "$(PYTHON)"
 
 drill: venv  ## run the failover drill; ARGS="…" passes options
 	$(BIN)/replicator drill $(ARGS)

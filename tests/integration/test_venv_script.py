@@ -81,10 +81,10 @@ def test_an_environment_is_made_once_and_anew_where_it_would_not_run(project: Pa
     assert said.startswith("making .venv, with Python 3.")
     installed, survivor = project / ".venv" / ".installed", project / ".venv" / "survivor"
     survivor.touch()
-    first = installed.stat()
+    first = installed.stat().st_ino, installed.stat().st_mtime_ns
 
     assert set_up(project) == set_up(project, BASE) == (0, ""), "nothing changed"
-    assert installed.stat() == first
+    assert (installed.stat().st_ino, installed.stat().st_mtime_ns) == first
 
     (project / "requirements.lock").write_text("# nothing more\n")
     assert set_up(project) == (0, "installing the pinned packages in .venv: a minute or two\n")
@@ -154,3 +154,29 @@ def test_a_directory_that_is_something_else_is_left_alone(project: Path) -> None
     (project / ".venv" / "thesis.txt").touch()
     assert set_up(project, BASE) == (2, ".venv is there, and is not a virtual environment\n")
     assert (project / ".venv" / "thesis.txt").exists()
+
+
+def test_two_at_once_set_it_up_one_after_the_other(project: Path) -> None:
+    steps = project.parent / "steps"
+    slow = imitation(
+        project.parent / "slow",
+        f'case "$*" in *_base_executable*) echo "{project.parent}/slow"; exit 0;; "-m venv"*) '
+        f'echo begin >>"{steps}"; sleep 1; "{BASE}" "$@"; echo end >>"{steps}"; exit 0;; esac',
+    )
+    command = [project / ".ci" / "venv", ".venv", slow]
+    both = [subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [each.communicate(timeout=120)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0]
+    assert steps.read_text().split() == ["begin", "end"], said
+    assert sum("waiting for another one" in each for each in said) == 1
+
+
+def test_make_takes_an_interpreter_whose_path_has_spaces(project: Path) -> None:
+    shutil.copy(SCRIPT.parents[1] / "Makefile", project)
+    (project.parent / "with space").mkdir()
+    python = imitation(project.parent / "with space" / "python3", "")
+    done = subprocess.run(
+        ["make", "venv", f"PYTHON={python}"], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (project / ".venv" / "bin" / "python").exists()
