@@ -1,5 +1,6 @@
-"""Channels over a WebSocket to a worker: ``http://host:port``. The frames are those of
-:mod:`replicator.client.wire.frames`.
+"""Channels over a WebSocket to a worker: ``http://host:port``. One piece until the binary protocol replaces it.
+
+The frames are those of :mod:`replicator.client.wire.frames`.
 
 Each channel has a task that reads and one that writes. Nothing here waits for a single message: what is to be sent is
 gathered while the writer is busy, and goes out in one frame.

@@ -31,6 +31,8 @@ from replicator.engine.producing.sequence_index import Pair
 class BlockCopies:
     """Writes the copied blocks of one transaction."""
 
+    __slots__ = ("_appender", "_cluster", "_committed", "_dbs", "_deduplication")
+
     def __init__(
         self,
         dbs: dict[str, Any],

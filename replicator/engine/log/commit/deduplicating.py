@@ -38,6 +38,8 @@ from snapshots.position import Position
 class GroupDeduplication:
     """The deduplication of every topic that one transaction touches."""
 
+    __slots__ = ("_appender", "_cluster", "_dbs", "_joined", "_now_ms")
+
     def __init__(self, dbs: dict[str, Any], cluster: str, now_ms: int, appender: LogAppender) -> None:
         self._dbs = dbs
         self._cluster = cluster

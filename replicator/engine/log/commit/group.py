@@ -46,17 +46,22 @@ from replicator.engine.topics.topic_deletion import sweep_topic
 
 
 class CommitGroup:
-    """One transaction in the making."""
+    """One transaction in the making.
+
+    A group often holds one publish only, so the part for copied blocks, which that does not need, is made when it is.
+    """
+
+    __slots__ = ("_appender", "_cluster", "_copies", "_dbs", "_deduplication", "_publishes", "committed")
 
     def __init__(self, store: Store, last_id: int, now_ms: int, salt: int) -> None:
         """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1."""
-        dbs, cluster = store.tables, store.cluster
-        self._dbs = dbs
-        self.committed = Committed()
-        self._appender = LogAppender(dbs, last_id, now_ms, salt, self.committed)
-        self._deduplication = GroupDeduplication(dbs, cluster, now_ms, self._appender)
-        self._publishes = PublishRun(cluster, now_ms, self._appender, self._deduplication, self.committed)
-        self._copies = BlockCopies(dbs, cluster, self._appender, self._deduplication, self.committed)
+        self._cluster = cluster = store.cluster
+        self._dbs = dbs = store.tables
+        self.committed = committed = Committed()
+        self._appender = appender = LogAppender(dbs, last_id, now_ms, salt, committed)
+        self._deduplication = deduplication = GroupDeduplication(dbs, cluster, now_ms, appender)
+        self._publishes = PublishRun(cluster, now_ms, appender, deduplication, committed)
+        self._copies: BlockCopies | None = None
 
     @property
     def last_id(self) -> int:
@@ -86,7 +91,10 @@ class CommitGroup:
         if isinstance(request, CopyRequest | OpenProducerRequest | DropInactiveRequest) and request.tail.deleted:
             raise topic_deleted(request.tail)
         if isinstance(request, CopyRequest):
-            return self._copies.copy(txn, request)
+            if (copies := self._copies) is None:
+                deduplication, appender = self._deduplication, self._appender
+                copies = self._copies = BlockCopies(self._dbs, self._cluster, appender, deduplication, self.committed)
+            return copies.copy(txn, request)
         if isinstance(request, PublishStagedRequest):
             positions = self._publishes.publish_staged(txn, request)
             self._put_all(txn, request.writes)

@@ -37,6 +37,17 @@ BLOCK_ENTRIES_TARGET: Final = 10_000
 class PublishRun:
     """The publishes that become the next block, and what became of those before them."""
 
+    __slots__ = (
+        "_appender",
+        "_cluster",
+        "_committed",
+        "_deduplication",
+        "_now_ms",
+        "_run",
+        "_run_bytes",
+        "_run_entries",
+    )
+
     def __init__(
         self,
         cluster: str,
@@ -121,6 +132,7 @@ class PublishRun:
     def _answer(self, run: list[PublishRequest], first: Position) -> None:
         """Each request's positions, of a block that begins at ``first``."""
         ledger, at = first
+        results = self._committed.results
         for request in run:
             if request.stored is None:
                 positions = [Position(ledger, at + index) for index in range(len(request.entries))]
@@ -130,7 +142,7 @@ class PublishRun:
                 for stored in request.stored:
                     positions.append(Position(ledger, at) if stored else DUPLICATE)
                     at += stored
-            self._committed.results.append((request.future, positions))
+            results.append((request.future, positions))
 
     def publish_staged(
         self, txn: lmdb.Transaction, request: PublishStagedRequest
