@@ -49,7 +49,7 @@ async def measure_patterns(directory: Path) -> list[Measurement]:
         await clusters.stop(DESTINATION)
         await clusters.stop(SOURCE)
         engine = await Engine.open(clusters.data(SOURCE), cluster=SOURCE)
-        await asyncio.gather(*(engine.create_topic(_name(number)) for number in range(TOPICS)))
+        await asyncio.gather(*(engine.making.create(_name(number)) for number in range(TOPICS)))
         await engine.close()
         await clusters.start(SOURCE)
         return [*measured, *await _measure_unchanged(clusters)]

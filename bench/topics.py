@@ -127,10 +127,10 @@ async def _measure_catalog(directory: Path) -> list[Measurement]:
             assert len(engine.catalog.subscribable("bench/few")) == FEW
 
         async def create(number: int) -> None:
-            await engine.create_topic(f"bench/many/new-{number}")
+            await engine.making.create(f"bench/many/new-{number}")
 
         async def delete(number: int) -> None:
-            await engine.delete_topic(f"bench/many/new-{number}")
+            await engine.deleting.delete(f"bench/many/new-{number}")
 
         operations = {"create": create, "delete": delete, "find": find, "list-10": list_few}
         runs: dict[str, list[float]] = {name: [] for name in operations}

@@ -111,7 +111,7 @@ async def partitions(request: web.Request) -> web.Response:
         raise BadRequest("parameter topic is missing")
     engine = request.app[ENGINE]
     create = request.query.get("create") != "false"
-    found = await engine.partitions_for_use(name) if create else engine.partitions(name)
+    found = await engine.by_use.partitions(name) if create else engine.partitioned.count(name)
     return web.json_response({"topic": str(parse_topic(name)), "partitions": found})
 
 

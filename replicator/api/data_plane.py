@@ -219,7 +219,7 @@ async def take_partitions(request: web.Request) -> web.Response:
     refused: dict[str, dict[str, str]] = {}
     for name, number in announced.items():
         try:
-            partitions[name] = await engine.adopt_partitions(name, number)
+            partitions[name] = await engine.partitioned.adopt(name, number)
         except EngineError as error:
             log.warning("partitions refused", source=source, topic=name, reason=str(error))
             refused[name] = {"code": error.code, "message": str(error)}

@@ -66,7 +66,7 @@ class PartitionAnnouncer:
             numbers: dict[str, int] = {}
             for name in list(islice(self._unannounced, TOPICS_AT_ONCE)):
                 del self._unannounced[name]
-                if self._carries(name) and (partitions := self._engine.partitions(name)):
+                if self._carries(name) and (partitions := self._engine.partitioned.count(name)):
                     numbers[name] = partitions
             if not numbers:
                 continue
@@ -80,9 +80,9 @@ class PartitionAnnouncer:
 
     async def _answered(self, name: str, partitions: int) -> None:
         self.refused.pop(name, None)
-        if 0 < self._engine.partitions(name) < partitions:
+        if 0 < self._engine.partitioned.count(name) < partitions:
             try:
-                await self._engine.adopt_partitions(name, partitions)
+                await self._engine.partitioned.adopt(name, partitions)
             except EngineError as error:
                 self._note_refused(name, f"{self._to} has {partitions} partitions: {error}")
 

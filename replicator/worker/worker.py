@@ -78,6 +78,6 @@ class Worker:
         end_streams(self._app, gone)
         await parts.links.change(topology)
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
-        parts.engine.set_default_policies(cluster.policies.topic_policies())
+        parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
         parts.sync.on_topology(topology)
         parts.failover.on_topology(addresses(topology))

@@ -54,17 +54,17 @@ async def make_and_delete(engine: Engine, name: str, chance: random.Random) -> N
         say(f"M {topic.name} {topic.incarnation}")
         await fill(topic, chance)
         say(f"X {topic.name}")
-        await engine.delete_topic(name)
+        await engine.deleting.delete(name)
         say(f"D {topic.name}")
 
 
 async def make_and_delete_partitioned(engine: Engine, chance: random.Random) -> None:
     while True:
-        await engine.adopt_partitions(PARTED, chance.randrange(2, 5))
-        await engine.adopt_partitions(PARTED, chance.randrange(4, 8))
+        await engine.partitioned.adopt(PARTED, chance.randrange(2, 5))
+        await engine.partitioned.adopt(PARTED, chance.randrange(4, 8))
         await fill(await engine.topic(f"{PARTED}-partition-1"), chance)
         say(f"X {PARTED}")
-        await engine.delete_partitioned_topic(PARTED)
+        await engine.partitioned.delete(PARTED)
         say(f"D {PARTED}")
 
 
@@ -88,7 +88,7 @@ async def main(directory: Path, seed: int) -> None:
         full_name = PARTED if name == PARTED else str(parse_topic(name))
         say(f"X {full_name}")
         with suppress(TopicNotFound):
-            await (engine.delete_partitioned_topic(name) if name == PARTED else engine.delete_topic(name))
+            await (engine.partitioned.delete(name) if name == PARTED else engine.deleting.delete(name))
         say(f"D {full_name}")
     async with asyncio.TaskGroup() as group:
         for name in NAMES:

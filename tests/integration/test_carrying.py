@@ -119,7 +119,7 @@ def test_a_block_that_is_not_there_any_more_stops_its_topic_alone(tmp_path: Path
             planned = segment(made, "stale", "gone", "whole")
             blocks = planned["topics"][0]["blocks"]
             blocks[2][1] += 10_000
-            await made.engines["a"].delete_topic("gone", force=True)
+            await made.engines["a"].deleting.delete("gone", force=True)
             async with Carrier(work(made)) as carrier:
                 done = await carrier.carry(planned)
             assert refusals(done) == {"stale": PLAN_STALE, "gone": PLAN_STALE}

@@ -596,7 +596,7 @@ def test_a_closed_channel_answers_no_more_and_says_so(with_cluster: WithCluster)
 
 def test_partitions_are_counted_and_other_topics_have_none(with_cluster: WithCluster) -> None:
     async def scenario(cluster: Cluster) -> None:
-        await cluster.engine.create_partitioned_topic("persistent://public/default/parted", 4)
+        await cluster.engine.partitioned.create("persistent://public/default/parted", 4)
         assert await cluster.connector.partitions("persistent://public/default/parted") == 4
         await cluster.topic()
         assert await cluster.connector.partitions(TOPIC) == 0

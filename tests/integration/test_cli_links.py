@@ -93,7 +93,7 @@ def test_links_are_listed_paused_resumed_and_resolved(tmp_path: Path) -> None:
             status, output = await run(*resolve, "whatever")
             assert status == 2
             assert "policy must be one of" in output
-            await made.engines["a"].delete_topic(TOPIC)
+            await made.engines["a"].deleting.delete(TOPIC)
             anew = await made.publish("a", 0, 1)
             await eventually(lambda: made.links["a>b#x"].status()["gap_count"] == 1)
             async with aiohttp.ClientSession() as session, session.get(f"http://{address}/metrics") as response:

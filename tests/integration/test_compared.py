@@ -213,7 +213,7 @@ def test_a_namespace_is_copied_to_other_clusters_from_now_on_and_its_subscriptio
 def test_each_partition_is_kept_in_step_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
-            await us.engine.create_partitioned_topic(TOPIC, 3)
+            await us.engine.partitioned.create(TOPIC, 3)
             partitions = [f"{TOPIC}-partition-{index}" for index in range(3)]
             for index, name in enumerate(partitions):
                 topic = await us.engine.topic(name)
@@ -379,7 +379,7 @@ def test_an_unused_topic_with_replicated_subscriptions_does_not_grow_and_can_be_
             await eventually(lambda: us.index.mappings and eu.index.mappings)
             await settled(lambda: [node.topic().log.entries for node in (us, eu)])
             for node in (us, eu):
-                await node.engine.delete_topic(TOPIC)  # without force: nobody is connected
+                await node.engine.deleting.delete(TOPIC)  # without force: nobody is connected
             assert us.engine.find(TOPIC) is None
             assert eu.engine.find(TOPIC) is None
 

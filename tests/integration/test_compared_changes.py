@@ -215,7 +215,7 @@ def test_a_topic_that_is_deleted_in_one_cluster_comes_back_there_with_what_was_c
             there, arrived = await taking(eu, 15)
             await acknowledged(there, arrived, slice(5))
             await in_step(us, eu, 10)
-            await eu.engine.delete_topic(TOPIC, force=True)
+            await eu.engine.deleting.delete(TOPIC, force=True)
             await topic.publish(messages(20, 21))
             await having(eu, 21)
             await eventually(lambda: backlog(eu) == 11 == backlog(us), "what was consumed in either, in both")
@@ -296,7 +296,7 @@ def test_a_topic_that_is_made_anew_and_copied_anew_begins_with_nothing_consumed(
             consumer, inbox = await taking(us, 20)
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
             await in_step(us, eu, 0)
-            await us.engine.delete_topic(TOPIC, force=True)
+            await us.engine.deleting.delete(TOPIC, force=True)
             topic = await us.engine.topic(TOPIC)
             await topic.publish(messages(20, 30))
             link = us.links[0]

@@ -840,7 +840,7 @@ def test_if_one_topic_cannot_be_subscribed_to_none_is(with_client: WithClient) -
 def test_a_partitioned_topic_is_consumed_whole(tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_SECONDS), running_worker(tmp_path / "engine") as worker:
-            await worker.engine.create_partitioned_topic(FULL, 3)
+            await worker.engine.partitioned.create(FULL, 3)
             async with Client(worker.url) as client:
                 producer = await client.create_producer(TOPIC)
                 await asyncio.gather(*(producer.send(b"%d" % n, partition_key=f"k{n}") for n in range(30)))

@@ -65,7 +65,7 @@ async def check(engine: Engine, said: Said) -> int:
     """Returns how many topics' rows were left to be deleted."""
     for name, there in said.there.items():
         if name == deletion_child.PARTED:
-            if there is False and engine.partitions(name):  # it was made again, and nobody was told yet
+            if there is False and engine.partitioned.count(name):  # it was made again, and nobody was told yet
                 assert len(engine.catalog.index.partitions_here(f"persistent://public/default/{name}")) > 0
             continue
         topic = engine.find(name)
@@ -76,7 +76,7 @@ async def check(engine: Engine, said: Said) -> int:
             assert topic.incarnation > said.incarnations[name][-1]
     for incarnations in said.incarnations.values():
         assert incarnations == sorted(set(incarnations)), "an incarnation was used again"
-    partitions = engine.partitions(deletion_child.PARTED)
+    partitions = engine.partitioned.count(deletion_child.PARTED)
     names = {f"persistent://public/default/{deletion_child.PARTED}-partition-{n}" for n in range(partitions)}
     assert {topic.name for topic in engine.topics() if deletion_child.PARTED in topic.name} == names, (
         "a partitioned topic is there with all its partitions, or not at all"
@@ -98,7 +98,7 @@ def test_a_deletion_that_is_killed_is_finished_at_the_next_start(tmp_path: Path,
     async def reopen() -> int:
         async with opened(tmp_path) as engine:
             left = await check(engine, said)
-            await engine.swept()
+            await engine.deleting.sweeper.swept()
             assert rows_of_nobody(engine.store) == set()
             return left
 

@@ -284,7 +284,7 @@ def test_extents_of_a_deleted_topic_go_and_those_of_the_one_made_anew_stay(postg
             await w.written()
             await w.copy(1, 2, 3)
             await w.written()
-            await w.engine.delete_topic(TOPIC)
+            await w.engine.deleting.delete(TOPIC)
             w.writer.changes.topic_deleted(TOPIC)
             w.copied, w.lies_at = 0, {}
             await w.copy(2, 1)

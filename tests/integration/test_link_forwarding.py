@@ -230,7 +230,7 @@ def test_who_lost_what_it_had_is_told_from_who_is_only_behind(tmp_path: Path) ->
             await eventually(lambda: made.entries("c", "a") == of_a)
             assert lost == []
             await again()
-            await made.engines["c"].delete_topic(TOPIC)
+            await made.engines["c"].deleting.delete(TOPIC)
             made.links["b>c"].start()
             await eventually(lambda: made.entries("c", "a") == of_a and made.entries("c", "b") == of_b)
             assert lost == [TOPIC]

@@ -193,7 +193,7 @@ def test_a_topic_made_anew_is_never_spliced_and_only_copied_anew(tmp_path: Path)
         async with web(tmp_path, [LinkSpec("a", "b", on_gap="skip-and-record")]) as made:
             old = await made.publish("a", 0, 3)
             await eventually(lambda: made.entries("b", "a") == old)
-            await made.engines["a"].delete_topic(TOPIC)
+            await made.engines["a"].deleting.delete(TOPIC)
             await (await made.engines["a"].topic(TOPIC)).publish([message(b"anew")])
             await eventually(lambda: gaps(made) == [(TOPIC, "made-anew")])
             with pytest.raises(NotResolved, match="skip-and-record cannot end the gap"):
@@ -258,7 +258,7 @@ def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tm
             await eventually(lambda: made.entries("b", "a") == copied + left)
             await trim(made, "a")
             await made.links["a>b"].stop()
-            await made.engines["b"].delete_topic(TOPIC)
+            await made.engines["b"].deleting.delete(TOPIC)
             await again(made, "a>b")
             try:
                 await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])

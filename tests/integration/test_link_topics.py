@@ -49,11 +49,11 @@ async def copied(topic: Topic, west: Engine, entries: list[bytes]) -> None:
 def test_a_partitioned_topic_has_the_same_partitions_everywhere(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (east, west):
-            await east.create_partitioned_topic("before", 3)
+            await east.partitioned.create("before", 3)
             async with linked(east, west) as link:
-                await eventually(lambda: west.partitions("before") == 3)
-                await east.create_partitioned_topic("while", 2)
-                await eventually(lambda: west.partitions("while") == 2)
+                await eventually(lambda: west.partitioned.count("before") == 3)
+                await east.partitioned.create("while", 2)
+                await eventually(lambda: west.partitioned.count("while") == 2)
                 await eventually(lambda: len(west.topics()) == 5)
                 assert west.catalog.subscribable(NAMESPACE) == east.catalog.subscribable(NAMESPACE)
                 assert link.status()["halted"] == {}
@@ -73,11 +73,11 @@ def test_partitions_grow_everywhere_while_they_are_copied(tmp_path: Path) -> Non
                 await topic.publish([message(b"%d" % number)])
 
             west_heard: list[str] = []
-            await east.create_partitioned_topic(PARTED, 1)
+            await east.partitioned.create(PARTED, 1)
             async with linked(east, west) as link:
                 for partitions in range(2, 12):
-                    growing = asyncio.ensure_future(east.grow_partitioned_topic(PARTED, partitions))
-                    while east.partitions(PARTED) < partitions:
+                    growing = asyncio.ensure_future(east.partitioned.grow(PARTED, partitions))
+                    while east.partitioned.count(PARTED) < partitions:
                         await publish(0, partitions)
                     await publish(partitions - 1, partitions)
                     await growing
@@ -87,7 +87,7 @@ def test_partitions_grow_everywhere_while_they_are_copied(tmp_path: Path) -> Non
                     names.append(topic.name)
                     if topic.log.messages:
                         await copied(topic, west, entries_of(topic, "us-east"))
-                assert west.partitions(PARTED) == 11
+                assert west.partitioned.count(PARTED) == 11
                 assert west.catalog.subscribable(NAMESPACE) == [PARTED]
                 assert (link.figures.reconnects, link.status()["halted"], west_heard) == (0, {}, [])
 
@@ -97,14 +97,14 @@ def test_partitions_grow_everywhere_while_they_are_copied(tmp_path: Path) -> Non
 def test_the_larger_number_wins_at_both_ends(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (east, west):
-            await east.create_partitioned_topic("more-here", 5)
-            await west.create_partitioned_topic("more-here", 2)
-            await east.create_partitioned_topic("more-there", 2)
-            await west.create_partitioned_topic("more-there", 5)
+            await east.partitioned.create("more-here", 5)
+            await west.partitioned.create("more-here", 2)
+            await east.partitioned.create("more-there", 2)
+            await west.partitioned.create("more-there", 5)
             async with linked(east, west):
                 for engine in (east, west):
                     for name in ("more-here", "more-there"):
-                        await eventually(lambda e=engine, n=name: e.partitions(n) == 5)
+                        await eventually(lambda e=engine, n=name: e.partitioned.count(n) == 5)
                 await eventually(lambda: len(east.topics()) == len(west.topics()) == 10)
 
     asyncio.run(main())
@@ -114,14 +114,14 @@ def test_a_name_that_is_no_partitioned_topic_there_is_named_and_holds_up_nothing
     async def main() -> None:
         async with pair(tmp_path) as (east, west):
             await west.topic(PARTED)
-            await east.create_partitioned_topic(PARTED, 2)
+            await east.partitioned.create(PARTED, 2)
             sound = await east.topic("sound")
             async with linked(east, west) as link:
                 await sound.publish([message()])
                 await copied(sound, west, [message()])
                 assert list(link.status()["halted"]) == [PARTED]
                 assert "without partitions" in link.status()["halted"][PARTED]
-                await east.delete_partitioned_topic(PARTED)
+                await east.partitioned.delete(PARTED)
                 assert link.status()["halted"] == {}
 
     asyncio.run(main())
@@ -135,7 +135,7 @@ def test_a_topic_that_is_deleted_at_the_source_stops_alone_and_is_named(tmp_path
                 await going.publish([message(b"kept there")])
                 await copied(going, west, [message(b"kept there")])
                 publishing = asyncio.ensure_future(going.publish([message(b"%d" % n) for n in range(100)]))
-                await east.delete_topic("going")
+                await east.deleting.delete("going")
                 await asyncio.wait([publishing])
                 await sound.publish([message()])
                 await copied(sound, west, [message()])
@@ -158,7 +158,7 @@ def test_a_topic_made_anew_waits_alone_until_the_old_one_is_deleted_there(
     monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
     async def make_anew(east: Engine) -> Topic:
-        await east.delete_topic("orders")
+        await east.deleting.delete("orders")
         topic = await east.topic("orders")
         await topic.publish([message(b"new")])
         return topic
@@ -181,7 +181,7 @@ def test_a_topic_made_anew_waits_alone_until_the_old_one_is_deleted_there(
                 await sound.publish([message()])
                 await copied(sound, west, [message()])
                 assert list(link.status()["halted"]) == [anew.name]
-                await west.delete_topic("orders")
+                await west.deleting.delete("orders")
                 await copied(anew, west, [message(b"new")])
                 await anew.publish([message(b"newer")])
                 await copied(anew, west, [message(b"new"), message(b"newer")])
@@ -201,11 +201,11 @@ def test_a_topic_that_is_made_anew_while_connected_is_told_apart_at_its_first_bl
             async with linked(east, west) as link:
                 await old.publish([message(b"old")])
                 await copied(old, west, [message(b"old")])
-                await east.delete_topic("orders")
+                await east.deleting.delete("orders")
                 anew = await east.topic("orders")
                 await anew.publish([message(b"new")])
                 await eventually(lambda: "made anew here" in link.status()["halted"].get(anew.name, ""))
-                await west.delete_topic("orders")
+                await west.deleting.delete("orders")
                 await copied(anew, west, [message(b"new")])
                 assert link.figures.reconnects == 0
 
@@ -219,9 +219,9 @@ def test_a_topic_that_is_deleted_at_both_ends_and_made_anew_is_copied_at_once(tm
             async with linked(east, west) as link:
                 await old.publish([message(b"old")])
                 await copied(old, west, [message(b"old")])
-                await east.delete_topic("orders")
+                await east.deleting.delete("orders")
                 assert link.status()["topics"] == 0
-                await west.delete_topic("orders")
+                await west.deleting.delete("orders")
                 anew = await east.topic("orders")
                 await anew.publish([message(b"new")])
                 await copied(anew, west, [message(b"new")])
@@ -237,7 +237,7 @@ def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the
             async with linked(east, west):
                 await topic.publish([message(b"1")])
                 await copied(topic, west, [message(b"1")])
-                await west.delete_topic("orders", force=True)
+                await west.deleting.delete("orders", force=True)
                 await topic.publish([message(b"2")])
                 await copied(topic, west, [message(b"1"), message(b"2")])
 
@@ -259,17 +259,17 @@ def test_a_partitioned_topic_made_anew_is_partitioned_again_where_the_old_one_is
                     await topic.publish([message(payload)])
                 return topics
 
-            await east.create_partitioned_topic(PARTED, 2)
+            await east.partitioned.create(PARTED, 2)
             for topic in await publish(b"old"):
                 await copied(topic, west, [message(b"old")])
-            await east.delete_partitioned_topic(PARTED)
-            await east.create_partitioned_topic(PARTED, 2)
+            await east.partitioned.delete(PARTED)
+            await east.partitioned.create(PARTED, 2)
             anew = await publish(b"new")
             await eventually(lambda: len(link.status()["halted"]) == 2, "the new partitions wait")
-            await west.delete_partitioned_topic(PARTED)
+            await west.partitioned.delete(PARTED)
             for topic in anew:
                 await copied(topic, west, [message(b"new")])
-            assert west.partitions(PARTED) == 2
+            assert west.partitioned.count(PARTED) == 2
             assert west.catalog.subscribable(NAMESPACE) == [PARTED]
 
     asyncio.run(main())
@@ -280,13 +280,13 @@ def test_the_first_block_of_a_partition_never_makes_a_topic_of_its_own(tmp_path:
 
     async def main() -> None:
         async with pair(tmp_path) as (east, west), linked(east, west):
-            await east.create_partitioned_topic(PARTED, 3)
+            await east.partitioned.create(PARTED, 3)
             await eventually(lambda: len(west.topics()) == 3)
-            await west.delete_partitioned_topic(PARTED)
+            await west.partitioned.delete(PARTED)
             topic = await east.topic(f"{PARTED}-partition-2")
             await topic.publish([message()])
             await copied(topic, west, [message()])
-            assert west.partitions(PARTED) == 3
+            assert west.partitioned.count(PARTED) == 3
             assert west.catalog.subscribable(NAMESPACE) == [PARTED]
 
     asyncio.run(main())
@@ -297,7 +297,7 @@ def test_a_namespace_is_copied_to_the_clusters_of_its_policies_only(tmp_path: Pa
         async with pair(tmp_path) as (east, west):
             await east.catalog.create_namespace("acme/home", NamespacePolicies(replication_clusters=("ap-south",)))
             home, away = await east.topic("acme/home/orders"), await east.topic("acme/away/orders")
-            await east.create_partitioned_topic("acme/home/parted", 2)
+            await east.partitioned.create("acme/home/parted", 2)
             async with linked(east, west) as link:
                 for topic in (home, away):
                     await topic.publish([message(b"1")])
@@ -307,7 +307,7 @@ def test_a_namespace_is_copied_to_the_clusters_of_its_policies_only(tmp_path: Pa
                 assert home.holds.positions == {}
                 await east.catalog.set_namespace("acme/home", NamespacePolicies())
                 await copied(home, west, [message(b"1")])
-                await eventually(lambda: west.partitions("acme/home/parted") == 2)
+                await eventually(lambda: west.partitioned.count("acme/home/parted") == 2)
                 await east.catalog.set_namespace("acme/home", NamespacePolicies(replication_clusters=()))
                 assert home.holds.positions == {}
                 for topic in (home, away):

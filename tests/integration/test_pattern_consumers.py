@@ -151,12 +151,12 @@ def test_topics_that_are_there_are_consumed_from_where_the_user_said(in_cluster:
 def test_topics_added_deleted_and_added_again(in_cluster: Callable[[Scenario], None]) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
         consumer = await subscribed(client)
-        await engine.create_topic("orders-1")
-        await engine.create_topic("orders-2")
+        await engine.making.create("orders-1")
+        await engine.making.create("orders-2")
         await consumes(consumer, "orders-1", "orders-2")
         await publish(client, "orders-1", b"first life")
         message = await consumer.receive(20_000)
-        await engine.delete_topic("orders-1", force=True)
+        await engine.deleting.delete("orders-1", force=True)
         await consumes(consumer, "orders-2")
         await consumer.acknowledge(message)  # of a topic that is gone: nothing happens
         await consumer.negative_acknowledge(message)
@@ -173,10 +173,10 @@ def test_a_topic_that_is_deleted_and_made_anew_at_once_is_picked_up_with_its_fir
     in_cluster: Callable[[Scenario], None],
 ) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
-        await engine.create_topic("orders-1")
+        await engine.making.create("orders-1")
         consumer = await subscribed(client)
         for life in range(5):
-            await engine.delete_topic("orders-1", force=True)
+            await engine.deleting.delete("orders-1", force=True)
             await publish(client, "orders-1", b"%d" % life)
             assert [message.data() for message in await received(consumer, 1)] == [b"%d" % life]
         await consumes(consumer, "orders-1")
@@ -190,7 +190,7 @@ def test_acknowledging_what_is_gone_says_so_to_those_who_want_receipts(tmp_path:
             consumer = await subscribed(client, ack_receipt_enabled=True)
             await publish(client, "orders-1", b"a")
             message = await consumer.receive(20_000)
-            await engine.delete_topic("orders-1", force=True)
+            await engine.deleting.delete("orders-1", force=True)
             await consumes(consumer)
             with pytest.raises(TopicNotFound):
                 await consumer.acknowledge(message)
@@ -200,12 +200,12 @@ def test_acknowledging_what_is_gone_says_so_to_those_who_want_receipts(tmp_path:
 
 def test_partitioned_topics_are_consumed_whole_and_as_they_grow(in_cluster: Callable[[Scenario], None]) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
-        await engine.create_partitioned_topic("orders-1", 2)
+        await engine.partitioned.create("orders-1", 2)
         consumer = await subscribed(client)
         await consumes(consumer, "orders-1-partition-0", "orders-1-partition-1")
-        await engine.create_partitioned_topic("orders-2", 1)
+        await engine.partitioned.create("orders-2", 1)
         await consumes(consumer, "orders-1-partition-0", "orders-1-partition-1", "orders-2-partition-0")
-        await engine.grow_partitioned_topic("orders-2", 3)
+        await engine.partitioned.grow("orders-2", 3)
         await publish(client, "orders-2-partition-2", b"in the new partition")
         assert [message.data() for message in await received(consumer, 1)] == [b"in the new partition"]
         await consumes(
@@ -213,9 +213,9 @@ def test_partitioned_topics_are_consumed_whole_and_as_they_grow(in_cluster: Call
             *(f"orders-1-partition-{index}" for index in (0, 1)),
             *(f"orders-2-partition-{i}" for i in range(3)),
         )
-        await engine.delete_partitioned_topic("orders-2", force=True)
+        await engine.partitioned.delete("orders-2", force=True)
         await consumes(consumer, "orders-1-partition-0", "orders-1-partition-1")
-        await engine.create_partitioned_topic("orders-2", 1)
+        await engine.partitioned.create("orders-2", 1)
         await consumes(consumer, "orders-1-partition-0", "orders-1-partition-1", "orders-2-partition-0")
 
     in_cluster(scenario)
@@ -226,8 +226,8 @@ def test_a_precise_pattern_takes_one_topic(in_cluster: Callable[[Scenario], None
         plain = await subscribed(client, re.compile("persistent://public/default/orders-1$"))
         partitioned = await subscribed(client, re.compile("persistent://public/default/orders-2$"))
         for topic in ("orders-1", "orders-11", "my-orders-1"):
-            await engine.create_topic(topic)
-        await engine.create_partitioned_topic("orders-2", 2)
+            await engine.making.create(topic)
+        await engine.partitioned.create("orders-2", 2)
         await consumes(plain, "orders-1")
         await consumes(partitioned, "orders-2-partition-0", "orders-2-partition-1")
 
@@ -236,11 +236,11 @@ def test_a_precise_pattern_takes_one_topic(in_cluster: Callable[[Scenario], None
 
 def test_internal_topics_and_other_namespaces_are_hidden(in_cluster: Callable[[Scenario], None]) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
-        await engine.create_topic("__before")
+        await engine.making.create("__before")
         consumer = await subscribed(client, re.compile(".*"))
-        await engine.create_topic("__change_events")
-        await engine.create_topic("persistent://public/other/orders-1")
-        await engine.create_topic("shown")
+        await engine.making.create("__change_events")
+        await engine.making.create("persistent://public/other/orders-1")
+        await engine.making.create("shown")
         await consumes(consumer, "shown")
 
     in_cluster(scenario)
@@ -251,7 +251,7 @@ def test_a_pattern_as_text_with_a_flag_and_over_another_namespace(in_cluster: Ca
         text = await subscribed(client, "t/n/a|b")
         anycase = await subscribed(client, re.compile("t/n/A", re.IGNORECASE), "other")
         for topic in ("a", "b", "ab", "A"):
-            await engine.create_topic(f"t/n/{topic}")
+            await engine.making.create(f"t/n/{topic}")
         await eventually(lambda: set(text.topics()) == {"persistent://t/n/a", "persistent://t/n/b"}, "a and b")
         await eventually(lambda: set(anycase.topics()) == {"persistent://t/n/a", "persistent://t/n/A"}, "a and A")
 
@@ -273,7 +273,7 @@ def test_messages_of_all_topics_come_through_seek_redelivery_and_unsubscribing(
         assert {message.data() for message in await received(consumer, 2)} == {b"orders-1", b"orders-2"}
         await consumer.unsubscribe()
         assert all(not topic.subscriptions for topic in engine.topics())
-        await engine.create_topic("orders-3")
+        await engine.making.create("orders-3")
         with pytest.raises(AlreadyClosed):
             await consumer.receive()
         assert not (await engine.topic("orders-3")).subscriptions
@@ -286,13 +286,13 @@ def test_topics_that_come_while_one_unsubscribes_get_no_subscription(in_cluster:
         for round_ in range(5):
             consumer = await subscribed(client, re.compile(f"orders-{round_}-.*"))
             for number in range(3):
-                await engine.create_topic(f"orders-{round_}-{number}")
+                await engine.making.create(f"orders-{round_}-{number}")
             await consumes(consumer, *(f"orders-{round_}-{number}" for number in range(3)))
             unsubscribing = asyncio.create_task(consumer.unsubscribe())
             for number in range(3, 9):
-                await engine.create_topic(f"orders-{round_}-{number}")
+                await engine.making.create(f"orders-{round_}-{number}")
             await unsubscribing
-            await engine.create_topic(f"orders-{round_}-9")
+            await engine.making.create(f"orders-{round_}-9")
         assert [topic.name for topic in engine.topics() if topic.subscriptions] == []
 
     in_cluster(scenario)
@@ -302,10 +302,10 @@ def test_a_partitioned_topic_that_becomes_a_plain_one_is_consumed_as_such(
     in_cluster: Callable[[Scenario], None],
 ) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
-        await engine.create_partitioned_topic("orders-1", 3)
+        await engine.partitioned.create("orders-1", 3)
         consumer = await subscribed(client)
         parts = list(consumer._turns)
-        await engine.delete_partitioned_topic("orders-1", force=True)
+        await engine.partitioned.delete("orders-1", force=True)
         await publish(client, "orders-1", b"plain")
         assert [message.data() for message in await received(consumer, 1)] == [b"plain"]
         await consumes(consumer, "orders-1")
@@ -337,7 +337,7 @@ def test_its_own_dead_letters_are_not_consumed(in_cluster: Callable[[Scenario], 
         for _ in range(2):
             await consumer.negative_acknowledge(await consumer.receive(20_000))
         await eventually(lambda: engine.find("orders-1-s-DLQ") is not None, "a dead letter topic")
-        await engine.create_topic("orders-2")
+        await engine.making.create("orders-2")
         await consumes_all_but_letters(consumer)
 
     async def consumes_all_but_letters(consumer: PatternConsumer) -> None:
@@ -351,8 +351,8 @@ def test_what_cannot_be_subscribed_to_at_first_fails_the_whole_and_leaves_nothin
     in_cluster: Callable[[Scenario], None],
 ) -> None:
     async def scenario(engine: Engine, client: Client) -> None:
-        await engine.create_topic("orders-1")
-        await engine.create_topic("orders-2")
+        await engine.making.create("orders-1")
+        await engine.making.create("orders-2")
         holder = await client.subscribe("orders-2", "s", ConsumerType.Exclusive)
         with pytest.raises(ConsumerBusy):
             await subscribed(client, consumer_type=ConsumerType.Exclusive)
@@ -367,7 +367,7 @@ def test_what_cannot_be_subscribed_to_later_is_tried_again(tmp_path: Path) -> No
     async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
         proxy.fault = lambda frame: []  # so that the holder is there first
         consumer = await subscribed(client, consumer_type=ConsumerType.Exclusive, pattern_auto_discovery_period=0.5)
-        holder, _ = await engine_subscribed(await engine.create_topic("orders-1"), "s", SubscriptionType.EXCLUSIVE)
+        holder, _ = await engine_subscribed(await engine.making.create("orders-1"), "s", SubscriptionType.EXCLUSIVE)
         await publish(client, "orders-2", b"not in the way")
         assert [message.data() for message in await received(consumer, 1)] == [b"not in the way"]
         assert not consumer._core.settled
@@ -381,9 +381,9 @@ def test_more_topics_than_a_pool_of_connections_has_by_default(tmp_path: Path) -
     async def main() -> None:
         async with cluster("socket", tmp_path) as (engine, client):
             topics = [f"orders-{number}" for number in range(150)]
-            await asyncio.gather(*(engine.create_topic(topic) for topic in topics[:120]))
+            await asyncio.gather(*(engine.making.create(topic) for topic in topics[:120]))
             consumer = await subscribed(client, max_total_receiver_queue_size_across_partitions=600)
-            await asyncio.gather(*(engine.create_topic(topic) for topic in topics[120:]))
+            await asyncio.gather(*(engine.making.create(topic) for topic in topics[120:]))
             await consumes(consumer, *topics)
             assert 0 <= consumer._queue_size_left <= 600 - 150
 
@@ -394,7 +394,7 @@ def test_closing_while_topics_come_leaves_no_consumer(in_cluster: Callable[[Scen
     async def scenario(engine: Engine, client: Client) -> None:
         for round_ in range(5):
             consumer = await subscribed(client, name=f"s{round_}")
-            creating = [asyncio.create_task(engine.create_topic(f"orders-{round_}-{n}")) for n in range(10)]
+            creating = [asyncio.create_task(engine.making.create(f"orders-{round_}-{n}")) for n in range(10)]
             await asyncio.sleep(0.004 * round_)  # somewhere in the middle
             await consumer.close()
             await asyncio.gather(*creating)
@@ -431,8 +431,8 @@ def test_a_connection_watches_so_many_patterns_and_no_more(tmp_path: Path, monke
                 await client._connector.open_topic_watch("c.*", topic_list_hash(()))
             await first.close()
             third = await subscribed(client, "c.*")
-            await engine.create_topic("b1")
-            await engine.create_topic("c1")
+            await engine.making.create("b1")
+            await engine.making.create("c1")
             await consumes(second, "b1")
             await consumes(third, "c1")
 
@@ -441,14 +441,14 @@ def test_a_connection_watches_so_many_patterns_and_no_more(tmp_path: Path, monke
 
 def test_a_watcher_that_is_lost_comes_back_and_finds_what_it_missed(tmp_path: Path) -> None:
     async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
-        await engine.create_topic("orders-1")
+        await engine.making.create("orders-1")
         consumer = await subscribed(client)
         for number in range(2, 5):
             await proxy.cut()
             await publish(client, f"orders-{number}", b"%d" % number)
             assert [message.data() for message in await received(consumer, 1)] == [b"%d" % number]
         await proxy.cut()
-        await engine.delete_topic("orders-1", force=True)
+        await engine.deleting.delete("orders-1", force=True)
         await consumes(consumer, "orders-2", "orders-3", "orders-4")
         assert consumer.is_connected()
 
@@ -463,7 +463,7 @@ def test_a_worker_that_restarts_finds_its_pattern_consumers_again(tmp_path: Path
             proxy: TopicProxy | None = None
             for life in range(3):
                 async with opened(tmp_path) as engine, served(engine) as url:
-                    await engine.create_topic(f"orders-{life}")
+                    await engine.making.create(f"orders-{life}")
                     if proxy is None:
                         proxy = await clients.enter_async_context(topic_proxy(url))
                         client = await clients.enter_async_context(Client(proxy.url))
@@ -479,11 +479,11 @@ def test_a_worker_that_restarts_finds_its_pattern_consumers_again(tmp_path: Path
 def test_with_notifications_dropped_the_next_poll_repairs_the_list(tmp_path: Path) -> None:
     async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
         proxy.fault = lambda frame: []
-        await engine.create_topic("orders-0")
+        await engine.making.create("orders-0")
         consumer = await subscribed(client, pattern_auto_discovery_period=0.2)
         await publish(client, "orders-1", b"late, but not lost")
         assert [message.data() for message in await received(consumer, 1)] == [b"late, but not lost"]
-        await engine.delete_topic("orders-0", force=True)
+        await engine.deleting.delete("orders-0", force=True)
         await consumes(consumer, "orders-1")
         assert proxy.frames["changed"] >= 1, "there was something to drop"
 
@@ -495,13 +495,13 @@ def test_a_topic_that_is_made_anew_while_its_consumer_is_away_is_consumed_from_i
 ) -> None:
     async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
         proxy.fault = lambda frame: []
-        before = await engine.create_topic("orders-1")
+        before = await engine.making.create("orders-1")
         consumer = await subscribed(client)
         proxy.refusing = True
         await proxy.cut_others()
         await eventually(lambda: not before.subscriptions["s"].consumers, "it is away")
-        await engine.delete_topic("orders-1")
-        topic = await engine.create_topic("orders-1")
+        await engine.deleting.delete("orders-1")
+        topic = await engine.making.create("orders-1")
         await topic.publish([entry(b"while it was away")])
         proxy.refusing = False
         assert [message.data() for message in await received(consumer, 1)] == [b"while it was away"]
@@ -512,7 +512,7 @@ def test_a_topic_that_is_made_anew_while_its_consumer_is_away_is_consumed_from_i
 def test_an_unchanged_list_is_answered_without_names(tmp_path: Path) -> None:
     async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
         for topic in ("orders-2", "orders-1", "invoices-1"):
-            await engine.create_topic(topic)
+            await engine.making.create(topic)
         names = sorted(full("orders-1", "orders-2"))
 
         async def ask(**frame: Any) -> Any:
@@ -567,7 +567,7 @@ def test_a_frame_that_makes_no_sense_is_refused(tmp_path: Path, frame: dict[str,
 def test_watchers_end_with_their_connection(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine, served(engine) as url:
-            watchers = [each for each in engine._listeners if type(each).__name__ == "TopicWatchers"]
+            watchers = [each for each in engine.loaded.listeners if type(each).__name__ == "TopicWatchers"]
             async with Client(url) as client:
                 consumers = [await subscribed(client, name=f"s{number}") for number in range(3)]
                 assert [len(each) for each in watchers] == [3]  # type: ignore[arg-type]
@@ -609,10 +609,10 @@ def test_whatever_happens_to_notifications_after_one_poll_the_topics_are_those_o
                 case 1:
                     await asyncio.sleep(0.03)
                 case _ if local not in model:
-                    await engine.create_topic(local)
+                    await engine.making.create(local)
                     model[local] = step
                 case _:
-                    await engine.delete_topic(local, force=True)
+                    await engine.deleting.delete(local, force=True)
                     del model[local]
         await eventually(lambda: consumer._watch is not None, "a watcher")
         # Everybody takes what is on its way, then comes one poll.
@@ -648,7 +648,7 @@ def test_a_topic_that_appears_through_a_link_is_found_by_a_pattern_consumer_ther
             for number in range(10):
                 await publish(here, f"orders-{number}", b"%d" % number)
             assert {message.data() for message in await received(consumer, 10)} == {b"%d" % n for n in range(10)}
-            await east.create_partitioned_topic("orders-whole", 2)
+            await east.partitioned.create("orders-whole", 2)
             await publish(here, "orders-whole-partition-1", b"in a partition")
             assert [message.data() for message in await received(consumer, 1)] == [b"in a partition"]
 

@@ -298,7 +298,7 @@ def test_a_message_for_later_comes_after_those_sent_behind_it(run: Run) -> None:
 
 def test_a_partitioned_topic_keeps_each_key_in_one_partition(run: Run) -> None:
     async def three_partitions(engine: Engine) -> None:
-        await engine.create_partitioned_topic(TOPIC, 3)
+        await engine.partitioned.create(TOPIC, 3)
 
     async def scenario(client: Client) -> None:
         for lazy in (False, True):

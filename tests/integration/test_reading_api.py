@@ -60,7 +60,7 @@ def test_readers_are_told_of_the_topics_that_changed_since_they_asked(tmp_path: 
         assert known.topics[ORDERS].runs == ((last.ledger, 0, 3),)
         assert (await asyncio.to_thread(worker.positions, known.token)).topics == ()
 
-        await engine.delete_topic(QUIET)
+        await engine.deleting.delete(QUIET)
         change = await asyncio.to_thread(worker.positions, known.token)
         assert (change.topics, change.deleted) == ((), (QUIET,))
         await (await engine.topic(QUIET)).publish([timed(9)])

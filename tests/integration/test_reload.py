@@ -253,7 +253,7 @@ def test_a_worker_tells_a_cluster_that_lost_a_topic_what_its_own_consumers_had_a
             await inbox.holds(30)
             await consumer.acknowledge([Ack(delivery.position) for delivery in inbox.deliveries[::3]])
             await eventually(lambda: backlog(us) == 20, "what eu-west acknowledged, in us-east")
-            await eu.engine.delete_topic(TOPIC, force=True)
+            await eu.engine.deleting.delete(TOPIC, force=True)
             await topic.publish([message(b"new")])
             await eventually(lambda: backlog(eu) == 21, "the same in eu-west again, and the new one")
 
@@ -496,7 +496,7 @@ def test_policies_and_paces_hold_at_once(topology: Topology, tmp_path: Path) -> 
             assert "sync.update_interval_ms: 10 → 70" in changed["eu-west"]
             assert not any("policies" in line for line in changed["eu-west"])
             assert topic.policies.effective.max_consumers == 7
-            assert eu.engine.default_policies.max_consumers is None
+            assert eu.engine.loaded.default_policies.max_consumers is None
             assert us.worker.parts.sync.settings.update_interval_ms == 70
             url = f"http://{two.clusters[0].address}/replication/v1/topology"
             async with aiohttp.ClientSession() as session, session.get(url) as response:

@@ -289,7 +289,7 @@ def test_acknowledgements_count_again_once_the_restart_is_seen(tmp_path: Path) -
 
 def test_the_partitions_of_a_topic_without_a_name_are_a_bad_request(tmp_path: Path) -> None:
     async def scenario(engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
-        await engine.create_partitioned_topic("parted", 3)
+        await engine.partitioned.create("parted", 3)
         async with session.get(f"{url}/client/v1/partitions") as response:
             assert response.status == 400
             assert (await response.json())["error"] == "BadRequest"

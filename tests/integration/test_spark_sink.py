@@ -116,7 +116,7 @@ def test_a_job_that_fails_leaves_nothing(spark: Any, worker: StagingWorker) -> N
 
 
 def test_keys_choose_the_partition_as_clients_do(spark: Any, worker: StagingWorker) -> None:
-    worker.run(lambda: worker.engine.create_partitioned_topic(OUT, 3))
+    worker.run(lambda: worker.engine.partitioned.create(OUT, 3))
     writing(spark.range(300).selectExpr("cast(id as string) payload", "concat('k', id % 7) key"), worker).save()
     parts = [worker.payloads(f"{OUT}-partition-{index}") for index in range(3)]
     assert sum(map(len, parts)) == 300

@@ -138,7 +138,7 @@ class Traffic:
                 if rounds % 20 == 0:
                     engine = cluster.worker.parts.engine
                     await engine.topic("gone")
-                    await engine.delete_topic("gone", force=True)
+                    await engine.deleting.delete("gone", force=True)
             await self.acknowledge(consumer)
             rounds += 1
             await asyncio.sleep(0.005)

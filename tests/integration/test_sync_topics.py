@@ -24,7 +24,7 @@ async def delete_everywhere(*nodes: Node) -> None:
     while having := [node for node in nodes if node.engine.find(TOPIC) is not None]:
         for node in having:
             with suppress(TopicNotFound):
-                await node.engine.delete_topic(TOPIC, force=True)
+                await node.engine.deleting.delete(TOPIC, force=True)
 
 
 def test_a_topic_made_anew_everywhere_is_kept_in_step_from_its_beginning(tmp_path: Path) -> None:

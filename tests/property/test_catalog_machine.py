@@ -142,7 +142,7 @@ class CatalogMachine(RuleBasedStateMachine):
     def create_topic(self, name: str) -> None:
         namespace = self.namespace(namespace_of(name))
         allowed = namespace.can_be_made(name) and name not in namespace.topics
-        self.expect(allowed, self.engine.create_topic(name))
+        self.expect(allowed, self.engine.making.create(name))
         if allowed:
             self.namespace(namespace_of(name), make=True).topics[name] = ModelTopic()
 
@@ -182,13 +182,13 @@ class CatalogMachine(RuleBasedStateMachine):
         allowed = name in namespace.topics
 
         async def delete() -> None:
-            deletion = asyncio.ensure_future(self.engine.delete_topic(name))
+            deletion = asyncio.ensure_future(self.engine.deleting.delete(name))
             if gives_up:
                 await asyncio.sleep(0)
                 deletion.cancel()
                 await asyncio.wait([deletion])
                 with suppress(EngineError):
-                    await self.engine.delete_topic(name)  # waits for the one that goes on
+                    await self.engine.deleting.delete(name)  # waits for the one that goes on
                 if not allowed:
                     raise EngineError("as it was before")
             else:
@@ -206,7 +206,7 @@ class CatalogMachine(RuleBasedStateMachine):
         async def replace() -> None:
             old = self.engine.find(name)
             assert old is not None
-            deletion = asyncio.ensure_future(self.engine.delete_topic(name))
+            deletion = asyncio.ensure_future(self.engine.deleting.delete(name))
             while old.deleted is None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             anew = await self.engine.topic(name, by_link=True)
@@ -223,13 +223,13 @@ class CatalogMachine(RuleBasedStateMachine):
         fits = partitions > 0 and (existing is not None or namespace.can_be_partitioned(base, partitions))
         if how == "create":
             allowed = fits and existing in (None, partitions)
-            call: Awaitable[Any] = self.engine.create_partitioned_topic(base, partitions)
+            call: Awaitable[Any] = self.engine.partitioned.create(base, partitions)
         elif how == "grow":
             allowed = fits and existing is not None and partitions >= existing
-            call = self.engine.grow_partitioned_topic(base, partitions)
+            call = self.engine.partitioned.grow(base, partitions)
         else:
             allowed = fits
-            call = self.engine.adopt_partitions(base, partitions)
+            call = self.engine.partitioned.adopt(base, partitions)
         self.expect(allowed, call)
         if allowed and (how != "adopt" or partitions > (existing or 0)):
             self.namespace(namespace_of(base), make=True).partition(base, partitions)
@@ -238,7 +238,7 @@ class CatalogMachine(RuleBasedStateMachine):
     def delete_partitioned_topic(self, base: str) -> None:
         namespace = self.namespace(namespace_of(base))
         allowed = base in namespace.partitioned
-        self.expect(allowed, self.engine.delete_partitioned_topic(base))
+        self.expect(allowed, self.engine.partitioned.delete(base))
         if allowed:
             del namespace.partitioned[base]
             for name in [name for name in namespace.topics if name.startswith(f"{base}-partition-")]:
@@ -308,7 +308,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(sweep_first=st.booleans())
     def restart(self, sweep_first: bool) -> None:
         if sweep_first:
-            self.run(self.engine.swept())
+            self.run(self.engine.deleting.sweeper.swept())
         self.run(self.engine.close())
         for namespace in self.model.values():  # partitions that are missing are made at the start
             for base, partitions in namespace.partitioned.items():
@@ -347,7 +347,7 @@ class CatalogMachine(RuleBasedStateMachine):
                 assert topic.policies.effective == (model.policies or PolicyOverrides()).over(inherited)
 
     def teardown(self) -> None:
-        self.run(self.engine.swept())
+        self.run(self.engine.deleting.sweeper.swept())
         leftover = rows_of_nobody(self.engine.store)
         self.run(self.engine.close())
         self.loop.close()

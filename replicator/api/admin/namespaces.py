@@ -235,7 +235,7 @@ def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
     if "autoSubscriptionCreationOverride" in given:
         name = "policies.autoSubscriptionCreationOverride"
         policies = replace(policies, **_read_auto_subscriptions(given["autoSubscriptionCreationOverride"], name))
-    default = engine.default_policies
+    default = engine.loaded.default_policies
     overrides = PolicyOverrides.between(default, _topic_policies_of(default, given))
     return replace(policies, topic_policies=overrides or None)
 

@@ -217,7 +217,7 @@ def level_of_namespace(engine: Engine, name: str) -> Level:
         await engine.catalog.set_namespace(name, replace(before, topic_policies=policies))
 
     own = engine.catalog.namespace(name).topic_policies or PolicyOverrides()
-    return Level(own, engine.default_policies, save)
+    return Level(own, engine.loaded.default_policies, save)
 
 
 def shown_policies(policies: PolicyOverrides, names: dict[str, str]) -> dict[str, Any]:

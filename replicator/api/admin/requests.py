@@ -55,7 +55,7 @@ def subscription_name(request: web.Request) -> str:
 async def one_topic(request: web.Request) -> Topic:
     """The topic of the path; raises :class:`TopicNotFound`, and :class:`NotOnPartitioned` for a partitioned one."""
     engine, name = request.app[ENGINE], str(topic_name(request))
-    if partitions := engine.partitions(name):
+    if partitions := engine.partitioned.count(name):
         raise NotOnPartitioned(f"{name} has {partitions} partitions: ask {name}-partition-0 and so on")
     return await engine.topic(name, create=False)
 
@@ -63,7 +63,7 @@ async def one_topic(request: web.Request) -> Topic:
 async def logs_of(request: web.Request) -> list[Topic]:
     """The topic of the path, or the partitions of a partitioned one; raises :class:`TopicNotFound`."""
     engine, name = request.app[ENGINE], str(topic_name(request))
-    partitions = engine.partitions(name)
+    partitions = engine.partitioned.count(name)
     if not partitions:
         return [await engine.topic(name, create=False)]
     found = [engine.find(f"{name}-partition-{index}") for index in range(partitions)]

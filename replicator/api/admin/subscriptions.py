@@ -186,7 +186,7 @@ def _not_found(request: web.Request, name: str) -> SubscriptionNotFound:
 def _topics_of(request: web.Request, topics: list[Any], target: Target) -> list[Any]:
     """Which of the topics a target is for: a message is in one partition, the ends are in all."""
     name = topic_name(request)
-    if not request.app[ENGINE].partitions(str(name)) or target.anywhere:
+    if not request.app[ENGINE].partitioned.count(str(name)) or target.anywhere:
         return topics
     if target.partition == NO_INDEX:
         raise NotOnPartitioned(f"{name} is partitioned: a message id must say of which partition, as partitionIndex")

@@ -90,7 +90,7 @@ async def list_none(request: web.Request) -> web.Response:
 async def create(request: web.Request) -> web.Response:
     """Make a topic without partitions."""
     _check_no_properties(await read_json(request))
-    await request.app[ENGINE].create_topic(str(topic_name(request)))
+    await request.app[ENGINE].making.create(str(topic_name(request)))
     return no_content()
 
 
@@ -98,9 +98,9 @@ async def delete(request: web.Request) -> web.Response:
     """Delete a topic; with ``force=true`` also one that producers and consumers are connected to."""
     force = flag_parameter(request, "force")
     engine, name = request.app[ENGINE], str(topic_name(request))
-    if engine.partitions(name):
+    if engine.partitioned.count(name):
         raise NotOnPartitioned(f"{name} is partitioned: DELETE …/partitions deletes it with its partitions")
-    await engine.delete_topic(name, force=force)
+    await engine.deleting.delete(name, force=force)
     return no_content()
 
 
@@ -110,7 +110,7 @@ async def delete(request: web.Request) -> web.Response:
 async def partitions(request: web.Request) -> web.Response:
     """How many there are; 0 for a topic without any."""
     engine, name = request.app[ENGINE], str(topic_name(request))
-    found = engine.partitions(name)
+    found = engine.partitioned.count(name)
     if not found:
         await engine.topic(name, create=False)
     return web.json_response({"partitions": found})
@@ -120,9 +120,9 @@ async def create_partitioned(request: web.Request) -> web.Response:
     """Make a partitioned topic of as many partitions as the body says."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     wanted = _partitions_of(await read_json(request))
-    if existing := engine.partitions(name):
+    if existing := engine.partitioned.count(name):
         raise TopicExists(f"{name} has {existing} partitions already")
-    await engine.create_partitioned_topic(name, wanted)
+    await engine.partitioned.create(name, wanted)
     return no_content()
 
 
@@ -130,11 +130,11 @@ async def grow(request: web.Request) -> web.Response:
     """Give a partitioned topic more partitions, with the subscriptions and policies that its first one has."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     wanted = _partitions_of(await read_json(request))
-    before = engine.partitions(name)
+    before = engine.partitioned.count(name)
     if not before:
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     try:
-        await engine.grow_partitioned_topic(name, wanted)
+        await engine.partitioned.grow(name, wanted)
     except InvalidPartitions as error:
         raise Unprocessable(str(error)) from None
     first, *others = await logs_of(request)
@@ -166,9 +166,9 @@ async def delete_partitioned(request: web.Request) -> web.Response:
     """Delete a partitioned topic with its partitions."""
     force = flag_parameter(request, "force")
     engine, name = request.app[ENGINE], str(topic_name(request))
-    if not engine.partitions(name):
+    if not engine.partitioned.count(name):
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
-    await engine.delete_partitioned_topic(name, force=force)
+    await engine.partitioned.delete(name, force=force)
     return no_content()
 
 
@@ -189,14 +189,14 @@ async def stats_of_partitions(request: web.Request) -> web.Response:
     """The sums over all partitions; ``perPartition=false`` leaves out those of each."""
     each = flag_parameter(request, "perPartition", default=True)
     engine, name = request.app[ENGINE], str(topic_name(request))
-    if not engine.partitions(name):
+    if not engine.partitioned.count(name):
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     found: dict[str, Any] = {}
     for number, topic in enumerate(await logs_of(request)):
         if number % STATS_AT_ONCE == 0:
             await asyncio.sleep(0)
         found[topic.name] = await _stats(request, topic)
-    return web.json_response(partitioned_stats(found, partitions=engine.partitions(name), each=each))
+    return web.json_response(partitioned_stats(found, partitions=engine.partitioned.count(name), each=each))
 
 
 async def _stats(request: web.Request, topic: Topic) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class EmbeddedConnector:
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         engine = await self.engine()
         try:
-            return await engine.partitions_for_use(topic) if create else engine.partitions(topic)
+            return await engine.by_use.partitions(topic) if create else engine.partitioned.count(topic)
         except EngineError as error:
             raise from_engine(error) from error
 

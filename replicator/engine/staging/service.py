@@ -176,7 +176,7 @@ class StagingService:
         found = {}
         for name in names:
             parsed = parse_topic(name)
-            found[name] = await self._engine.partitions_for_use(name)
+            found[name] = await self._engine.by_use.partitions(name)
             policies = self._engine.catalog.policies_of(parsed.full_namespace)
             if not found[name] and self._engine.find(name) is None and not policies.auto_topic_creation:
                 raise TopicNotFound(
@@ -217,7 +217,7 @@ class StagingService:
         """Raises if entries as large as that could not be published to a topic."""
         if (full_name := str(parse_topic(name))) != name:
             raise NotAllowedError(f"staged frames name topics in full: {full_name}, not {name}")
-        if self._engine.partitions(name):
+        if self._engine.partitioned.count(name):
             raise NotAllowedError(f"{name} is partitioned: frames are for one of its partitions")
         topic = self._engine.find(name)
         limit = None if topic is None else topic.policies.effective.max_message_bytes

@@ -2,12 +2,13 @@
 
 What there is in memory is :mod:`replicator.engine.topics.catalog_index`'s; this adds the store and the rules. A
 namespace (and its tenant) is made with the first topic that names it, in the same transaction, and stays until it is
-deleted. Topics are made and deleted by :class:`replicator.engine.engine.Engine`, which tells the catalog.
+deleted. Topics are made by :mod:`replicator.engine.topics.topic_making` and deleted by
+:mod:`replicator.engine.topics.topic_deleting`, which tell the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from replicator.engine.errors import (
@@ -33,29 +34,44 @@ TENANTS: Final = "tenants"
 NAMESPACES: Final = "namespaces"
 
 
-class Topics(Protocol):
-    """What the catalog asks of the engine."""
+class Changes(Protocol):
+    """What the catalog asks of what is being changed."""
+
+    @property
+    def being_made(self) -> Mapping[str, object]:
+        """By full name, the topics that the writer is making."""
 
     def alone(self, change: Callable[[], Awaitable[None]]) -> Awaitable[None]:
         """Make a change while nobody makes another; whoever waits for it may give up, the change goes on."""
 
-    def names_being_made(self) -> Iterable[str]: ...
-
     async def made(self, names: Iterable[str]) -> None:
         """Returns when these are not being made any more: they are there, or failed."""
 
-    async def delete_all(self, namespace: Namespace, *, force: bool) -> None: ...
 
-    def namespace_changed(self, namespace: Namespace) -> None: ...
+class Deleting(Protocol):
+    """What deletes topics."""
+
+    async def delete_all(self, namespace: Namespace, *, force: bool) -> None: ...
 
 
 class Catalog:
     """What there is in one cluster. A listing costs what it lists; all methods run on the engine's event loop."""
 
-    def __init__(self, store: Store, writer: Writer, topics: Topics) -> None:
-        self.index = CatalogIndex()
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        index: CatalogIndex,
+        changes: Changes,
+        deleting: Deleting,
+        namespace_changed: Callable[[Namespace], None],
+    ) -> None:
+        """``index`` is empty; ``namespace_changed`` is called when a namespace has other policies."""
+        self.index = index
         self._writer = writer
-        self._topics = topics
+        self._changes = changes
+        self._deleting = deleting
+        self._namespace_changed = namespace_changed
         self._closing: set[str] = set()
         """Namespaces that are being deleted, and tenants."""
         for tenant in store.tenants():
@@ -117,7 +133,7 @@ class Catalog:
             await self._writer.put(TENANTS, name.encode(), b"")
             self.index.add_tenant(name)
 
-        await self._topics.alone(create)
+        await self._changes.alone(create)
 
     async def delete_tenant(self, name: str) -> None:
         """Raises :class:`TenantNotFound`, and :class:`TenantNotEmpty` while it has namespaces."""
@@ -125,7 +141,7 @@ class Catalog:
         async def delete() -> None:
             if namespaces := self.namespaces(name):
                 raise TenantNotEmpty(f"tenant {name!r} has {len(namespaces)} namespaces: delete them first")
-            if any(each.startswith(f"persistent://{name}/") for each in self._topics.names_being_made()):
+            if any(each.startswith(f"persistent://{name}/") for each in self._changes.being_made):
                 raise TenantNotEmpty(f"a topic of tenant {name!r} is just being made")
             self._closing.add(name)
             try:
@@ -134,7 +150,7 @@ class Catalog:
             finally:
                 self._closing.discard(name)
 
-        await self._topics.alone(delete)
+        await self._changes.alone(delete)
 
     async def create_namespace(self, name: str, policies: NamespacePolicies | None = None) -> None:
         """Make a namespace, and its tenant if there is none.
@@ -149,7 +165,7 @@ class Catalog:
                 raise NamespaceExists(f"there is a namespace {name!r} already")
             await self._store_namespace(name, policies)
 
-        await self._topics.alone(create)
+        await self._changes.alone(create)
 
     async def set_namespace(self, name: str, policies: NamespacePolicies) -> None:
         """Give the namespace other policies; they hold at once for its topics without their own.
@@ -161,9 +177,9 @@ class Catalog:
         async def replace() -> None:
             self._namespace(name)
             await self._store_namespace(name, policies)
-            self._topics.namespace_changed(self._namespace(name))
+            self._namespace_changed(self._namespace(name))
 
-        await self._topics.alone(replace)
+        await self._changes.alone(replace)
 
     async def delete_namespace(self, name: str, *, force: bool = False) -> None:
         """Delete a namespace; with ``force`` with all its topics, and whoever is connected to them.
@@ -175,20 +191,20 @@ class Catalog:
             namespace = self._namespace(name)
             self._closing.add(name)  # no topic is made in it from here on
             try:
-                made = [each for each in self._topics.names_being_made() if each.startswith(f"persistent://{name}/")]
+                made = [each for each in self._changes.being_made if each.startswith(f"persistent://{name}/")]
                 if force:
-                    await self._topics.made(made)
+                    await self._changes.made(made)
                 elif made or not namespace.empty:
                     raise NamespaceNotEmpty(
                         f"namespace {name!r} has {len(namespace.topics) + len(made)} topics: delete them, or use force"
                     )
-                await self._topics.delete_all(namespace, force=force)
+                await self._deleting.delete_all(namespace, force=force)
                 await self._writer.put(NAMESPACES, name.encode(), None)
                 self.index.remove_namespace(name)
             finally:
                 self._closing.discard(name)
 
-        await self._topics.alone(delete)
+        await self._changes.alone(delete)
 
     def rows_of_new(self, namespace: str, new: bool) -> list[tuple[str, bytes, bytes | None]]:
         """What is stored with the first thing of a namespace that was made by it."""

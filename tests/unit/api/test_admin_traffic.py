@@ -57,7 +57,7 @@ def test_topics_that_nothing_is_published_to_and_deleted_ones_have_no_meter(tmp_
             await producer.publish([message()])
             producer.close()
             assert list(meter._slots) == [TOPIC]
-            await engine.delete_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
             assert not meter._slots
 
     asyncio.run(main())

@@ -74,7 +74,7 @@ def test_a_topic_makes_its_namespace_and_tenant_which_outlive_it(tmp_path: Path)
         async with opened(tmp_path) as engine:
             assert engine.catalog.tenants() == []
             await engine.topic("acme/shop/orders")
-            await engine.delete_topic("acme/shop/orders")
+            await engine.deleting.delete("acme/shop/orders")
             assert engine.catalog.namespaces("acme") == ["acme/shop"]
         async with opened(tmp_path) as engine:
             assert engine.catalog.tenants() == ["acme"]
@@ -89,7 +89,7 @@ def test_listings_are_sorted_and_of_one_namespace(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             for name in ("b", "a", "acme/shop/c", "acme/shop-2/d"):
                 await engine.topic(name)
-            await engine.create_partitioned_topic("parted", 2)
+            await engine.partitioned.create("parted", 2)
         async with opened(tmp_path) as engine:
             catalog = engine.catalog
             assert catalog.tenants() == ["acme", "public"]
@@ -110,11 +110,11 @@ def test_internal_topics_are_topics_but_nobodys_to_subscribe_to_by_pattern(tmp_p
         async with opened(tmp_path) as engine:
             events = listening(engine)
             await engine.topic("__change_events")
-            await engine.create_partitioned_topic("__sharded", 2)
+            await engine.partitioned.create("__sharded", 2)
             assert len(engine.catalog.topics(NAMESPACE)) == 3
             assert engine.catalog.subscribable(NAMESPACE) == []
-            await engine.delete_topic("__change_events")
-            await engine.delete_partitioned_topic("__sharded")
+            await engine.deleting.delete("__change_events")
+            await engine.partitioned.delete("__sharded")
             assert events == ["public/default/__sharded=2"]
 
     asyncio.run(main())
@@ -126,11 +126,11 @@ def test_what_is_made_and_deleted_is_told_by_the_names_that_consumers_use(tmp_pa
             events = listening(engine)
             await engine.topic("a/b/plain")
             await engine.topic("a/b/plain")
-            await engine.create_partitioned_topic("a/b/parted", 2)
-            await engine.grow_partitioned_topic("a/b/parted", 4)
-            await engine.delete_partitioned_topic("a/b/parted")
-            await engine.delete_topic("a/b/plain")
-            await engine.create_topic("a/b/plain")
+            await engine.partitioned.create("a/b/parted", 2)
+            await engine.partitioned.grow("a/b/parted", 4)
+            await engine.partitioned.delete("a/b/parted")
+            await engine.deleting.delete("a/b/plain")
+            await engine.making.create("a/b/plain")
             assert events == [
                 "+a/b/plain",
                 "a/b/parted=2",
@@ -150,7 +150,7 @@ def test_topics_that_become_partitions_are_told_to_have_gone(tmp_path: Path) -> 
             await engine.topic("a/b/c-partition-1")
             assert engine.catalog.subscribable("a/b") == full("a/b/c-partition-1")
             events = listening(engine)
-            await engine.create_partitioned_topic("a/b/c", 2)
+            await engine.partitioned.create("a/b/c", 2)
             assert events == ["a/b/c=2", "-a/b/c-partition-1", "+a/b/c"]
             assert engine.catalog.subscribable("a/b") == full("a/b/c")
 
@@ -160,11 +160,11 @@ def test_topics_that_become_partitions_are_told_to_have_gone(tmp_path: Path) -> 
 def test_a_topic_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            await engine.create_topic("plain")
-            await engine.create_partitioned_topic("parted", 1)
+            await engine.making.create("plain")
+            await engine.partitioned.create("parted", 1)
             for name in ("plain", "parted", "parted-partition-0"):
                 with pytest.raises(TopicExists):
-                    await engine.create_topic(name)
+                    await engine.making.create(name)
 
     asyncio.run(main())
 
@@ -172,16 +172,16 @@ def test_a_topic_that_is_there_is_not_made_again(tmp_path: Path) -> None:
 def test_a_number_of_partitions_grows_and_never_falls(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            await engine.create_partitioned_topic("parted", 2)
-            await engine.grow_partitioned_topic("parted", 5)
-            await engine.grow_partitioned_topic("parted", 5)
+            await engine.partitioned.create("parted", 2)
+            await engine.partitioned.grow("parted", 5)
+            await engine.partitioned.grow("parted", 5)
             for fewer in (4, 0, -1):
                 with pytest.raises(InvalidPartitions):
-                    await engine.grow_partitioned_topic("parted", fewer)
+                    await engine.partitioned.grow("parted", fewer)
             with pytest.raises(TopicNotFound):
-                await engine.grow_partitioned_topic("unknown", 5)
+                await engine.partitioned.grow("unknown", 5)
         async with opened(tmp_path) as engine:
-            assert engine.partitions("parted") == 5
+            assert engine.partitioned.count("parted") == 5
             assert len(engine.topics()) == 5
 
     asyncio.run(main())
@@ -190,9 +190,9 @@ def test_a_number_of_partitions_grows_and_never_falls(tmp_path: Path) -> None:
 def test_the_larger_number_of_two_clusters_wins(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            assert await engine.adopt_partitions("parted", 3) == 3
-            assert await engine.adopt_partitions("parted", 2) == 3
-            assert await engine.adopt_partitions("parted", 4) == 4
+            assert await engine.partitioned.adopt("parted", 3) == 3
+            assert await engine.partitioned.adopt("parted", 2) == 3
+            assert await engine.partitioned.adopt("parted", 4) == 4
             assert len(engine.topics()) == 4
 
     asyncio.run(main())
@@ -214,7 +214,7 @@ def test_tenants_and_namespaces_are_made_once_and_deleted_when_they_are_empty(tm
             await engine.topic("acme/shop/orders")
             with pytest.raises(NamespaceNotEmpty):
                 await catalog.delete_namespace("acme/shop")
-            await engine.delete_topic("acme/shop/orders")
+            await engine.deleting.delete("acme/shop/orders")
             await catalog.delete_namespace("acme/shop")
             await catalog.delete_tenant("acme")
         async with opened(tmp_path) as engine:
@@ -239,7 +239,7 @@ def test_a_namespace_can_be_deleted_with_everything_in_it(tmp_path: Path) -> Non
         async with opened(tmp_path) as engine:
             topic = await engine.topic("acme/shop/orders")
             await topic.publish([message()])
-            await engine.create_partitioned_topic("acme/shop/parted", 3)
+            await engine.partitioned.create("acme/shop/parted", 3)
             await engine.topic("acme/shop-2/kept")
             events = listening(engine)
             await engine.catalog.delete_namespace("acme/shop", force=True)
@@ -354,12 +354,12 @@ def test_where_topics_are_not_made_by_use_only_an_operator_and_links_make_them(t
             await engine.catalog.create_namespace(NAMESPACE, NamespacePolicies(auto_topic_creation=False))
             with pytest.raises(TopicNotFound, match="auto_topic_creation"):
                 await engine.topic("orders")
-            assert await engine.partitions_for_use("orders") == 0
-            await engine.create_topic("orders")
+            assert await engine.by_use.partitions("orders") == 0
+            await engine.making.create("orders")
             await engine.topic("orders")
             await engine.topic("copied", by_link=True)
-            await engine.create_partitioned_topic("parted", 2)
-            await engine.delete_topic("parted-partition-1")
+            await engine.partitioned.create("parted", 2)
+            await engine.deleting.delete("parted-partition-1")
             await engine.topic("parted-partition-1")
 
     asyncio.run(main())
@@ -370,9 +370,9 @@ def test_a_namespace_can_have_topics_that_are_used_made_with_partitions(tmp_path
         async with opened(tmp_path) as engine:
             await engine.topic("older")
             await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies(auto_partitions=3))
-            assert await engine.partitions_for_use("older") == 0
-            assert await engine.partitions_for_use("orders") == 3
-            assert await engine.partitions_for_use("orders-partition-1") == 0
+            assert await engine.by_use.partitions("older") == 0
+            assert await engine.by_use.partitions("orders") == 3
+            assert await engine.by_use.partitions("orders-partition-1") == 0
             with pytest.raises(NotAllowedError, match="3 partitions"):
                 await engine.topic("parted")
             assert engine.catalog.partitioned_topics(NAMESPACE) == dict.fromkeys(
@@ -404,12 +404,12 @@ def test_a_topic_that_is_used_is_deleted_by_force_only(tmp_path: Path) -> None:
             topic = await engine.topic("orders")
             producer = await topic.producers.create(ProducerOptions(name="p"))
             with pytest.raises(TopicBusy, match="1 producers and 0 consumers"):
-                await engine.delete_topic("orders")
+                await engine.deleting.delete("orders")
             assert (await producer.publish([message()])) == [topic.log.last]
-            await engine.delete_topic("orders", force=True)
+            await engine.deleting.delete("orders", force=True)
             assert producer.closed
             with pytest.raises(TopicNotFound):
-                await engine.delete_topic("orders")
+                await engine.deleting.delete("orders")
             with pytest.raises(TopicNotFound):
                 await topic.publish([message()])
 

@@ -15,11 +15,11 @@ from replicator.engine.topics.partitions import PARTITIONS_MAX
 def test_a_partitioned_topic_has_its_partitions_also_after_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            await engine.create_partitioned_topic("orders", 4)
-            assert engine.partitions(TOPIC) == engine.partitions("public/default/orders") == 4
+            await engine.partitioned.create("orders", 4)
+            assert engine.partitioned.count(TOPIC) == engine.partitioned.count("public/default/orders") == 4
             assert sorted(topic.name for topic in engine.topics()) == [f"{TOPIC}-partition-{n}" for n in range(4)]
         async with opened(tmp_path) as engine:
-            assert engine.partitions(TOPIC) == 4
+            assert engine.partitioned.count(TOPIC) == 4
             await (await engine.topic(f"{TOPIC}-partition-3")).publish([message()])
 
     asyncio.run(main())
@@ -29,7 +29,7 @@ def test_what_is_not_partitioned_has_no_partitions(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             await engine.topic("plain")
-            assert engine.partitions("plain") == engine.partitions("unknown") == 0
+            assert engine.partitioned.count("plain") == engine.partitioned.count("unknown") == 0
 
     asyncio.run(main())
 
@@ -39,7 +39,7 @@ def test_a_number_of_partitions_out_of_range_is_refused(tmp_path: Path, partitio
     async def main() -> None:
         async with opened(tmp_path) as engine:
             with pytest.raises(InvalidPartitions, match="1 to"):
-                await engine.create_partitioned_topic(TOPIC, partitions)
+                await engine.partitioned.create(TOPIC, partitions)
             assert engine.topics() == []
 
     asyncio.run(main())
@@ -57,7 +57,7 @@ def test_a_name_that_partitions_cannot_be_made_of_is_refused(tmp_path: Path, nam
     async def main() -> None:
         async with opened(tmp_path) as engine:
             with pytest.raises(error):
-                await engine.create_partitioned_topic(name, 3)
+                await engine.partitioned.create(name, 3)
             assert engine.topics() == []
 
     asyncio.run(main())
@@ -68,9 +68,9 @@ def test_a_name_is_a_plain_topic_or_a_partitioned_one(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             await engine.topic("plain")
             with pytest.raises(NotAllowedError, match="without partitions"):
-                await engine.create_partitioned_topic("plain", 3)
-            assert engine.partitions("plain") == 0
-            await engine.create_partitioned_topic("parted", 3)
+                await engine.partitioned.create("plain", 3)
+            assert engine.partitioned.count("plain") == 0
+            await engine.partitioned.create("parted", 3)
             with pytest.raises(NotAllowedError, match="no log of its own"):
                 await engine.topic("parted")
             for name in ("parted-partition-3", "parted-partition-01"):
@@ -86,7 +86,7 @@ def test_a_plain_topic_that_is_just_being_made_keeps_its_name(tmp_path: Path) ->
             plain = asyncio.ensure_future(engine.topic("orders"))
             await asyncio.sleep(0)
             with pytest.raises(NotAllowedError):
-                await engine.create_partitioned_topic("orders", 3)
+                await engine.partitioned.create("orders", 3)
             await plain
 
     asyncio.run(main())
@@ -97,8 +97,8 @@ def test_topics_that_stand_where_no_partition_can_be_are_in_the_way(tmp_path: Pa
         async with opened(tmp_path) as engine:
             await engine.topic("orders-partition-7")
             with pytest.raises(NotAllowedError, match="is not a partition"):
-                await engine.create_partitioned_topic("orders", 7)
-            await engine.create_partitioned_topic("orders", 8)
+                await engine.partitioned.create("orders", 7)
+            await engine.partitioned.create("orders", 8)
 
     asyncio.run(main())
 
@@ -110,11 +110,11 @@ def test_a_restart_makes_the_partitions_that_are_missing_and_another_number_is_r
         async with opened(tmp_path) as engine:
             await engine.writer.put("partitioned", TOPIC.encode(), b'{"partitions": 3}')
         async with opened(tmp_path) as engine:
-            assert engine.partitions(TOPIC) == len(engine.topics()) == 3
-            await engine.delete_topic(f"{TOPIC}-partition-1")
-            await engine.create_partitioned_topic(TOPIC, 3)
+            assert engine.partitioned.count(TOPIC) == len(engine.topics()) == 3
+            await engine.deleting.delete(f"{TOPIC}-partition-1")
+            await engine.partitioned.create(TOPIC, 3)
             assert len(engine.topics()) == 3
             with pytest.raises(NotAllowedError, match="3 partitions already"):
-                await engine.create_partitioned_topic(TOPIC, 4)
+                await engine.partitioned.create(TOPIC, 4)
 
     asyncio.run(main())

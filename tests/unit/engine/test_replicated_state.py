@@ -581,7 +581,7 @@ def test_a_deleted_topic_takes_its_tombstones_along(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.subscriptions.bury("sub", 6)
-            await engine.delete_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
             assert not (await engine.topic(TOPIC)).subscriptions.tombstones
 
     asyncio.run(main())

@@ -123,7 +123,7 @@ def test_what_could_not_be_published_is_refused_when_it_is_staged(tmp_path: Path
             engine = service._engine
             topic = await engine.topic(TOPIC)
             await topic.policies.set(TopicPolicies(max_message_bytes=1_000))
-            await engine.create_partitioned_topic(OTHER, 2)
+            await engine.partitioned.create(OTHER, 2)
             attempt = AttemptKey(KEY, 0, "a")
             whole = encode_frame(TOPIC, [message()], [1], 1)
             cases: list[tuple[bytes, type[EngineError], str]] = [
@@ -195,7 +195,7 @@ def test_a_topic_that_is_deleted_after_the_decision_gets_nothing_more(
             async def deleting(*arguments: object) -> object:
                 places = await publish_staged(*arguments)  # type: ignore[arg-type]
                 if engine.find(OTHER) is not None:
-                    await engine.delete_topic(OTHER)
+                    await engine.deleting.delete(OTHER)
                 return places
 
             monkeypatch.setattr(engine.writer, "publish_staged", deleting)
@@ -278,7 +278,7 @@ def test_topics_that_may_not_be_made_are_named_before_anything_is_staged(tmp_pat
     async def main() -> None:
         async with staging_over(tmp_path) as service:
             engine = service._engine
-            await engine.create_partitioned_topic(OTHER, 3)
+            await engine.partitioned.create(OTHER, 3)
             assert await service.partitions([OTHER, TOPIC]) == {OTHER: 3, TOPIC: 0}
             await engine.catalog.set_namespace("public/default", NamespacePolicies(auto_topic_creation=False))
             with pytest.raises(TopicNotFound, match="auto_topic_creation"):

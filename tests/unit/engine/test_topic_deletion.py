@@ -74,9 +74,9 @@ def test_nothing_is_left_of_a_deleted_topic(tmp_path: Path, monkeypatch: pytest.
             kept = await with_rows_everywhere(engine, "kept")
             before = tables_of(engine, kept.topic_id)
             assert tables_of(engine, topic.topic_id) == before == set(SWEPT_TABLES), "the test sees every table"
-            await engine.delete_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
             assert engine.find(TOPIC) is None
-            await engine.swept()
+            await engine.deleting.sweeper.swept()
             assert rows_of_nobody(engine.store) == set()
             assert tables_of(engine, kept.topic_id) == before
             assert engine.store.meta(f"markers handled {kept.topic_id}") == [1, 2]
@@ -90,14 +90,14 @@ def test_a_worker_that_starts_finishes_what_another_began(tmp_path: Path, monkey
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await with_rows_everywhere(engine)
-            await engine.delete_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
             await engine.topic(TOPIC)
         async with opened(tmp_path) as engine:
             anew = engine.find(TOPIC)
             assert anew is not None
             assert anew.topic_id > topic.topic_id
             assert (anew.log.messages, dict(anew.subscriptions), anew.policies.own) == (0, {}, None)
-            await engine.swept()
+            await engine.deleting.sweeper.swept()
             assert rows_of_nobody(engine.store) == set()
 
     asyncio.run(main())
@@ -108,8 +108,8 @@ def test_a_topic_made_anew_is_another_one(tmp_path: Path) -> None:
         async with opened(tmp_path) as engine:
             old = await with_rows_everywhere(engine)
             last = old.log.last
-            await engine.delete_topic(TOPIC)
-            anew = await engine.create_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
+            anew = await engine.making.create(TOPIC)
             assert anew.incarnation > old.incarnation
             assert (anew.log.messages, dict(anew.subscriptions), anew.origins.vector()) == (0, {}, {})
             (position,) = await anew.publish([message(b"new")])
@@ -125,7 +125,7 @@ def test_who_asks_for_a_topic_while_it_is_deleted_gets_a_new_one(tmp_path: Path)
     async def main() -> None:
         async with opened(tmp_path) as engine:
             old = await engine.topic(TOPIC)
-            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC))
+            deletion = asyncio.ensure_future(engine.deleting.delete(TOPIC))
             await leaving(old)
             assert engine.find(TOPIC) is None
             assert engine.topics() == []
@@ -146,8 +146,8 @@ def test_consumers_and_producers_are_sent_away_and_told_why(tmp_path: Path) -> N
             producer = await topic.producers.create(ProducerOptions(name="p"))
             consumer.on_closed = producer.on_closed = lambda code, reason: told.append((code, reason))
             with pytest.raises(TopicBusy, match="1 producers and 1 consumers"):
-                await engine.delete_topic(TOPIC)
-            await engine.delete_topic(TOPIC, force=True)
+                await engine.deleting.delete(TOPIC)
+            await engine.deleting.delete(TOPIC, force=True)
             await eventually(lambda: len(told) == 2)
             assert {code for code, _ in told} == {"TopicNotFound"}
             assert all("was deleted" in reason for _, reason in told)
@@ -163,7 +163,7 @@ def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_ro
             _, inbox = await subscribed(topic)
             await inbox.holds(20)
             subscription = topic.subscriptions["sub"]
-            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC, force=True))
+            deletion = asyncio.ensure_future(engine.deleting.delete(TOPIC, force=True))
             results: list[object] = []
             options = SubscribeOptions(SubscriptionType.SHARED, "c")
             while not deletion.done():
@@ -189,11 +189,11 @@ def test_what_is_still_on_its_way_to_a_deleted_topic_is_refused_and_leaves_no_ro
                 subscription.moves.seek(positions[2]),
                 topic.publish([message()]),
             ]
-            await engine.swept()
+            await engine.deleting.sweeper.swept()
             refused = await asyncio.gather(*after, return_exceptions=True)
             assert [type(each) for each in refused] == [type(None), *[TopicNotFound] * 4]
             assert all(isinstance(each, EngineError) for each in results if isinstance(each, Exception)), results
-            await engine.swept()
+            await engine.deleting.sweeper.swept()
             assert rows_of_nobody(engine.store) == set()
             assert engine.topics() == []
 
@@ -207,7 +207,7 @@ def test_a_deletion_goes_on_when_its_caller_gives_up(tmp_path: Path) -> None:
             follower = Follower()
             follower.names = {TOPIC}
             engine.add_listener(follower)
-            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC))
+            deletion = asyncio.ensure_future(engine.deleting.delete(TOPIC))
             await leaving(topic)
             deletion.cancel()
             await asyncio.wait([deletion])
@@ -242,11 +242,11 @@ def test_a_topic_that_the_store_does_not_delete_stays(tmp_path: Path, monkeypatc
             with monkeypatch.context() as patch:
                 patch.setattr(engine.writer, "delete_topics", refuse)
                 with pytest.raises(EngineError, match="not now"):
-                    await engine.delete_topic(TOPIC)
+                    await engine.deleting.delete(TOPIC)
             assert engine.find(TOPIC) is topic
             (position,) = await topic.publish([message()])
             await topic.subscriptions["sub"].acknowledge([Ack(position)])
-            await engine.delete_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
 
     asyncio.run(main())
 
@@ -254,19 +254,19 @@ def test_a_topic_that_the_store_does_not_delete_stays(tmp_path: Path, monkeypatc
 def test_a_partitioned_topic_goes_with_all_its_partitions_or_not_at_all(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            await engine.create_partitioned_topic(TOPIC, 3)
+            await engine.partitioned.create(TOPIC, 3)
             consumer, _ = await subscribed(await engine.topic(f"{TOPIC}-partition-2"))
             with pytest.raises(TopicBusy):
-                await engine.delete_partitioned_topic(TOPIC)
+                await engine.partitioned.delete(TOPIC)
             with pytest.raises(NotAllowedError, match="3 partitions"):
-                await engine.delete_topic(TOPIC)
-            assert len(engine.topics()) == engine.partitions(TOPIC) == 3
+                await engine.deleting.delete(TOPIC)
+            assert len(engine.topics()) == engine.partitioned.count(TOPIC) == 3
             consumer.close()
-            await engine.delete_partitioned_topic(TOPIC)
+            await engine.partitioned.delete(TOPIC)
             assert engine.topics() == []
-            assert engine.partitions(TOPIC) == 0
+            assert engine.partitioned.count(TOPIC) == 0
             with pytest.raises(TopicNotFound):
-                await engine.delete_partitioned_topic(TOPIC)
+                await engine.partitioned.delete(TOPIC)
             await engine.topic(TOPIC)
         async with opened(tmp_path) as engine:
             assert [topic.name for topic in engine.topics()] == [TOPIC]
@@ -284,14 +284,14 @@ def test_listeners_hear_of_every_log_that_is_deleted(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            await engine.create_partitioned_topic(TOPIC, 2)
+            await engine.partitioned.create(TOPIC, 2)
             logs = Logs()
             engine.add_listener(logs)
-            await engine.delete_partitioned_topic(TOPIC)
+            await engine.partitioned.delete(TOPIC)
             assert logs.deleted == [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
             engine.remove_listener(logs)
             await engine.topic(TOPIC)
-            await engine.delete_topic(TOPIC)
+            await engine.deleting.delete(TOPIC)
             assert len(logs.deleted) == 2
 
     asyncio.run(main())
@@ -306,8 +306,8 @@ def test_maintenance_passes_over_topics_that_are_deleted_meanwhile(tmp_path: Pat
                 topic = await engine.topic(f"topic-{number}")
                 await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
                 await topic.publish([message()])
-                await engine.delete_topic(topic.name)
-            await engine.swept()
+                await engine.deleting.delete(topic.name)
+            await engine.deleting.sweeper.swept()
             assert rows_of_nobody(engine.store) == set()
 
     asyncio.run(main())
@@ -341,7 +341,7 @@ def test_who_is_just_subscribing_to_a_topic_that_is_deleted_is_told_so(tmp_path:
             subscribing = asyncio.ensure_future(topic.subscribe("sub", options, lambda _: None))
             while "sub" not in topic.subscriptions:  # noqa: ASYNC110 - it is stored next
                 await asyncio.sleep(0)
-            deletion = asyncio.ensure_future(engine.delete_topic(TOPIC))
+            deletion = asyncio.ensure_future(engine.deleting.delete(TOPIC))
             with pytest.raises(TopicNotFound):
                 await subscribing
             await deletion

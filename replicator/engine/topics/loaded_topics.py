@@ -1,0 +1,104 @@
+"""The topics of one engine that have a log, by name and by id, and those who are told what becomes of them.
+
+A topic that is being deleted stays here until the store has deleted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from replicator.engine.admission import Admission
+from replicator.engine.log.block_cache import BlockCache
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.log.writer import Writer
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.subscriptions.failover import FailoverRegistry
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Namespace
+
+
+class LoadedTopics:
+    """Loads topics, keeps them, and tells listeners of the catalog's changes."""
+
+    __slots__ = (
+        "_admission",
+        "_cache",
+        "_failover",
+        "_index",
+        "_store",
+        "_writer",
+        "by_id",
+        "by_name",
+        "default_policies",
+        "listeners",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        index: CatalogIndex,
+        admission: Admission,
+        cache: BlockCache,
+        default_policies: TopicPolicies,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._index = index
+        self._admission = admission
+        self._cache = cache
+        self._failover = FailoverRegistry()
+        self.default_policies = default_policies
+        self.by_name: dict[str, Topic] = {}
+        """By full name."""
+        self.by_id: dict[int, Topic] = {}
+        self.listeners: list[TopicListener[Topic]] = []
+
+    def load(self, record: TopicRecord) -> Topic:
+        """Load a topic; the catalog's index does not have it yet, but its namespace from here on."""
+        topic = Topic(
+            record,
+            self._store,
+            self._writer,
+            self._cache,
+            self.listeners,
+            self._failover,
+            self.default_policies,
+            self._index.add_namespace(parse_topic(record.name).full_namespace),
+            self._admission,
+        )
+        self.by_name[topic.name] = topic
+        self.by_id[topic.topic_id] = topic
+        return topic
+
+    def remove(self, topic: Topic) -> None:
+        """The store has deleted it."""
+        del self.by_name[topic.name]
+        del self.by_id[topic.topic_id]
+
+    def set_default_policies(self, policies: TopicPolicies) -> None:
+        """Other policies for topics where neither they nor their namespaces set them; they hold at once."""
+        if policies == self.default_policies:
+            return
+        self.default_policies = policies
+        for topic in self.by_name.values():
+            topic.policies.set_default(policies)
+
+    def namespace_changed(self, namespace: Namespace) -> None:
+        """Its policies are others: they hold at once."""
+        for name in namespace.topics:
+            self.by_name[name].policies.apply()
+        for listener in list(self.listeners):
+            listener.on_namespace_policies(namespace.name)
+
+    def tell(self, changes: Iterable[Change]) -> None:
+        """Tell listeners what can be subscribed to now, and what cannot any more."""
+        for change in changes:
+            for listener in list(self.listeners):
+                if isinstance(change, Appeared):
+                    listener.on_topic_created(change.name)
+                else:
+                    listener.on_topic_deleted(change.name)

@@ -1,0 +1,162 @@
+"""Partitioned topics of one engine: making, growing and deleting them. What they are is in :mod:`.partitions`.
+
+1. The number of partitions is stored first, and from then on nobody makes a plain topic of that name.
+2. Then the partitions are made. Whoever finds the number after a crash makes the rest.
+3. With the first change that names it, a namespace is made in the same transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from replicator.engine.errors import EngineError, InvalidPartitions, NotAllowedError, TopicNotFound
+from replicator.engine.log.store import Store
+from replicator.engine.log.writer import Writer
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.catalog import Catalog
+from replicator.engine.topics.catalog_changes import CatalogChanges
+from replicator.engine.topics.catalog_index import Change
+from replicator.engine.topics.loaded_topics import LoadedTopics
+from replicator.engine.topics.partitions import TABLE, PartitionedTopic, check_new, check_plain
+from replicator.engine.topics.topic_deleting import TopicDeleting
+from replicator.engine.topics.topic_making import TopicMaking
+
+PARTITIONS_AT_ONCE: Final = 1_000
+"""Partitions that are made together: they share a commit, and leave room for others in the writer's queue."""
+
+
+class PartitionedTopics:
+    """The partitioned topics of one engine."""
+
+    __slots__ = ("_catalog", "_changes", "_cluster", "_deleting", "_loaded", "_making", "_writer")
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        catalog: Catalog,
+        changes: CatalogChanges,
+        loaded: LoadedTopics,
+        making: TopicMaking,
+        deleting: TopicDeleting,
+    ) -> None:
+        self._cluster = store.cluster
+        self._writer = writer
+        self._catalog = catalog
+        self._changes = changes
+        self._loaded = loaded
+        self._making = making
+        self._deleting = deleting
+
+    def count(self, name: str) -> int:
+        """How many partitions the topic has; 0 if it is not partitioned, or does not exist."""
+        found = self._catalog.index.partitioned(parse_topic(name))
+        return 0 if found is None else found.partitions
+
+    async def create(self, name: str, partitions: int) -> None:
+        """Make a partitioned topic and its partitions; with the same number again, those that are missing.
+
+        Raises :class:`InvalidTopicName`, :class:`InvalidPartitions`, and :class:`NotAllowedError` for a name that is
+        taken, or is a partition's.
+        """
+        wanted = check_new(name, partitions)
+
+        async def create() -> None:
+            existing = self._catalog.index.partitioned(parse_topic(wanted.name))
+            if existing is not None and existing != wanted:
+                raise NotAllowedError(f"{wanted.name} has {existing.partitions} partitions already")
+            await self._make(wanted, existing)
+
+        await self._changes.alone(create)
+
+    async def grow(self, name: str, partitions: int) -> None:
+        """Give a partitioned topic more partitions; with the number that it has, those that are missing.
+
+        Raises :class:`TopicNotFound`, and :class:`InvalidPartitions` for a number out of range, or fewer than it has.
+        """
+        wanted = check_new(name, partitions)
+
+        async def grow() -> None:
+            existing = self._catalog.index.partitioned(parse_topic(wanted.name))
+            if existing is None:
+                raise TopicNotFound(f"cluster {self._cluster!r} has no partitioned topic {wanted.name!r}")
+            if partitions < existing.partitions:
+                raise InvalidPartitions(
+                    f"{wanted.name} has {existing.partitions} partitions; it cannot get fewer, not {partitions}"
+                )
+            await self._make(wanted, existing)
+
+        await self._changes.alone(grow)
+
+    async def adopt(self, name: str, partitions: int) -> int:
+        """Another cluster has that many partitions of a topic: have as many here, or more. Returns how many there are.
+
+        Raises as :meth:`create` does.
+        """
+        wanted = check_new(name, partitions)
+
+        async def adopt() -> int:
+            existing = self._catalog.index.partitioned(parse_topic(wanted.name))
+            if existing is None or existing.partitions < partitions:
+                await self._make(wanted, existing)
+            return self.count(name)
+
+        return await self._changes.alone(adopt)
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a partitioned topic with all its partitions, in one step; see :meth:`TopicDeleting.delete`."""
+        parsed = parse_topic(name)
+
+        async def delete() -> None:
+            whole = self._catalog.index.partitioned(parsed)
+            if whole is None:
+                raise TopicNotFound(f"cluster {self._cluster!r} has no partitioned topic {str(parsed)!r}")
+            await self._deleting.delete_partitioned(whole, force=force)
+
+        await self._changes.alone(delete)
+
+    async def finish(self) -> None:
+        """Make the partitions that a worker which was killed did not come to; nobody changes anything yet."""
+        for partitioned in list(self._catalog.index.all_partitioned()):
+            if len(self._catalog.index.partitions_here(partitioned.name)) < partitioned.partitions:
+                await self._make(partitioned, partitioned)
+
+    async def _make(self, wanted: PartitionedTopic, existing: PartitionedTopic | None) -> None:
+        """Store the number, then make the partitions: whoever finds the number after a crash makes the rest."""
+        changes: list[Change] = []
+        if existing != wanted:
+            namespace = parse_topic(wanted.name).full_namespace
+            self._catalog.check_takes_topics(namespace)
+            if existing is None:
+                self._check_not_plain(wanted)
+            made_namespace = self._catalog.index.namespace(namespace) is None
+            # From here on nobody makes a plain topic of that name.
+            changes = self._catalog.index.set_partitioned(wanted)
+            try:
+                await self._writer.put_many(
+                    [
+                        *self._catalog.rows_of_new(namespace, made_namespace),
+                        (TABLE, wanted.name.encode(), wanted.encode()),
+                    ]
+                )
+            except EngineError:
+                if existing is None:
+                    self._catalog.index.remove_partitioned(wanted.name)
+                else:
+                    self._catalog.index.set_partitioned(existing)
+                raise
+            for listener in list(self._loaded.listeners):
+                listener.on_partitions(wanted.name, wanted.partitions)
+        for first in range(0, wanted.partitions, PARTITIONS_AT_ONCE):
+            following = range(first, min(first + PARTITIONS_AT_ONCE, wanted.partitions))
+            await asyncio.gather(*(self._making.make(parse_topic(wanted.partition(index))) for index in following))
+        self._loaded.tell(changes)
+
+    def _check_not_plain(self, wanted: PartitionedTopic) -> None:
+        if wanted.name in self._loaded.by_name or wanted.name in self._changes.being_made:
+            raise NotAllowedError(f"{wanted.name} is a topic without partitions: give the partitioned one another name")
+        prefix = f"{wanted.name}-partition-"
+        being_made = (name for name in self._changes.being_made if name.startswith(prefix))
+        for name in (*self._catalog.index.partitions_here(wanted.name), *being_made):
+            check_plain(parse_topic(name), {wanted.name: wanted})

@@ -1,0 +1,108 @@
+"""Deleting topics: one, a partitioned one with its partitions, or all of a namespace.
+
+Invariant (DESIGN §3): 1, topics that are deleted together go in one transaction, and nobody finds them from then on.
+
+1. Whoever is connected is disconnected, and the topic takes nothing more. If the store refuses, it stays after all.
+2. One transaction takes the topics out of the catalog (:mod:`replicator.engine.topics.topic_deletion`).
+3. What they leave in the store is swept later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from replicator.engine.errors import NotAllowedError, TopicBusy, TopicNotFound
+from replicator.engine.log.store import Store
+from replicator.engine.log.writer import Writer
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.catalog_changes import CatalogChanges
+from replicator.engine.topics.catalog_index import CatalogIndex, Change, Namespace
+from replicator.engine.topics.loaded_topics import LoadedTopics
+from replicator.engine.topics.partitions import PartitionedTopic
+from replicator.engine.topics.topic_sweeper import TopicSweeper
+from replicator.running.supervisor import Supervisor
+
+TOPICS_AT_ONCE: Final = 1_000
+"""Topics that are deleted together: they share a commit, and leave room for others in the writer's queue."""
+
+
+class TopicDeleting:
+    """Deletes topics of one engine, and sweeps up after them."""
+
+    __slots__ = ("_changes", "_cluster", "_index", "_loaded", "_writer", "sweeper")
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        index: CatalogIndex,
+        changes: CatalogChanges,
+        loaded: LoadedTopics,
+        supervisor: Supervisor,
+    ) -> None:
+        self._cluster = store.cluster
+        self._writer = writer
+        self._index = index
+        self._changes = changes
+        self._loaded = loaded
+        self.sweeper = TopicSweeper(writer, supervisor)
+        """Deletes what deleted topics left in the store."""
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic with all that is in it and its subscriptions; returns when it is gone for good.
+
+        What it leaves in the store is deleted afterwards, bit by bit. Clusters that have copies keep them, and what
+        they published to it comes back from them if links lead here: delete it there too.
+        Raises :class:`TopicNotFound`, :class:`NotAllowedError` for a partitioned topic, and :class:`TopicBusy` while
+        producers or consumers are connected; with ``force`` they are disconnected instead.
+        """
+        full_name = str(parsed := parse_topic(name))
+
+        async def delete() -> None:
+            if (whole := self._index.partitioned(parsed)) is not None:
+                raise NotAllowedError(f"{full_name} has {whole.partitions} partitions: delete the partitioned topic")
+            topic = self._loaded.by_name.get(full_name)
+            if topic is None:
+                raise TopicNotFound(f"cluster {self._cluster!r} has no topic {full_name!r}")
+            await self._delete([topic], force=force)
+
+        await self._changes.alone(delete)
+
+    async def delete_partitioned(self, whole: PartitionedTopic, *, force: bool) -> None:
+        """Delete a partitioned topic with all its partitions, in one step, as a part of the caller's change."""
+        topics = [self._loaded.by_name[name] for name in self._index.partitions_here(whole.name)]
+        await self._delete(topics, whole, force=force)
+
+    async def delete_all(self, namespace: Namespace, *, force: bool) -> None:
+        """Delete every topic of a namespace, as a part of the caller's change."""
+        for whole in list(namespace.partitioned.values()):
+            await self.delete_partitioned(whole, force=force)
+        while namespace.topics:
+            await self._delete([self._loaded.by_name[name] for name in namespace.topics[:TOPICS_AT_ONCE]], force=force)
+
+    async def _delete(self, topics: list[Topic], whole: PartitionedTopic | None = None, *, force: bool) -> None:
+        """Delete topics, and the partitioned topic that they are the partitions of, in one transaction."""
+        if not force:
+            for topic in topics:
+                if (busy := topic.busy) is not None:
+                    raise TopicBusy(f"{busy} connected: disconnect them first, or use force")
+        for topic in topics:
+            topic.leave()
+        try:
+            await asyncio.gather(*(topic.compaction.stop() for topic in topics))
+            await self._writer.delete_topics([topic.tail for topic in topics], None if whole is None else whole.name)
+        except BaseException:
+            for topic in topics:
+                topic.stay()
+            raise
+        changes: list[Change] = []
+        for topic in topics:
+            self._loaded.remove(topic)
+            changes += self._index.remove_topic(topic.name)
+            topic.gone()
+        if whole is not None:
+            changes += self._index.remove_partitioned(whole.name)
+        self.sweeper.add([topic.topic_id for topic in topics])
+        self._loaded.tell(changes)

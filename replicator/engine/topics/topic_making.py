@@ -1,0 +1,67 @@
+"""Making topics that have a log: by a user's wish, by a link, or as partitions.
+
+Invariant: a name is a plain topic or a partitioned one, never both (:mod:`replicator.engine.topics.partitions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from replicator.engine.errors import TopicExists
+from replicator.engine.log.writer import Writer
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import TopicName, parse_topic
+from replicator.engine.topics.catalog import Catalog
+from replicator.engine.topics.catalog_changes import CatalogChanges
+from replicator.engine.topics.loaded_topics import LoadedTopics
+from replicator.engine.topics.partitions import check_plain
+
+
+class TopicMaking:
+    """Makes topics of one engine."""
+
+    __slots__ = ("_catalog", "_changes", "_loaded", "_writer")
+
+    def __init__(self, catalog: Catalog, changes: CatalogChanges, loaded: LoadedTopics, writer: Writer) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._loaded = loaded
+        self._writer = writer
+
+    async def create(self, name: str) -> Topic:
+        """Make a topic. Raises :class:`TopicExists`, :class:`InvalidTopicName`, :class:`NotAllowedError`."""
+        parsed = parse_topic(name)
+
+        async def create() -> Topic:
+            self._check_new(parsed)
+            return await self.make(parsed)
+
+        return await self._changes.alone(create)
+
+    async def make(self, name: TopicName) -> Topic:
+        """The topic of that name. Those who ask at the same time share one making, which goes on when they give up."""
+        full_name = str(name)
+        if (topic := self._loaded.by_name.get(full_name)) is not None:
+            return topic
+        making = self._changes.being_made.get(full_name)
+        if making is not None:
+            return await asyncio.shield(making)
+        self._catalog.check_takes_topics(name.full_namespace)
+        namespace = self._catalog.index.namespace(name.full_namespace)
+        check_plain(name, {} if namespace is None else namespace.partitioned)
+        return await self._changes.made_by(full_name, self._make(full_name))
+
+    async def _make(self, full_name: str) -> Topic:
+        try:
+            topic = self._loaded.load(await self._writer.create_topic(full_name))
+        finally:
+            del self._changes.being_made[full_name]
+        self._loaded.tell(self._catalog.index.add_topic(full_name))
+        return topic
+
+    def _check_new(self, name: TopicName) -> None:
+        full_name = str(name)
+        if self._catalog.index.partitioned(name) is not None:
+            raise TopicExists(f"{full_name} exists, as a partitioned topic")
+        if full_name in self._loaded.by_name or full_name in self._changes.being_made:
+            raise TopicExists(f"{full_name} exists already")
