@@ -408,7 +408,7 @@ async def _read_frame(request: web.Request) -> bytes | None:
 def _exact_state(topic: Topic, name: str) -> dict[str, Any]:
     subscription = topic.subscriptions[name]
     state = subscription.cursor.state
-    kind = subscription.type
+    kind = subscription.dispatching.type
     return {
         "name": name,
         "type": None if kind is None else kind.value,

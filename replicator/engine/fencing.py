@@ -33,9 +33,9 @@ def resume_dispatch(topics: Iterable[Topic]) -> None:
     """Dispatch is not paused any more: go on at once."""
     for topic in topics:
         for subscription in topic.subscriptions.values():
-            subscription.schedule()
+            subscription.dispatching.schedule()
 
 
 def held_entries(topic: Topic) -> dict[str, int]:
     """By subscription, how many entries its consumers hold unacknowledged; only those with any."""
-    return {each.name: held for each in topic.subscriptions.values() if (held := each.held_entries)}
+    return {each.name: held for each in topic.subscriptions.values() if (held := each.dispatching.held_entries)}

@@ -376,7 +376,7 @@ def test_what_happens_before_a_channel_is_started_is_told_when_it_is(with_cluste
         ]
         active, deleted = [await cluster.connector.open_consumer(setting) for setting in settings]
         producer = await cluster.connector.open_producer(ProducerSettings(TOPIC, "p"))
-        await topic.subscriptions["b"].delete(force=True)
+        await topic.subscriptions["b"].deleting.delete(force=True)
         await cluster.producer("owner", AccessMode.EXCLUSIVE_WITH_FENCING)
         received, gone, sent = Received(), Received(), Sent()
         active.start(received)

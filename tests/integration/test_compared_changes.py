@@ -63,7 +63,7 @@ def test_what_expires_in_one_cluster_counts_as_consumed_in_the_other(tmp_path: P
             (position,) = await topic.publish([encode_entry(young, b"young")])
             await us.engine.maintenance.run_once()
             await in_step(us, eu, 1)
-            assert eu.subscription().held_entries == 1
+            assert eu.subscription().dispatching.held_entries == 1
             assert [payload(each.entry) for each in arrived.deliveries] == [*numbers(0, 9), b"young"]
             await topic.subscriptions["sub"].acknowledge([Ack(position)])
             await in_step(us, eu, 0)

@@ -395,7 +395,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 acked = cursor.acked_indexes(position)
                 assert cursor.is_consumed(position) == entry.consumed, position
                 assert entry.consumed or set(acked or ()) == entry.acked, position
-        dispatcher = self.subscription.dispatcher
+        dispatcher = self.subscription.dispatching.dispatcher
         if dispatcher is not None and not self.kind.one_active:
             for consumer in self.consumers:
                 held = [entry for entry in self.log.values() if entry.holder == consumer.id]

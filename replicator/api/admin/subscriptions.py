@@ -89,7 +89,7 @@ async def delete(request: web.Request) -> web.Response:
             "disconnect them, or use force"
         )
     for subscription in subscriptions:
-        await subscription.delete(force=force)
+        await subscription.deleting.delete(force=force)
     return no_content()
 
 

@@ -14,6 +14,19 @@ from replicator.engine.types import Ack, ReadEntries
 from snapshots.position import Position
 
 
+class ChangedDispatching(Protocol):
+    """The subscription's dispatch, as the parts see it that change its cursor."""
+
+    @property
+    def dispatcher(self) -> Dispatcher | None: ...
+
+    def schedule(self) -> None:
+        """There may be something to dispatch."""
+
+    def restart(self) -> None:
+        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
+
+
 class ChangedSubscription(Protocol):
     """The subscription, as the parts see it that change its cursor."""
 
@@ -23,7 +36,7 @@ class ChangedSubscription(Protocol):
     locally_active: bool
 
     @property
-    def dispatcher(self) -> Dispatcher | None: ...
+    def dispatching(self) -> ChangedDispatching: ...
 
     @property
     def read_entries(self) -> ReadEntries: ...
@@ -32,12 +45,6 @@ class ChangedSubscription(Protocol):
 
     def changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
         """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation)."""
-
-    def restarted(self) -> None:
-        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
-
-    def schedule(self) -> None:
-        """There may be something to dispatch."""
 
     def saved(self) -> asyncio.Future[None]:
         """A future that is done when the state as it is now is durable."""

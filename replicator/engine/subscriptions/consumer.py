@@ -20,10 +20,8 @@ Deliver = Callable[[Sequence[Delivery]], None]
 _consumer_ids = count(1)
 
 
-class ConsumedSubscription(Protocol):
-    """What a consumer asks of the subscription that it is connected to."""
-
-    moves: PositionMoves
+class ConsumerDispatching(Protocol):
+    """What a consumer asks of the part that it is connected to."""
 
     def flow(self, consumer: EngineConsumer, permits: int) -> None: ...
 
@@ -32,13 +30,29 @@ class ConsumedSubscription(Protocol):
     def remove(self, consumer: EngineConsumer) -> None:
         """It has gone."""
 
+
+class ConsumerDeleting(Protocol):
+    """What a consumer asks of the part that deletes the subscription."""
+
+    async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None: ...
+
+
+class ConsumedSubscription(Protocol):
+    """What a consumer asks of the subscription that it is connected to."""
+
+    moves: PositionMoves
+
+    @property
+    def dispatching(self) -> ConsumerDispatching: ...
+
+    @property
+    def deleting(self) -> ConsumerDeleting: ...
+
     async def acknowledge(self, acks: Sequence[Ack]) -> None: ...
 
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None: ...
 
     def last_message(self) -> Position: ...
-
-    async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None: ...
 
 
 class EngineConsumer:
@@ -52,6 +66,7 @@ class EngineConsumer:
         self.name = options.consumer_name
         self.options = options
         self.subscription = subscription
+        self._dispatching = subscription.dispatching
         self.deliver = deliver
         self.on_closed: Callable[[str, str], None] | None = None
         """Called with a code and a reason when the subscription lets go of the consumer, not for its own close."""
@@ -67,7 +82,7 @@ class EngineConsumer:
         if not 0 < permits <= PERMITS_MAX:
             raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
         self._check_open()
-        self.subscription.flow(self, permits)
+        self._dispatching.flow(self, permits)
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
         """Returns when the acknowledgements are durable. Raises :class:`InvalidAck`: then none of them counts."""
@@ -82,7 +97,7 @@ class EngineConsumer:
     def redeliver(self, positions: Sequence[Position] | None = None) -> None:
         """Send again what this consumer has not acknowledged: all of it, or ``positions``."""
         self._check_open()
-        self.subscription.redeliver(self, positions)
+        self._dispatching.redeliver(self, positions)
 
     def last_message(self) -> Position:
         """See :meth:`Subscription.last_message`."""
@@ -96,7 +111,7 @@ class EngineConsumer:
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription; raises :class:`NotAllowedError` while it has other consumers, unless ``force``."""
         self._check_open()
-        await self.subscription.delete(by=self, force=force)
+        await self.subscription.deleting.delete(by=self, force=force)
 
     def close(self, reason: str | None = None, code: str = CLOSED) -> None:
         """Disconnect; what is not acknowledged is sent to others. With a ``reason``, the owner is told that and the
@@ -104,7 +119,7 @@ class EngineConsumer:
         if self.closed:
             return
         self.closed = True
-        self.subscription.remove(self)
+        self._dispatching.remove(self)
         if reason is not None and self.on_closed is not None:
             self.on_closed(code, reason)
 

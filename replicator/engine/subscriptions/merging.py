@@ -37,7 +37,7 @@ class Merging:
         subscription.locally_active = cursor.mark_delete > self._over_markers(position)
         subscription.backlog.moved()
         if cursor.generation != generation_before:
-            subscription.restarted()
+            subscription.dispatching.restart()
             before = None
         subscription.changed(before, local=subscription.locally_active)
         return True
@@ -51,13 +51,13 @@ class Merging:
         before = cursor.mark_delete
         if not cursor.merge_acks(positions, batches, self._batch_size, announce=announce):
             return False
-        if (dispatcher := subscription.dispatcher) is not None:
+        if (dispatcher := subscription.dispatching.dispatcher) is not None:
             self._release(dispatcher, positions, batches)
         subscription.backlog.moved()
         if cursor.mark_delete != before:
             subscription.locally_active = announce
         subscription.changed(before, local=announce)
-        subscription.schedule()
+        subscription.dispatching.schedule()
         return True
 
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None:
@@ -72,7 +72,7 @@ class Merging:
         cursor.adopt_generation(generation, unclaimed=unclaimed)
         subscription.backlog.moved()
         subscription.locally_active = False
-        subscription.restarted()
+        subscription.dispatching.restart()
         subscription.changed(None, local=False)
 
     def _over_markers(self, position: Position) -> Position:
@@ -86,7 +86,7 @@ class Merging:
     def release_followed(self) -> bool:
         """Let go of what was acknowledged as another entry of the same message; returns whether there was any."""
         followed = self._cursor.take_followed()
-        dispatcher = self._subscription.dispatcher
+        dispatcher = self._subscription.dispatching.dispatcher
         if dispatcher is not None and followed:
             batches = dict.fromkeys(followed, BitMap())
             self._release(dispatcher, PositionSet(), batches)

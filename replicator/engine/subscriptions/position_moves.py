@@ -37,7 +37,7 @@ class PositionMoves:
         position = await self._position_before(target)
         subscription.cursor.restart(position)
         subscription.backlog.moved()
-        subscription.restarted()
+        subscription.dispatching.restart()
         subscription.changed(None, local=True)
         await subscription.saved()
 

@@ -1,44 +1,47 @@
-"""A subscription of one topic: its cursor, its consumers, what they acknowledge, and saving its state.
+"""A subscription of one topic: what its consumers acknowledge, telling whom it concerns, and saving its state.
 
-The shell around pure cores: :mod:`replicator.engine.subscriptions.cursor` knows what is consumed,
-:mod:`replicator.engine.subscriptions.dispatch` who gets what; :mod:`replicator.engine.subscriptions.pump` carries
-entries between the log and the consumers. The cursor is written to the store before an acknowledgement is confirmed.
+The shell around :mod:`replicator.engine.subscriptions.cursor`, which knows what is consumed. The cursor is written to
+the store before an acknowledgement is confirmed.
+
+============================ ============================================================================
+part                         answers for
+============================ ============================================================================
+``subscription.cursor``      what is consumed
+``subscription.dispatching`` who is connected, and who gets what
+``subscription.deleting``    deleting it, and the tombstone that it leaves
+``subscription.moves``       seeking, skipping and expiring
+``subscription.merging``     what other clusters say is acknowledged
+``subscription.backlog``     how many messages are not consumed yet
+============================ ============================================================================
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import ConsumerBusy, EngineError, InvalidAck, NotAllowedError, SubscriptionNotFound
+from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError
 from replicator.engine.log.last_message import last_message
-from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.backlog import Backlog
-from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
+from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_saver import CursorSaver
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.dispatch.choice import make_dispatcher, unacked_limits
-from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
-from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
-from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
+from replicator.engine.subscriptions.deleting import SubscriptionDeleting
+from replicator.engine.subscriptions.dispatching import Dispatching
 from replicator.engine.subscriptions.merging import Merging
 from replicator.engine.subscriptions.position_moves import PositionMoves
-from replicator.engine.subscriptions.pump import Pump
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.subscription_status import subscription_status
 from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.subscriptions.unannounced import Unannounced
-from replicator.engine.types import Ack, LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
-from replicator.running.short_tasks import awaited
+from replicator.engine.types import Ack, LoggedEntry, ReadEntries
 from snapshots.position import Position
-
-CONSUMERS_MAX: Final = 10_000
 
 
 class SubscriptionNews(Protocol):
@@ -84,13 +87,11 @@ class Subscription:
         """``rows`` are those that it was loaded from; a new subscription has none yet, and what is to be written in the
         transaction that makes it is ``with_first_save``."""
         self.topic = topic
-        self._owner = owner
         self._news = owner.news
         self.name = name
         self.durable = durable
         """Whether it is kept when its consumers have gone, and over a restart."""
         self.cursor = Cursor(topic.log, state)
-        self.consumers: dict[int, EngineConsumer] = {}
         self.to_be_saved = False
         """Whether a save before the engine closes spares telling other clusters again what they know."""
         self.locally_active = False
@@ -103,20 +104,15 @@ class Subscription:
             stored=rows is not None or not durable,
             with_first_save=with_first_save,
         )
-        self._redeliveries = RedeliveryCounts()
-        self._pump = Pump(topic.loop, topic.writer.wall_clock_ms, self.cursor, self.consumers)
-        self._deleting = False
-        self._deletion: asyncio.Task[None] | None = None
+        self.deleting = SubscriptionDeleting(self, self._saver, owner.tombstones, partial(owner.forget, self))
+        self.dispatching = Dispatching(self)
+        self.consumers: Mapping[int, EngineConsumer] = self.dispatching.consumers
+        self._pump = self.dispatching.pump
         self.backlog = Backlog(topic, self.cursor)
         self.merging = Merging(self)
         self.moves = PositionMoves(self)
         self._notified: Unannounced | None = None
         """What was noted there as unannounced, listeners know of already."""
-
-    @property
-    def type(self) -> SubscriptionType | None:
-        """Undefined while there are no consumers; the next consumer sets it."""
-        return self.dispatcher.type if self.consumers and self.dispatcher is not None else None
 
     @property
     def stored(self) -> bool:
@@ -127,67 +123,7 @@ class Subscription:
     def replicated(self) -> bool:
         return self.cursor.state.replicated
 
-    @property
-    def error(self) -> str | None:
-        """Why dispatch stands still, such as a block that cannot be read."""
-        return self._pump.error
-
-    @property
-    def dispatcher(self) -> Dispatcher | None:
-        """What decides who gets what; None before the first consumer."""
-        return self._pump.dispatcher
-
-    # Consumers.
-
-    def add(self, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
-        """Connect a consumer.
-
-        Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`; nothing is changed then.
-        """
-        if self._deleting:
-            raise self._being_deleted()
-        self._check(options)
-        dispatcher = self.dispatcher if self.consumers else None
-        if dispatcher is None:
-            # Without consumers nothing is pending: so the type, and the policies as they are now, come from the next.
-            dispatcher = make_dispatcher(
-                options.type,
-                self.cursor.mark_delete,
-                self._redeliveries,
-                policies=self.topic.policies.effective,
-                topic=self.topic.name,
-                partition=self.topic.partition,
-            )
-        elif dispatcher.type is not options.type:
-            raise ConsumerBusy(
-                f"the subscription is {dispatcher.type.value} while its consumers are connected, "
-                f"not {options.type.value}: disconnect them to change its type"
-            )
-        consumer = EngineConsumer(self, options, deliver)
-        dispatcher.add_consumer(consumer.id, options)
-        self.consumers[consumer.id] = consumer
-        self._pump.dispatcher = dispatcher
-        self._pump.delays = self.topic.policies.effective.delayed_delivery
-        self._pump.read = self.read_entries
-        self._pump.paused = self._dispatch_paused
-        if self._by_registry:
-            self.topic.failover.add(self, consumer.name)
-        self._tell_active_changes()
-        return consumer
-
-    def _dispatch_paused(self) -> bool:
-        return self.topic.admission.dispatch_paused
-
-    def schedule(self) -> None:
-        """There may be something to dispatch: a merge released entries, or dispatch is not paused any more."""
-        self._pump.schedule()
-
-    @property
-    def held_entries(self) -> int:
-        """Entries that consumers have and have not acknowledged whole."""
-        if self.dispatcher is None:
-            return 0
-        return sum(len(state.pending) for state in self.dispatcher.consumers.values())
+    # Reading.
 
     @property
     def read_entries(self) -> ReadEntries:
@@ -209,87 +145,8 @@ class Subscription:
         return entries
 
     def _passed_over(self, mark_delete_before: Position) -> None:
-        if not self._deleting:
+        if not self.deleting.begun:
             self.changed(mark_delete_before, local=True)
-
-    def remove(self, consumer: EngineConsumer) -> None:
-        """A consumer has gone; called by it."""
-        del self.consumers[consumer.id]
-        assert self.dispatcher is not None
-        self.dispatcher.remove_consumer(consumer.id)
-        if self._by_registry:
-            self.topic.failover.remove(self, consumer.name)
-        self._tell_active_changes()
-        self._pump.schedule()
-        if not self.consumers:
-            self._pump.stop()
-            if not self.durable:
-                self._deleting = True
-                self._owner.forget(self)
-
-    def flow(self, consumer: EngineConsumer, permits: int) -> None:
-        assert self.dispatcher is not None
-        self.dispatcher.flow(consumer.id, permits)
-        self._pump.schedule()
-
-    def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None:
-        assert self.dispatcher is not None
-        self.dispatcher.redeliver(consumer.id, positions)
-        self._pump.schedule()
-
-    def consumer_names(self) -> Iterable[str]:
-        """For the failover registry."""
-        return [consumer.name for consumer in self.consumers.values()]
-
-    def spread_over_topics(self, spread: bool) -> None:
-        """The failover registry says that the consumers subscribe to several topics, or do not any more."""
-        if isinstance(self.dispatcher, SingleActiveDispatcher):
-            self.dispatcher.spread_over_topics(spread)
-            self._tell_active_changes()
-            self._pump.schedule()
-
-    def apply_policies(self, policies: TopicPolicies) -> None:
-        """The topic's policies changed; how keys are assigned changes when the consumers have gone."""
-        if isinstance(self.dispatcher, ManyActiveDispatcher):
-            self.dispatcher.set_limits(unacked_limits(policies))
-            self._pump.delays = policies.delayed_delivery
-            self._pump.schedule()
-
-    @property
-    def _by_registry(self) -> bool:
-        return (
-            self.dispatcher is not None
-            and self.dispatcher.type is SubscriptionType.FAILOVER
-            and self.topic.partition == NOT_PARTITIONED
-        )
-
-    def _check(self, options: SubscribeOptions) -> None:
-        if len(self.consumers) >= CONSUMERS_MAX:
-            raise NotAllowedError(f"subscription {self.name!r} has {CONSUMERS_MAX} consumers, the limit")
-        if options.read_compacted and not options.type.one_active:
-            raise NotAllowedError(f"read_compacted needs Exclusive or Failover, not {options.type.value}")
-        if options.durable is not self.durable:
-            raise NotAllowedError(
-                f"subscription {self.name!r} is {'' if self.durable else 'not '}durable; "
-                "use another name, or ask for the same"
-            )
-        other = next(iter(self.consumers.values()), None)  # those that are here agree
-        if other is not None and other.options.read_compacted is not options.read_compacted:
-            raise ConsumerBusy("the consumers of a subscription must agree on read_compacted")
-
-    def _tell_active_changes(self) -> None:
-        assert self.dispatcher is not None
-        if self.dispatcher.type is not SubscriptionType.FAILOVER:
-            self.dispatcher.take_active_changes()
-            return
-        for change in self.dispatcher.take_active_changes():
-            self.topic.loop.call_soon(self._tell_active, change.consumer_id, change.active)
-        self._pump.postpone()  # a consumer hears that it is active before it gets messages
-
-    def _tell_active(self, consumer_id: int, active: bool) -> None:
-        consumer = self.consumers.get(consumer_id)
-        if consumer is not None and consumer.on_active_change is not None:
-            consumer.on_active_change(active)
 
     # Acknowledging.
 
@@ -297,7 +154,7 @@ class Subscription:
         """Durable when it returns. Raises :class:`InvalidAck`: then none of them counts."""
         sizes = self._checked_batch_sizes(acks)
         before = self.cursor.mark_delete
-        dispatcher = self.dispatcher
+        dispatcher = self._pump.dispatcher
         for ack, size in zip(acks, sizes, strict=True):
             if self.cursor.is_consumed(ack.position):
                 if dispatcher is not None and self.cursor.lacks(ack.position):  # compacted away since it was sent
@@ -315,9 +172,10 @@ class Subscription:
 
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None:
         """Durable when it returns. Raises :class:`NotAllowedError` on Shared types, :class:`InvalidAck`."""
-        if self.dispatcher is not None and not self.dispatcher.type.one_active:
+        dispatcher = self._pump.dispatcher
+        if dispatcher is not None and not dispatcher.type.one_active:
             raise NotAllowedError(
-                f"a {self.dispatcher.type.value} subscription has no cumulative acknowledgement: it would acknowledge "
+                f"a {dispatcher.type.value} subscription has no cumulative acknowledgement: it would acknowledge "
                 "what other consumers hold; acknowledge each message"
             )
         before = self.cursor.mark_delete
@@ -346,8 +204,7 @@ class Subscription:
         returns. Raises :class:`NotAllowedError` for a subscription that is not durable."""
         if replicated and not self.durable:
             raise NotAllowedError(f"subscription {self.name!r}: one that is not durable cannot be replicated")
-        if self._deleting:
-            raise self._being_deleted()
+        self.deleting.check_there()
         if replicated != self.replicated:
             self.cursor.state.set_replicated(replicated)
             self._news.on_subscription(self)  # first: nobody does so if this caller gives up
@@ -397,28 +254,19 @@ class Subscription:
         if self.topic.log.twins is not None and self.merging.release_followed():
             self.backlog.moved()
         if self.cursor.mark_delete != mark_delete_before:
-            if self.dispatcher is not None:
-                self.dispatcher.acknowledged_through(self.cursor.mark_delete)
+            if self._pump.dispatcher is not None:
+                self._pump.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._pump.schedule()
             self._news.on_mark_delete(self, local=local)
         self.notify_unannounced()
-
-    def restarted(self) -> None:
-        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
-        if self.dispatcher is not None:
-            self.dispatcher.restart(self.cursor.mark_delete)
-        for consumer in list(self.consumers.values()):
-            if consumer.on_restarted is not None:
-                consumer.on_restarted()
-        self._pump.schedule()
 
     # What the topic tells.
 
     def on_appended(self, *, markers: bool) -> None:
         """The log has new entries: step over markers, and send messages on."""
         if markers and self.cursor.advance():
-            if self.dispatcher is not None:
-                self.dispatcher.acknowledged_through(self.cursor.mark_delete)
+            if self._pump.dispatcher is not None:
+                self._pump.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._news.on_mark_delete(self, local=self.locally_active)
         if self.consumers:
             self._pump.schedule()
@@ -438,7 +286,7 @@ class Subscription:
         self.changed(before, local=self.locally_active)
         return True
 
-    # Being saved, and deleted.
+    # Being saved.
 
     def saved(self) -> asyncio.Future[None]:
         """A future that is done when the state as it is now is durable; at once for one that is not to be."""
@@ -447,52 +295,6 @@ class Subscription:
         done: asyncio.Future[None] = self.topic.loop.create_future()
         done.set_result(None)
         return done
-
-    async def delete(
-        self, by: EngineConsumer | None = None, *, force: bool = False, generation: int | None = None
-    ) -> None:
-        """Delete the subscription and its state. One that is replicated leaves a tombstone, with ``generation`` or else
-        the next one, so that nothing that other clusters said before brings it back.
-
-        Raises :class:`NotAllowedError` while others consume it; with ``force`` they are disconnected instead.
-        """
-        others = [consumer for consumer in self.consumers.values() if consumer is not by]
-        if others and not force:
-            raise NotAllowedError(
-                f"subscription {self.name!r} has other consumers: disconnect them first, or use force"
-            )
-        if self._deleting:
-            raise self._being_deleted()
-        self._deleting = True
-        # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
-        if generation is None and self.replicated:
-            generation = self.cursor.generation + 1
-        deletion = self._deletion = awaited(self._delete(by, generation))
-        deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
-        await asyncio.shield(deletion)
-
-    async def bury(self, generation: int) -> None:
-        """Another cluster deleted it: delete it here with that tombstone, or wait until it is deleted."""
-        if self._deletion is None:
-            await self.delete(force=True, generation=generation)
-        else:
-            await asyncio.wait([self._deletion])
-
-    async def _delete(self, by: EngineConsumer | None, generation: int | None) -> None:
-        if self.durable:
-            tombstones = self._owner.tombstones
-            writes = [] if generation is None else tombstones.writes(self.name, generation)
-            try:
-                await self._saver.delete(self._being_deleted(), writes)
-            except BaseException:
-                self._deleting, self._deletion = False, None
-                raise
-            if generation is not None:
-                tombstones.note(self.name, generation)
-        reason = f"subscription {self.name!r} was deleted"
-        for consumer in list(self.consumers.values()):
-            consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
-        self._owner.forget(self, generation)
 
     def not_made(self, error: EngineError) -> None:
         """The store did not take it: whoever still has it must not bring it there later."""
@@ -504,9 +306,6 @@ class Subscription:
         if error is not None:
             for consumer in list(self.consumers.values()):
                 consumer.close(str(error), error.code)
-
-    def _being_deleted(self) -> SubscriptionNotFound:
-        return SubscriptionNotFound(f"subscription {self.name!r} of {self.topic.name} is being deleted")
 
     # Figures.
 

@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
-from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.single_active import SingleActiveDispatcher
-from replicator.engine.types import SubscriptionType
+from replicator.engine.subscriptions.dispatching import Dispatching
 
 
 class ShownSubscription(Protocol):
@@ -23,23 +22,18 @@ class ShownSubscription(Protocol):
     def consumers(self) -> Mapping[int, EngineConsumer]: ...
 
     @property
-    def type(self) -> SubscriptionType | None: ...
+    def dispatching(self) -> Dispatching: ...
 
     @property
     def replicated(self) -> bool: ...
-
-    @property
-    def error(self) -> str | None: ...
-
-    @property
-    def dispatcher(self) -> Dispatcher | None: ...
 
     def backlog_messages(self) -> int: ...
 
 
 def subscription_status(subscription: ShownSubscription) -> Mapping[str, Any]:
     """Names of figures, and JSON values; positions are ``ledger:entry``."""
-    cursor, kind, dispatcher = subscription.cursor, subscription.type, subscription.dispatcher
+    cursor, dispatching = subscription.cursor, subscription.dispatching
+    kind, dispatcher = dispatching.type, dispatching.dispatcher
     active = dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
     return {
         "name": subscription.name,
@@ -51,7 +45,7 @@ def subscription_status(subscription: ShownSubscription) -> Mapping[str, Any]:
         "individually_deleted_entries": len(cursor.state.individually_deleted),
         "backlog_entries": cursor.backlog_entries(),
         "backlog_messages": subscription.backlog_messages(),
-        "error": subscription.error,
+        "error": dispatching.error,
         **(dispatcher.status() if dispatcher is not None and subscription.consumers else {}),
         "active_consumer": None if active is None else subscription.consumers[active].name,
         "consumers": [

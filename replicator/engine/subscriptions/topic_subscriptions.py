@@ -75,7 +75,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             self._topic.check_there()
             self._topic.admission.check_consumer()
             self._check_room_for_consumer()  # others may have come while the subscription was made
-            return existing.add(options, deliver)
+            return existing.dispatching.add(options, deliver)
         except BaseException:
             if not existing.durable and not existing.consumers:
                 self.forget(existing)
@@ -203,7 +203,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         subscription = self._by_name.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"{self._topic.name} has no subscription {name!r}")
-        await subscription.delete()
+        await subscription.deleting.delete()
 
     async def bury(self, name: str, generation: int) -> None:
         """Another cluster deleted the subscription: delete it here, with its consumers disconnected, unless it lives in
@@ -221,7 +221,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             elif not living.replicated or living.cursor.generation > generation:
                 return
             elif living.stored:
-                await living.bury(generation)
+                await living.deleting.bury(generation)
             else:
                 await living.saved()
 
@@ -253,7 +253,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     def apply_policies(self, policies: TopicPolicies) -> None:
         """The policies that count are others."""
         for subscription in self._by_name.values():
-            subscription.apply_policies(policies)
+            subscription.dispatching.apply_policies(policies)
 
     def topic_deleted(self, error: EngineError | None) -> None:
         """The topic is being deleted; with None it stays after all."""

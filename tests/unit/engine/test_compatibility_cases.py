@@ -109,7 +109,7 @@ def test_two_keys_of_one_hash_are_treated_as_one_key(tmp_path: Path) -> None:
             await old_inbox.holds(1)
             _, new_inbox = await subscribed(topic, "sub", KEY_SHARED, consumer_name="new")
             (other,) = await topic.publish([keyed(second_key, b"")])
-            dispatcher = topic.subscriptions["sub"].dispatcher
+            dispatcher = topic.subscriptions["sub"].dispatching.dispatcher
             assert dispatcher is not None
             await eventually(lambda: dispatcher.status()["waiting_entries"] == 1)
             assert new_inbox.positions == []

@@ -465,7 +465,7 @@ def test_deleting_the_slow_subscription_lets_publishes_go_on(tmp_path: Path) -> 
         await subscribed(bench.topic, permits=0)
         await bench.publish(3)
         await bench.engine.maintenance.run_once()
-        await bench.topic.subscriptions["sub"].delete(force=True)
+        await bench.topic.subscriptions["sub"].deleting.delete(force=True)
         await eventually(lambda: bench.topic.writing.quota_exceeded is None, "the quota to be met")
 
     run(tmp_path, TopicPolicies(backlog_quota=BacklogQuota(1)), scenario)

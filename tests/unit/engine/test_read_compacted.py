@@ -272,7 +272,7 @@ def test_an_acknowledgement_of_what_is_compacted_away_since_it_was_sent_is_late_
             await trimmed(topic)
             await consumer.acknowledge([Ack(gone, (0,)), Ack(gone, (1,)), Ack(gone)])
             assert not sub(topic).cursor.state.individually_deleted
-            dispatcher = sub(topic).dispatcher
+            dispatcher = sub(topic).dispatching.dispatcher
             assert dispatcher is not None
             assert gone not in dispatcher.held()
             assert last in dispatcher.held()

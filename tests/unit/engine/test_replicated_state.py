@@ -258,7 +258,7 @@ def test_what_is_merged_is_not_delivered_and_wakes_who_waits_for_room(tmp_path: 
             await topic.policies.set(TopicPolicies(max_unacked_messages_per_consumer=2))
             consumer, inbox = await subscribed(topic)
             await inbox.holds(2)
-            dispatcher = subscription.dispatcher
+            dispatcher = subscription.dispatching.dispatcher
             assert dispatcher is not None
             state = dispatcher.consumers[consumer.id]
             assert (state.blocked, state.unacked_messages) == (True, 2)
@@ -284,7 +284,7 @@ def test_messages_of_a_batch_that_are_merged_are_not_redelivered_and_not_counted
             await inbox.holds(2)
             await consumer.acknowledge([Ack(first, (0,))])
             merged(subscription, [], {first: [0, 1], second: [0, 1]})
-            dispatcher = subscription.dispatcher
+            dispatcher = subscription.dispatching.dispatcher
             assert dispatcher is not None
             assert dispatcher.held() == {first: consumer.id}
             assert dispatcher.consumers[consumer.id].unacked_messages == 1
@@ -307,7 +307,7 @@ def test_a_key_that_drains_goes_on_when_what_holds_it_is_merged(tmp_path: Path) 
             await inbox.holds(30)
             _, newcomer = await subscribed(topic, subscription_type=KEY_SHARED, consumer_name="second")
             again = await topic.publish([keyed(key) for key in keys])
-            dispatcher = subscription.dispatcher
+            dispatcher = subscription.dispatching.dispatcher
             assert dispatcher is not None
             await eventually(lambda: dispatcher.status()["draining_hashes"], "keys that drain")
             assert not newcomer.deliveries
@@ -350,7 +350,7 @@ def test_delayed_messages_that_are_merged_are_never_delivered(tmp_path: Path) ->
             ]
             topic, subscription, positions = await with_subscription(engine, delayed)
             _, inbox = await subscribed(topic)
-            dispatcher = subscription.dispatcher
+            dispatcher = subscription.dispatching.dispatcher
             assert dispatcher is not None
             await eventually(lambda: dispatcher.status()["delayed_entries"] == 4, "all wait")
             merged(subscription, positions[1:3])
@@ -553,7 +553,7 @@ def test_a_deletion_elsewhere_concerns_nobody_who_is_not_replicated_and_meets_ou
             ours = await topic.subscriptions.create("both", BEFORE_ALL, replicated=True)
             making = asyncio.create_task(topic.subscriptions.create("new", BEFORE_ALL, replicated=True))
             await asyncio.gather(
-                ours.delete(), topic.subscriptions.bury("both", 9), making, topic.subscriptions.bury("new", 9)
+                ours.deleting.delete(), topic.subscriptions.bury("both", 9), making, topic.subscriptions.bury("new", 9)
             )
             assert (set(topic.subscriptions), dict(topic.subscriptions.tombstones)) == ({"sub"}, {"both": 9, "new": 9})
 

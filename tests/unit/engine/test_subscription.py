@@ -191,9 +191,9 @@ def test_a_busy_subscription_refuses_and_goes_on(tmp_path: Path) -> None:
             await inbox.holds(2)
             subscription = topic.subscriptions["sub"]
             assert list(subscription.consumers) == [consumer.id]
-            assert subscription.type is EXCLUSIVE
+            assert subscription.dispatching.type is EXCLUSIVE
             consumer.close()
-            assert subscription.type is None
+            assert subscription.dispatching.type is None
             await subscribed(topic, "sub", SHARED)
 
     asyncio.run(main())

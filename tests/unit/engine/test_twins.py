@@ -443,8 +443,8 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             twin, batch_twin = b.log.twin_of(single), b.log.twin_of(batched)
             assert twin is not None
             assert batch_twin is not None
-            assert subscription.dispatcher is not None
-            (held,) = subscription.dispatcher.consumers.values()
+            assert subscription.dispatching.dispatcher is not None
+            (held,) = subscription.dispatching.dispatcher.consumers.values()
             assert held.unacked_messages == 5
             subscription.merging.acks(PositionSet([twin]), {batch_twin: BitMap([1])}, announce=False)
             assert held.unacked_messages == 3

@@ -1,0 +1,221 @@
+"""The consumers of one subscription: connecting and disconnecting them, and what decides and carries what they get.
+
+The shell between :mod:`replicator.engine.subscriptions.dispatch`, which decides who gets what, and
+:mod:`replicator.engine.subscriptions.pump`, which carries entries between the log and the consumers. Who acknowledges
+what is the subscription's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from replicator.engine.errors import ConsumerBusy, NotAllowedError
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.subscriptions.consumer import ConsumedSubscription, ConsumerDeleting, Deliver, EngineConsumer
+from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.dispatch.choice import make_dispatcher, unacked_limits
+from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
+from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
+from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
+from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
+from replicator.engine.subscriptions.pump import Pump
+from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
+from replicator.engine.types import ReadEntries, SubscribeOptions, SubscriptionType
+from snapshots.position import Position
+
+CONSUMERS_MAX: Final = 10_000
+
+
+class Deleting(ConsumerDeleting, Protocol):
+    """What deletes the subscription."""
+
+    def check_there(self) -> None:
+        """Raises :class:`SubscriptionNotFound` from the moment on at which the subscription is being deleted."""
+
+    def gone(self) -> None:
+        """It is not durable, and its last consumer has gone."""
+
+
+class DispatchedSubscription(ConsumedSubscription, Protocol):
+    """The subscription, as its dispatch sees it."""
+
+    name: str
+    durable: bool
+    topic: SubscribedTopic
+    cursor: Cursor
+
+    @property
+    def deleting(self) -> Deleting: ...
+
+    @property
+    def read_entries(self) -> ReadEntries: ...
+
+
+class Dispatching:
+    """The consumers of one subscription, and what they get."""
+
+    __slots__ = ("_cursor", "_redeliveries", "_subscription", "_topic", "consumers", "name", "pump")
+
+    def __init__(self, subscription: DispatchedSubscription) -> None:
+        self._subscription = subscription
+        self._topic = topic = subscription.topic
+        self._cursor = subscription.cursor
+        self._redeliveries = RedeliveryCounts()
+        self.name = subscription.name
+        """For the failover registry."""
+        self.consumers: dict[int, EngineConsumer] = {}
+        self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
+
+    @property
+    def type(self) -> SubscriptionType | None:
+        """Undefined while there are no consumers; the next consumer sets it."""
+        dispatcher = self.pump.dispatcher
+        return dispatcher.type if self.consumers and dispatcher is not None else None
+
+    @property
+    def error(self) -> str | None:
+        """Why dispatch stands still, such as a block that cannot be read."""
+        return self.pump.error
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """What decides who gets what; None before the first consumer."""
+        return self.pump.dispatcher
+
+    @property
+    def held_entries(self) -> int:
+        """Entries that consumers have and have not acknowledged whole."""
+        if self.pump.dispatcher is None:
+            return 0
+        return sum(len(state.pending) for state in self.pump.dispatcher.consumers.values())
+
+    def add(self, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
+        """Connect a consumer.
+
+        Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`; nothing is changed then.
+        """
+        self._subscription.deleting.check_there()
+        self._check(options)
+        dispatcher = self.pump.dispatcher if self.consumers else None
+        if dispatcher is None:
+            # Without consumers nothing is pending: so the type, and the policies as they are now, come from the next.
+            dispatcher = make_dispatcher(
+                options.type,
+                self._cursor.mark_delete,
+                self._redeliveries,
+                policies=self._topic.policies.effective,
+                topic=self._topic.name,
+                partition=self._topic.partition,
+            )
+        elif dispatcher.type is not options.type:
+            raise ConsumerBusy(
+                f"the subscription is {dispatcher.type.value} while its consumers are connected, "
+                f"not {options.type.value}: disconnect them to change its type"
+            )
+        consumer = EngineConsumer(self._subscription, options, deliver)
+        dispatcher.add_consumer(consumer.id, options)
+        self.consumers[consumer.id] = consumer
+        self.pump.dispatcher = dispatcher
+        self.pump.delays = self._topic.policies.effective.delayed_delivery
+        self.pump.read = self._subscription.read_entries
+        self.pump.paused = self._dispatch_paused
+        if self._by_registry:
+            self._topic.failover.add(self, consumer.name)
+        self._tell_active_changes()
+        return consumer
+
+    def remove(self, consumer: EngineConsumer) -> None:
+        """A consumer has gone; called by it."""
+        del self.consumers[consumer.id]
+        assert self.pump.dispatcher is not None
+        self.pump.dispatcher.remove_consumer(consumer.id)
+        if self._by_registry:
+            self._topic.failover.remove(self, consumer.name)
+        self._tell_active_changes()
+        self.pump.schedule()
+        if not self.consumers:
+            self.pump.stop()
+            if not self._subscription.durable:
+                self._subscription.deleting.gone()
+
+    def flow(self, consumer: EngineConsumer, permits: int) -> None:
+        dispatcher = self.pump.dispatcher
+        assert dispatcher is not None
+        dispatcher.flow(consumer.id, permits)
+        self.pump.schedule()
+
+    def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None:
+        assert self.pump.dispatcher is not None
+        self.pump.dispatcher.redeliver(consumer.id, positions)
+        self.pump.schedule()
+
+    def consumer_names(self) -> Iterable[str]:
+        """For the failover registry."""
+        return [consumer.name for consumer in self.consumers.values()]
+
+    def spread_over_topics(self, spread: bool) -> None:
+        """The failover registry says that the consumers subscribe to several topics, or do not any more."""
+        if isinstance(self.pump.dispatcher, SingleActiveDispatcher):
+            self.pump.dispatcher.spread_over_topics(spread)
+            self._tell_active_changes()
+            self.pump.schedule()
+
+    def apply_policies(self, policies: TopicPolicies) -> None:
+        """The topic's policies changed; how keys are assigned changes when the consumers have gone."""
+        if isinstance(self.pump.dispatcher, ManyActiveDispatcher):
+            self.pump.dispatcher.set_limits(unacked_limits(policies))
+            self.pump.delays = policies.delayed_delivery
+            self.pump.schedule()
+
+    def schedule(self) -> None:
+        """There may be something to dispatch: a merge released entries, or dispatch is not paused any more."""
+        self.pump.schedule()
+
+    def restart(self) -> None:
+        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
+        if self.pump.dispatcher is not None:
+            self.pump.dispatcher.restart(self._cursor.mark_delete)
+        for consumer in list(self.consumers.values()):
+            if consumer.on_restarted is not None:
+                consumer.on_restarted()
+        self.pump.schedule()
+
+    def _dispatch_paused(self) -> bool:
+        return self._topic.admission.dispatch_paused
+
+    @property
+    def _by_registry(self) -> bool:
+        return (
+            self.pump.dispatcher is not None
+            and self.pump.dispatcher.type is SubscriptionType.FAILOVER
+            and self._topic.partition == NOT_PARTITIONED
+        )
+
+    def _check(self, options: SubscribeOptions) -> None:
+        if len(self.consumers) >= CONSUMERS_MAX:
+            raise NotAllowedError(f"subscription {self._subscription.name!r} has {CONSUMERS_MAX} consumers, the limit")
+        if options.read_compacted and not options.type.one_active:
+            raise NotAllowedError(f"read_compacted needs Exclusive or Failover, not {options.type.value}")
+        if options.durable is not self._subscription.durable:
+            raise NotAllowedError(
+                f"subscription {self._subscription.name!r} is {'' if self._subscription.durable else 'not '}durable; "
+                "use another name, or ask for the same"
+            )
+        other = next(iter(self.consumers.values()), None)  # those that are here agree
+        if other is not None and other.options.read_compacted is not options.read_compacted:
+            raise ConsumerBusy("the consumers of a subscription must agree on read_compacted")
+
+    def _tell_active_changes(self) -> None:
+        assert self.pump.dispatcher is not None
+        if self.pump.dispatcher.type is not SubscriptionType.FAILOVER:
+            self.pump.dispatcher.take_active_changes()
+            return
+        for change in self.pump.dispatcher.take_active_changes():
+            self._topic.loop.call_soon(self._tell_active, change.consumer_id, change.active)
+        self.pump.postpone()  # a consumer hears that it is active before it gets messages
+
+    def _tell_active(self, consumer_id: int, active: bool) -> None:
+        consumer = self.consumers.get(consumer_id)
+        if consumer is not None and consumer.on_active_change is not None:
+            consumer.on_active_change(active)
