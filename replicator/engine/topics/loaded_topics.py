@@ -25,13 +25,13 @@ class LoadedTopics:
 
     __slots__ = (
         "_admission",
-        "_cache",
         "_failover",
         "_index",
         "_store",
         "_writer",
         "by_id",
         "by_name",
+        "cache",
         "default_policies",
         "listeners",
     )
@@ -49,7 +49,8 @@ class LoadedTopics:
         self._writer = writer
         self._index = index
         self._admission = admission
-        self._cache = cache
+        self.cache = cache
+        """The blocks of all topics that were read last."""
         self._failover = FailoverRegistry()
         self.default_policies = default_policies
         self.by_name: dict[str, Topic] = {}
@@ -63,7 +64,7 @@ class LoadedTopics:
             record,
             self._store,
             self._writer,
-            self._cache,
+            self.cache,
             self.listeners,
             self._failover,
             self.default_policies,

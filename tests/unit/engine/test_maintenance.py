@@ -106,8 +106,8 @@ def test_what_every_durable_subscription_consumed_goes_and_the_last_block_stays(
         await bench.engine.maintenance.run_once()
         assert bench.readable() == positions[2:]
         assert bench.topic.log.first == positions[2]
-        assert bench.engine._cache.get(bench.topic.topic_id, positions[1]) is None
-        assert bench.engine._cache.get(bench.topic.topic_id, positions[2]) is not None
+        assert bench.engine.loaded.cache.get(bench.topic.topic_id, positions[1]) is None
+        assert bench.engine.loaded.cache.get(bench.topic.topic_id, positions[2]) is not None
         slow_cursor = bench.topic.subscriptions["slow"].cursor
         assert slow_cursor.backlog_entries() == 3
         assert bench.topic.subscriptions["slow"].backlog_messages() == 3

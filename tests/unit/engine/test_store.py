@@ -254,7 +254,7 @@ def test_a_subscription_stands_still_at_a_rotten_block_and_says_why(tmp_path: Pa
                 await topic.publish([message(b"%d" % number)])
             corrupt(engine, topic.topic_id, 1, flip_last_byte)
             _, inbox = await subscribed(topic)
-            await eventually(lambda: topic.subscriptions["sub"].error)
+            await eventually(lambda: topic.subscriptions["sub"].dispatching.error)
             assert "checksum" in str(topic.subscriptions["sub"].status()["error"])
             assert len(inbox.deliveries) <= 1
 
