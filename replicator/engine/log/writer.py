@@ -209,7 +209,12 @@ class Writer:
             group, last = self._take_group()
             if not group:
                 continue
-            committed = self._commit(group)
+            try:
+                committed = self._commit(group)
+            except Exception as error:  # noqa: BLE001 - a thread that died here would leave everybody waiting
+                self._broken = True
+                self.failed = f"the store failed and confirms nothing more until a restart: {error}"
+                committed = self._refuse(group, StoreFailed(self.failed))
             self._loop.call_soon_threadsafe(self._finish, committed)
 
     def _take_group(self) -> tuple[list[Request], bool]:

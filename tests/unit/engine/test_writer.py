@@ -278,3 +278,22 @@ def test_a_closed_store_takes_nothing_and_leaves_nobody_waiting(tmp_path: Path) 
             await topic.publish([message()])
 
     asyncio.run(main())
+
+
+def test_a_store_that_cannot_be_looked_at_fails_the_writer_and_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+
+            def unreadable() -> str | None:
+                raise OSError("Input/output error")
+
+            monkeypatch.setattr(engine.store, "displaced", unreadable)
+            for _ in range(2):
+                with pytest.raises(StoreFailed, match="Input/output error"):
+                    async with asyncio.timeout(10):
+                        await engine.writer.put("meta", b"key", b"{}")
+            assert engine.writer.failed is not None, "so /readyz says it"
+
+    asyncio.run(main())
