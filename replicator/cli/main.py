@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import structlog
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from replicator import __version__
 from replicator.cli import (
@@ -30,8 +31,20 @@ from replicator.cli import (
 )
 from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile
 
+FIRST_COMMANDS = ("up", "worker", "plan", "apply", "status", "verify")
+"""Who reads the help for the first time needs these; the others follow as they were registered."""
+
+
+class FirstThingsFirst(TyperGroup):
+    """Lists in the help first what is needed first."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda name: (*FIRST_COMMANDS, name).index(name))
+
+
 app = typer.Typer(
     name="replicator",
+    cls=FirstThingsFirst,
     help="Geo-replication and subscription sync between clusters, with failover drills.",
     no_args_is_help=True,
     add_completion=False,
