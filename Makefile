@@ -35,7 +35,7 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 		tests/integration/test_spark_cluster.py tests/integration/test_copy_engines.py
 
 proto: venv  ## make the protobuf modules again from the .proto files
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto snapshots/markers.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto replicator/protocol/commands.proto snapshots/markers.proto
 
 lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \

@@ -1,0 +1,135 @@
+"""Frames of the binary protocol: whatever the pieces, the same frames; whatever is wrong, one named error."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    BrokerEntryMetadata,
+    CommandFlow,
+    CommandPing,
+    CommandSend,
+    MessageIdData,
+)
+from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
+from replicator.protocol.frames import (
+    FrameDecoder,
+    encode,
+    encode_broker_metadata,
+    encode_head,
+    frame_bytes_max,
+    split_broker_metadata,
+)
+
+
+def ping() -> BaseCommand:
+    return BaseCommand(type=BaseCommand.PING, ping=CommandPing())
+
+
+def send(sequence: int) -> BaseCommand:
+    return BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=sequence))
+
+
+def flow(permits: int) -> BaseCommand:
+    return BaseCommand(type=BaseCommand.FLOW, flow=CommandFlow(consumer_id=7, messagePermits=permits))
+
+
+frames = st.lists(
+    st.one_of(
+        st.builds(lambda n: (flow(n), b""), st.integers(0, 2**32 - 1)),
+        st.builds(lambda n, rest: (send(n), rest), st.integers(0, 2**63), st.binary(max_size=200)),
+        st.just((ping(), b"")),
+    ),
+    max_size=12,
+)
+
+
+@given(sent=frames, cuts=st.lists(st.integers(0, 400), max_size=40))
+def test_frames_come_out_as_they_went_in_whatever_pieces_they_come_in(
+    sent: list[tuple[BaseCommand, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(encode_head(command, len(rest)) + rest for command, rest in sent)
+    decoder, got, at = FrameDecoder(), [], 0
+    for cut in [*cuts, len(stream)]:
+        piece = stream[at : at + cut]
+        at += len(piece)
+        got += [(frame.command, bytes(frame.rest)) for frame in decoder.receive(piece)]
+    assert got == sent
+    assert decoder.waits == 0
+
+
+@given(st.lists(st.binary(max_size=64), max_size=8))
+def test_garbage_is_a_protocol_error_or_nothing_and_takes_no_more_memory_than_was_sent(pieces: list[bytes]) -> None:
+    decoder = FrameDecoder(bytes_max=1000)
+    try:
+        for piece in pieces:
+            for frame in decoder.receive(piece):
+                assert frame.command.IsInitialized()
+    except ProtocolError:
+        return
+    assert decoder.waits <= min(1000, sum(map(len, pieces)))
+
+
+def test_a_frame_over_the_limit_is_refused_by_its_size_alone() -> None:
+    with pytest.raises(FrameTooLarge, match=r"2147483651 bytes is over the limit"):
+        list(FrameDecoder().receive(struct.pack(">I", 2**31 - 1)))
+    with pytest.raises(FrameTooLarge):
+        list(FrameDecoder().receive(struct.pack(">I", frame_bytes_max() - 3)))
+    assert list(FrameDecoder().receive(struct.pack(">I", frame_bytes_max() - 4))) == []
+
+
+def test_a_size_that_comes_byte_by_byte_is_refused_as_well() -> None:
+    decoder = FrameDecoder(bytes_max=100)
+    size = struct.pack(">I", 5000)
+    for byte in size[:3]:
+        assert list(decoder.receive(bytes([byte]))) == []
+    with pytest.raises(FrameTooLarge):
+        list(decoder.receive(size[3:]))
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (struct.pack(">I", 3) + b"abc", "no room for a command"),
+        (struct.pack(">II", 8, 9) + b"abcd", "command of 9 bytes"),
+        (struct.pack(">II", 8, 4) + b"\xff\xff\xff\xff", "cannot be read"),
+        (struct.pack(">II", 4, 0), "lacks"),
+        (struct.pack(">II", 6, 2) + b"\x08\x01", "unknown type"),
+        (encode_head(BaseCommand(type=BaseCommand.FLOW), 0), "lacks"),
+    ],
+)
+def test_a_frame_that_contradicts_itself_is_named(frame: bytes, problem: str) -> None:
+    with pytest.raises(BadFrame, match=problem):
+        list(FrameDecoder().receive(frame))
+
+
+def test_good_frames_before_a_bad_one_are_good() -> None:
+    decoder, got = FrameDecoder(), []
+    stream = decoder.receive(encode(ping()) + encode(flow(3)) + struct.pack(">II", 8, 9) + b"abcd")
+    with pytest.raises(BadFrame):
+        got.extend(frame.command for frame in stream)
+    assert got == [ping(), flow(3)]
+
+
+def test_broker_metadata_stands_before_the_entry_and_only_where_it_is() -> None:
+    metadata = BrokerEntryMetadata(broker_timestamp=17, index=4)
+    entry = b"\x0e\x01entry"
+    assert split_broker_metadata(memoryview(encode_broker_metadata(metadata) + entry)) == (metadata, entry)
+    assert split_broker_metadata(memoryview(entry)) == (None, entry)
+    with pytest.raises(BadFrame):
+        split_broker_metadata(memoryview(struct.pack(">HI", 0x0E02, 500) + b"short"))
+
+
+def test_numbers_are_those_of_the_public_protocol() -> None:
+    """Bytes as other implementations write them: field 1 is the type, and a command's field has the type's number."""
+    assert encode(flow(1000)) == bytes.fromhex("0000000d00000009080b5a05080710e807")
+    position = MessageIdData(ledgerId=3, entryId=0, batch_index=2)
+    assert position.SerializeToString() == bytes.fromhex("080310002002")
+    for kind, number in BaseCommand.Type.items():
+        fields = [field for field in BaseCommand.DESCRIPTOR.fields if field.number == number]
+        assert len(fields) == 1, kind
