@@ -1,0 +1,172 @@
+"""The session of one consumer: permits and acknowledgements in, messages out.
+
+Deliveries of one dispatch leave in one write, entries as the bytes that are stored. A subscription that is put
+elsewhere (seek, reset) closes its consumers, as upstream: the client subscribes again, and what it had is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from pyroaring import BitMap
+
+from replicator.engine.errors import EngineError
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack, Delivery
+from replicator.gateway.permits import Permits
+from replicator.gateway.refusals import server_error
+from replicator.gateway.values import ack_set, acked_indexes, first_unacked, message_id, position_of
+from replicator.gateway.wire import Wire
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandAckResponse,
+    CommandActiveConsumerChange,
+    CommandCloseConsumer,
+    CommandMessage,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    MessageIdData,
+)
+from replicator.protocol.frames import encode_head
+from snapshots.position import BEFORE_ALL, Position
+
+
+class ConsumerSession:
+    """One consumer of a connection. ``deliver`` is given to the engine; :meth:`connected` comes before anything else."""
+
+    def __init__(self, wire: Wire, consumer_id: int, topic: Topic, epoch: int | None) -> None:
+        self._wire = wire
+        self._id = consumer_id
+        self.topic = topic
+        self._epoch = epoch
+        """Counts the redeliveries of everything; what carries an older one is dropped by clients that count them."""
+        self._permits = Permits()
+        self._over = False
+        self.consumer: EngineConsumer
+
+    def connected(self, consumer: EngineConsumer) -> None:
+        """The engine's side is there."""
+        self.consumer = consumer
+        consumer.on_closed = self._let_go
+        consumer.on_restarted = self._restarted
+        consumer.on_active_change = self._active_change
+
+    @property
+    def unused_permits(self) -> int:
+        return self._permits.unused
+
+    # What the client asks.
+
+    def flow(self, permits: int) -> None:
+        self._grant(self._permits.requested(permits))
+
+    def acknowledge(self, command: CommandAck) -> None:
+        """Durable before it is answered, if an answer is asked for."""
+        if command.HasField("validation_error"):
+            pass  # the client could not read the message, and acknowledges it so that it does not come for ever
+        self._wire.work(self._acknowledge(command), "acknowledgement")
+
+    async def _acknowledge(self, command: CommandAck) -> None:
+        answer = CommandAckResponse(consumer_id=self._id, request_id=command.request_id)
+        try:
+            if command.ack_type == CommandAck.AckType.Cumulative:
+                await self._cumulative(command.message_id[0])
+            else:
+                await self.consumer.acknowledge([self._ack(each) for each in command.message_id])
+        except EngineError as error:
+            answer.error, answer.message = server_error(error), str(error)
+        if command.HasField("request_id"):
+            self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+
+    def _ack(self, message: MessageIdData) -> Ack:
+        position = position_of(message)
+        if not message.ack_set:
+            return Ack(position)
+        size = message.batch_size or self.topic.batch_size(position)
+        return Ack(position, acked_indexes(message.ack_set, size))
+
+    async def _cumulative(self, message: MessageIdData) -> None:
+        position = position_of(message)
+        left = first_unacked(message.ack_set)
+        if left is None:
+            await self.consumer.acknowledge_cumulative(position)
+        elif left:
+            await self.consumer.acknowledge_cumulative(position, left - 1)
+        else:
+            await self.consumer.acknowledge_cumulative(Position(position.ledger, position.entry - 1))
+
+    def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
+        if command.HasField("consumer_epoch"):
+            self._epoch = command.consumer_epoch
+        if not self.consumer.closed:
+            positions = [position_of(each) for each in command.message_ids]
+            self.consumer.redeliver(positions or None)
+
+    def seek(self, command: CommandSeek) -> Awaitable[None]:
+        """Returns when the subscription is there; raises what the engine does."""
+        if not command.HasField("message_id"):
+            return self.consumer.seek(command.message_publish_time)
+        position = position_of(command.message_id)
+        return self.consumer.seek(position)
+
+    def last_message_id(self) -> MessageIdData:
+        """Of the topic's last message, with its index in its batch."""
+        position = self.consumer.last_message()
+        if position == BEFORE_ALL:
+            return message_id(position, self.topic.partition)
+        size = self.topic.batch_size(position)
+        return message_id(position, self.topic.partition, size - 1 if size > 1 else -1)
+
+    def close(self) -> None:
+        """The client closes it, or is gone; what it did not acknowledge goes to others."""
+        self._over = True
+        consumer = self.consumer
+        consumer.on_closed = consumer.on_restarted = consumer.on_active_change = None
+        consumer.close()
+
+    # What the engine has.
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Called by the engine, within its permits."""
+        pieces: list[bytes] = []
+        for delivery in deliveries:
+            message = CommandMessage(
+                consumer_id=self._id,
+                message_id=message_id(delivery.position, self.topic.partition),
+                redelivery_count=delivery.redelivery_count,
+            )
+            if delivery.acked is not None:
+                message.ack_set.extend(ack_set(BitMap.deserialize(delivery.acked), delivery.batch_size))
+            if self._epoch is not None:
+                message.consumer_epoch = self._epoch
+            pieces.append(encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry)))
+            pieces.append(delivery.entry)
+        self._wire.write(b"".join(pieces))
+        if not self._wire.writable:
+            self._permits.blocked()
+        self._grant(self._permits.delivered(deliveries))
+
+    def writable(self) -> None:
+        """The socket takes more again."""
+        self._grant(self._permits.unblocked())
+
+    def _grant(self, permits: int) -> None:
+        if permits and not self.consumer.closed:
+            self.consumer.flow(permits)
+
+    def _active_change(self, active: bool) -> None:
+        change = CommandActiveConsumerChange(consumer_id=self._id, is_active=active)
+        self._wire.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+
+    def _restarted(self) -> None:
+        self._let_go("", "")
+        self.consumer.close()
+
+    def _let_go(self, code: str, reason: str) -> None:
+        if not self._over:
+            self._over = True
+            self._wire.consumer_gone(self._id)
+            closing = CommandCloseConsumer(consumer_id=self._id, request_id=0)
+            self._wire.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closing))

@@ -1,0 +1,71 @@
+"""How many of a client's permits the engine may have, so that a slow reader fills no memory. Sans-IO.
+
+The engine sends what it has permits for, without asking how fast the socket is (invariant 11). So:
+
+1. The engine gets no permits while the socket does not take more.
+2. It gets at most as many at once as fit in :data:`GRANT_BYTES_MAX`, by the largest entry of late, within
+   :data:`GRANT_MESSAGES_MIN` and :data:`GRANT_MESSAGES_MAX`. The memory of a large entry fades by half a delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.engine.log.entry import ENTRY_BYTES_MAX
+from replicator.engine.types import Delivery
+from replicator.protocol.errors import OutOfOrder
+
+PERMITS_MAX: Final = 1_000_000
+"""What a client may allow without getting anything."""
+GRANT_BYTES_MAX: Final = 16 * 1024 * 1024
+GRANT_MESSAGES_MIN: Final = 16
+GRANT_MESSAGES_MAX: Final = 1_000
+"""With small messages a larger grant saves the engine work; with large ones it would only fill memory."""
+
+
+class Permits:
+    """The permits of one consumer. Each method returns how many to grant the engine now."""
+
+    __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested")
+
+    def __init__(self) -> None:
+        self._requested = 0
+        self._granted = 0
+        self._blocked = False
+        self._entry_bytes = ENTRY_BYTES_MAX
+
+    @property
+    def unused(self) -> int:
+        """What the client allowed and has not got."""
+        return max(0, self._requested + self._granted)
+
+    def requested(self, permits: int) -> int:
+        """The client allows more; raises :class:`OutOfOrder` for a number that makes no sense."""
+        if permits <= 0 or self._requested + permits > PERMITS_MAX:
+            raise OutOfOrder(f"{permits} permits; a consumer may have 1 to {PERMITS_MAX} without a message")
+        self._requested += permits
+        return self._grant()
+
+    def delivered(self, deliveries: Sequence[Delivery]) -> int:
+        """The engine used permits, and the socket took the entries. Batches are not split, so it may use too many."""
+        self._granted -= sum(delivery.batch_size for delivery in deliveries)
+        self._entry_bytes = max(self._entry_bytes // 2, *(len(delivery.entry) for delivery in deliveries), 1)
+        return self._grant()
+
+    def blocked(self) -> None:
+        """The socket takes no more for now."""
+        self._blocked = True
+
+    def unblocked(self) -> int:
+        self._blocked = False
+        return self._grant()
+
+    def _grant(self) -> int:
+        if self._blocked:
+            return 0
+        fitting = min(max(GRANT_BYTES_MAX // self._entry_bytes, GRANT_MESSAGES_MIN), GRANT_MESSAGES_MAX)
+        permits = max(0, min(self._requested, fitting - self._granted))
+        self._requested -= permits
+        self._granted += permits
+        return permits

@@ -1,0 +1,137 @@
+"""The session of one producer: SEND frames in, receipts out.
+
+1. Entries of one turn of the event loop go to the engine in one call, in order, as the bytes that came.
+2. Answers leave in the order of the sends, as official clients insist; those of one turn in one write.
+3. A call of several entries that the engine refuses for one of them is made again one by one, so that only the wrong
+   one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.engine.errors import EngineError
+from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
+from replicator.gateway.refusals import server_error
+from replicator.gateway.values import message_id
+from replicator.gateway.wire import Wire
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandCloseProducer,
+    CommandSend,
+    CommandSendError,
+    CommandSendReceipt,
+)
+from replicator.protocol.frames import encode
+from snapshots.position import Position
+
+ENTRIES_PER_PUBLISH_MAX: Final = 1_000
+
+_Sent = tuple[CommandSend, bytes]
+
+
+class ProducerSession:
+    """One producer of a connection."""
+
+    def __init__(self, wire: Wire, producer_id: int, producer: EngineProducer, partition: int) -> None:
+        self._wire = wire
+        self._id = producer_id
+        self._producer = producer
+        self._partition = partition
+        self._gathered: list[_Sent] = []
+        self._gathered_bytes = 0
+        self._scheduled = False
+        self._calls: deque[tuple[list[_Sent], asyncio.Task[list[Position]]]] = deque()
+        self._changed = asyncio.Event()
+        self._answering = False
+        self._over = False
+        producer.on_closed = self._let_go
+
+    def send(self, command: CommandSend, entry: bytes) -> None:
+        """Publish one entry."""
+        if self._gathered_bytes + len(entry) > PUBLISH_BYTES_MAX:
+            self._publish()
+        self._gathered.append((command, entry))
+        self._gathered_bytes += len(entry)
+        self._wire.held(len(entry))
+        if len(self._gathered) >= ENTRIES_PER_PUBLISH_MAX:
+            self._publish()
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def close(self) -> None:
+        """The client closes it, or is gone. What was sent before is published; its answers are sent if they can be."""
+        self._publish()
+        self._over = True
+        self._producer.on_closed = None
+        self._producer.close()
+
+    def _tick(self) -> None:
+        self._scheduled = False
+        self._publish()
+
+    def _publish(self) -> None:
+        if not self._gathered:
+            return
+        sent, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        task = asyncio.get_running_loop().create_task(self._producer.publish([entry for _, entry in sent]))
+        self._calls.append((sent, task))
+        if not self._answering:
+            self._answering = True
+            self._wire.work(self._answer(), "answers of a producer")
+
+    async def _answer(self) -> None:
+        while self._calls:
+            sent, task = self._calls.popleft()
+            try:
+                await asyncio.wait([task])
+                self._wire.write(b"".join(await self._answers(sent, task)))
+            finally:
+                self._wire.held(-sum(len(entry) for _, entry in sent))
+        self._answering = False
+
+    async def _answers(self, sent: Sequence[_Sent], task: asyncio.Task[list[Position]]) -> list[bytes]:
+        try:
+            positions = task.result()
+        except EngineError as error:
+            if len(sent) == 1 or self._producer.closed:
+                return [self._refusal(command, error) for command, _ in sent]
+        else:
+            return [self._receipt(command, at) for (command, _), at in zip(sent, positions, strict=True)]
+        answers: list[bytes] = []
+        for command, entry in sent:
+            try:
+                (position,) = await self._producer.publish([entry])
+            except EngineError as error:
+                answers.append(self._refusal(command, error))
+            else:
+                answers.append(self._receipt(command, position))
+        return answers
+
+    def _receipt(self, command: CommandSend, position: Position) -> bytes:
+        receipt = CommandSendReceipt(
+            producer_id=self._id,
+            sequence_id=command.sequence_id,
+            message_id=message_id(position, self._partition),
+            highest_sequence_id=command.highest_sequence_id,
+        )
+        return encode(BaseCommand(type=BaseCommand.SEND_RECEIPT, send_receipt=receipt))
+
+    def _refusal(self, command: CommandSend, error: EngineError) -> bytes:
+        refusal = CommandSendError(
+            producer_id=self._id, sequence_id=command.sequence_id, error=server_error(error), message=str(error)
+        )
+        return encode(BaseCommand(type=BaseCommand.SEND_ERROR, send_error=refusal))
+
+    def _let_go(self, code: str, reason: str) -> None:
+        """The engine lets go of the producer: the client is to look the topic up again, and hears why then."""
+        if not self._over:
+            self._over = True
+            self._wire.producer_gone(self._id)
+            closing = CommandCloseProducer(producer_id=self._id, request_id=0)
+            self._wire.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=closing))

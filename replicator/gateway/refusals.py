@@ -1,0 +1,38 @@
+"""What a client is told of an error of the engine: upstream's code, so that it retries what passes and stops else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from replicator.engine import errors
+from replicator.protocol.commands_pb2 import ServerError
+
+_CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
+    (errors.InvalidTopicName, ServerError.InvalidTopicName),
+    (errors.TopicNotFound, ServerError.TopicNotFound),
+    (errors.NamespaceNotFound, ServerError.TopicNotFound),
+    (errors.TenantNotFound, ServerError.TopicNotFound),
+    (errors.SubscriptionNotFound, ServerError.SubscriptionNotFound),
+    (errors.ConsumerBusy, ServerError.ConsumerBusy),
+    (errors.InvalidHashRanges, ServerError.ConsumerAssignError),
+    (errors.ProducerBusy, ServerError.ProducerBusy),
+    (errors.ProducerFenced, ServerError.ProducerFenced),
+    (errors.ClusterFenced, ServerError.ServiceNotReady),
+    (errors.BacklogQuotaExceeded, ServerError.ProducerBlockedQuotaExceededException),
+    (errors.EntryCorrupt, ServerError.ChecksumError),
+    (errors.NotAllowedError, ServerError.NotAllowedError),
+    (errors.MessageTooLarge, ServerError.NotAllowedError),
+    (errors.InvalidSubscriptionName, ServerError.NotAllowedError),
+    (errors.InvalidPattern, ServerError.NotAllowedError),
+    (errors.InvalidSeek, ServerError.MetadataError),
+    (errors.InvalidAck, ServerError.MetadataError),
+    (errors.TooBusy, ServerError.TooManyRequests),
+    (errors.TooManyWatchers, ServerError.TooManyRequests),
+    (errors.StoreFull, ServerError.PersistenceError),
+    (errors.StoreFailed, ServerError.PersistenceError),
+)
+
+
+def server_error(error: errors.EngineError) -> ServerError:
+    """The code that clients know for ``error``."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ServerError.UnknownError)

@@ -1,0 +1,82 @@
+"""One port for two protocols: the first byte of a connection tells HTTP (a letter) from the binary protocol (a size).
+
+A size whose first byte is a letter would be over a gigabyte, which no frame may be, so nothing is mistaken. What was
+read goes to the protocol that the connection is handed to; from then on the transport is that protocol's alone, so
+sharing the port costs nothing but the first read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, cast
+
+from replicator.engine.engine import Engine
+from replicator.gateway.connection import HANDSHAKE_SECONDS_MAX, Connection
+from replicator.gateway.lookups import Addresses
+
+TLS_FIRST_BYTE: Final = 0x16
+
+
+class Gateway:
+    """The connections of the binary protocol of one worker."""
+
+    def __init__(self, engine: Engine, addresses: Addresses) -> None:
+        self._engine = engine
+        self._addresses = addresses
+        self._connections: set[Connection] = set()
+        self._servers: list[asyncio.Server] = []
+
+    def connection(self) -> Connection:
+        """A protocol for a socket that was just accepted."""
+        connection = Connection(self._engine, self._addresses, self._connections.discard)
+        self._connections.add(connection)
+        return connection
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Serve the binary protocol alone on a bound socket."""
+        self._servers.append(await asyncio.get_running_loop().create_server(self.connection, sock=bound))
+
+    async def share(self, bound: socket.socket, http: Callable[[], asyncio.Protocol]) -> None:
+        """Serve both on a bound socket; ``http`` makes the protocol of an HTTP connection."""
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(lambda: FirstByte(http, self.connection), sock=bound))
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def stop(self) -> None:
+        """Accept nobody any more, and close all connections."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.close()
+
+
+class FirstByte(asyncio.Protocol):
+    """A connection of which nothing is known yet."""
+
+    def __init__(self, http: Callable[[], asyncio.Protocol], binary: Callable[[], asyncio.Protocol]) -> None:
+        self._http = http
+        self._binary = binary
+        self._transport: asyncio.Transport
+        self._deadline: asyncio.TimerHandle
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS_MAX, self._transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        self._deadline.cancel()
+        if data[0] == TLS_FIRST_BYTE:
+            self._transport.close()
+            return
+        protocol = self._http() if chr(data[0]).isalpha() else self._binary()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._deadline.cancel()

@@ -1,0 +1,36 @@
+"""What a session of a producer or a consumer needs of its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from replicator.protocol.commands_pb2 import BaseCommand
+
+
+class Wire(Protocol):
+    """One client's connection, as its sessions see it."""
+
+    writable: bool
+    """Whether the socket takes more; the sessions are told when it does again."""
+
+    def send(self, command: BaseCommand) -> None:
+        """Send a command that has nothing behind it."""
+
+    def write(self, frames: bytes) -> None:
+        """Send frames that are encoded already."""
+
+    def fail(self, reason: str) -> None:
+        """The client broke the protocol: close the connection."""
+
+    def work(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a call that ends by itself, for as long as the connection lives."""
+
+    def held(self, size_bytes: int) -> None:
+        """So many bytes more (or, if negative, less) of the client wait for the engine."""
+
+    def producer_gone(self, producer_id: int) -> None:
+        """The engine let go of a producer: the client may connect it again."""
+
+    def consumer_gone(self, consumer_id: int) -> None:
+        """The engine let go of a consumer: the client may connect it again."""
