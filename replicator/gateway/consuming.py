@@ -24,17 +24,21 @@ from replicator.protocol.commands_pb2 import (
     CommandAckResponse,
     CommandActiveConsumerChange,
     CommandCloseConsumer,
+    CommandConsumerStatsResponse,
+    CommandGetLastMessageIdResponse,
     CommandMessage,
     CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     MessageIdData,
 )
 from replicator.protocol.frames import encode_head
+from replicator.protocol.server import NO_REQUEST
+from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
 from snapshots.position import BEFORE_ALL, Position
 
 
 class ConsumerSession:
-    """One consumer of a connection. ``deliver`` is given to the engine; :meth:`connected` comes before anything else."""
+    """One consumer of a connection. ``deliver`` is given to the engine; :meth:`connected` comes first."""
 
     def __init__(self, wire: Wire, consumer_id: int, topic: Topic, epoch: int | None) -> None:
         self._wire = wire
@@ -52,10 +56,6 @@ class ConsumerSession:
         consumer.on_closed = self._let_go
         consumer.on_restarted = self._restarted
         consumer.on_active_change = self._active_change
-
-    @property
-    def unused_permits(self) -> int:
-        return self._permits.unused
 
     # What the client asks.
 
@@ -111,13 +111,34 @@ class ConsumerSession:
         position = position_of(command.message_id)
         return self.consumer.seek(position)
 
-    def last_message_id(self) -> MessageIdData:
-        """Of the topic's last message, with its index in its batch."""
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription. Raises what the engine does; then the consumer goes on."""
+        told, self.consumer.on_closed = self.consumer.on_closed, None
+        try:
+            await self.consumer.unsubscribe(force=force)
+        except BaseException:
+            self.consumer.on_closed = told
+            raise
+        self._over = True
+
+    def last_message_id(self) -> CommandGetLastMessageIdResponse:
+        """Of the topic's last message, with its index in its batch, and up to where all is consumed."""
+        partition = self.topic.partition
         position = self.consumer.last_message()
-        if position == BEFORE_ALL:
-            return message_id(position, self.topic.partition)
-        size = self.topic.batch_size(position)
-        return message_id(position, self.topic.partition, size - 1 if size > 1 else -1)
+        size = 1 if position == BEFORE_ALL else self.topic.batch_size(position)
+        return CommandGetLastMessageIdResponse(
+            last_message_id=message_id(position, partition, size - 1 if size > 1 else -1),
+            consumer_mark_delete_position=message_id(self.consumer.subscription.mark_delete, partition),
+        )
+
+    def stats(self) -> CommandConsumerStatsResponse:
+        """The figures that clients ask for."""
+        return CommandConsumerStatsResponse(
+            consumerName=self.consumer.name,
+            availablePermits=self._permits.unused,
+            type=self.consumer.options.type.value,
+            msgBacklog=self.consumer.subscription.backlog_messages(),
+        )
 
     def close(self) -> None:
         """The client closes it, or is gone; what it did not acknowledge goes to others."""
@@ -157,6 +178,8 @@ class ConsumerSession:
             self.consumer.flow(permits)
 
     def _active_change(self, active: bool) -> None:
+        if not self._wire.understands(ACTIVE_CONSUMER_SINCE):
+            return
         change = CommandActiveConsumerChange(consumer_id=self._id, is_active=active)
         self._wire.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
 
@@ -165,8 +188,12 @@ class ConsumerSession:
         self.consumer.close()
 
     def _let_go(self, code: str, reason: str) -> None:
-        if not self._over:
-            self._over = True
-            self._wire.consumer_gone(self._id)
-            closing = CommandCloseConsumer(consumer_id=self._id, request_id=0)
+        if self._over:
+            return
+        self._over = True
+        if self._wire.consumer_gone(self._id, self):
+            if not self._wire.understands(CLOSE_BY_SERVER_SINCE):
+                self._wire.fail(reason)
+                return
+            closing = CommandCloseConsumer(consumer_id=self._id, request_id=NO_REQUEST)
             self._wire.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closing))

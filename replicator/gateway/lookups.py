@@ -2,64 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from replicator.engine.errors import EngineError
-from replicator.engine.topics.topic_list import topic_list_hash
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError, InvalidPattern, InvalidTopicName, NamespaceNotFound
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.catalog_index import is_internal
+from replicator.engine.topics.topic_list import sorted_list_hash
+from replicator.engine.topics.topic_patterns import TopicPattern, parse_pattern
+from replicator.gateway.connection import Connection
 from replicator.gateway.refusals import server_error
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandGetTopicsOfNamespace,
     CommandGetTopicsOfNamespaceResponse,
-    CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
-    ServerError,
 )
-
-if TYPE_CHECKING:
-    from replicator.engine.engine import Engine
-    from replicator.gateway.connection import Connection
+from replicator.protocol.frames import Frame
 
 T = BaseCommand.Type
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """What lookups answer: where clients reach this worker."""
-
-    url: str
-    """``pulsar://host:port``."""
-    tls_url: str | None = None
-
-
-def found(wanted: CommandLookupTopic, addresses: Addresses) -> BaseCommand:
-    """One worker serves all topics of its cluster, so every lookup is answered with its address."""
-    answer = CommandLookupTopicResponse(
-        request_id=wanted.request_id,
-        response=CommandLookupTopicResponse.LookupType.Connect,
-        brokerServiceUrl=addresses.url,
-        authoritative=True,
-        proxy_through_service_url=False,
-    )
-    if addresses.tls_url is not None:
-        answer.brokerServiceUrlTls = addresses.tls_url
-    return BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer)
+def lookup(connection: Connection, frame: Frame) -> None:
+    """LOOKUP: one worker serves all topics of its cluster, so every lookup is answered with its address."""
+    wanted = frame.command.lookupTopic
+    answer = CommandLookupTopicResponse(request_id=wanted.request_id)
+    try:
+        parse_topic(wanted.topic)
+    except InvalidTopicName as error:
+        answer.response = CommandLookupTopicResponse.LookupType.Failed
+        answer.error, answer.message = server_error(error), str(error)
+    else:
+        answer.response = CommandLookupTopicResponse.LookupType.Connect
+        answer.brokerServiceUrl = connection.addresses.url
+        if connection.addresses.tls_url is not None:
+            answer.brokerServiceUrlTls = connection.addresses.tls_url
+        answer.authoritative = True
+    connection.send(BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
 
-def not_found(wanted: CommandLookupTopic, error: ServerError, message: str) -> BaseCommand:
-    answer = CommandLookupTopicResponse(
-        request_id=wanted.request_id,
-        response=CommandLookupTopicResponse.LookupType.Failed,
-        error=error,
-        message=message,
-    )
-    return BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer)
+def partitions(connection: Connection, frame: Frame) -> None:
+    """PARTITIONED_METADATA."""
+    connection.work(_partitions(connection, frame.command.partitionMetadata), "partitions of a topic")
 
 
-async def partitions(connection: Connection, wanted: CommandPartitionedTopicMetadata) -> None:
+async def _partitions(connection: Connection, wanted: CommandPartitionedTopicMetadata) -> None:
     """How many partitions the topic has; it is made if the client is about to use it and policies make topics."""
     answer = CommandPartitionedTopicMetadataResponse(request_id=wanted.request_id)
     try:
@@ -74,15 +63,54 @@ async def partitions(connection: Connection, wanted: CommandPartitionedTopicMeta
     connection.send(BaseCommand(type=T.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer))
 
 
-def topics(engine: Engine, wanted: CommandGetTopicsOfNamespace) -> BaseCommand:
-    """All topics of a namespace, each partition by itself, as upstream; the client filters them by its pattern."""
-    prefix = f"persistent://{wanted.namespace}/"
-    names = sorted(topic.name for topic in engine.topics() if topic.name.startswith(prefix))
-    if wanted.mode == CommandGetTopicsOfNamespace.Mode.NON_PERSISTENT:
-        names = []
-    now = topic_list_hash(names)
-    answer = CommandGetTopicsOfNamespaceResponse(request_id=wanted.request_id, topics_hash=now, filtered=False)
-    answer.changed = not (wanted.HasField("topics_hash") and wanted.topics_hash == now)
+def topics_of_namespace(connection: Connection, frame: Frame) -> None:
+    """GET_TOPICS_OF_NAMESPACE: each partition by itself, as upstream.
+
+    A pattern is matched here if this side can read it (:mod:`replicator.engine.topics.topic_patterns`), and told to be;
+    else the client gets all names, and matches them itself.
+    """
+    wanted = frame.command.getTopicsOfNamespace
+    answer = CommandGetTopicsOfNamespaceResponse(request_id=wanted.request_id, filtered=False)
+    names: list[str] = []
+    if wanted.mode != CommandGetTopicsOfNamespace.Mode.NON_PERSISTENT:
+        try:
+            names = [name for name in connection.engine.catalog.topics(wanted.namespace) if not is_internal(name)]
+        except NamespaceNotFound:
+            names = []
+        except EngineError as error:
+            connection.refuse(wanted.request_id, error)
+            return
+    if wanted.topics_pattern:
+        pattern = _pattern(wanted.topics_pattern, wanted.namespace)
+        if pattern is not None:
+            names = matching(pattern, names)
+            answer.filtered = True
+    answer.topics_hash = sorted_list_hash(names)
+    answer.changed = not (wanted.HasField("topics_hash") and wanted.topics_hash == answer.topics_hash)
     if answer.changed:
         answer.topics.extend(names)
-    return BaseCommand(type=T.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=answer)
+    connection.send(BaseCommand(type=T.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=answer))
+
+
+def _pattern(text: str, namespace: str) -> TopicPattern | None:
+    try:
+        pattern = parse_pattern(text)
+    except InvalidPattern:
+        return None
+    return pattern if pattern.namespace == namespace else None
+
+
+def matching(pattern: TopicPattern, names: Iterable[str]) -> list[str]:
+    """Those that match; a partition does if the topic does that it is a partition of."""
+    return [name for name in names if pattern.matches(_without_partition(name.rpartition("/")[2]))]
+
+
+def _without_partition(local_name: str) -> str:
+    base, separator, number = local_name.rpartition("-partition-")
+    return base if separator and number.isdigit() else local_name
+
+
+def expanded(engine: Engine, name: str) -> tuple[str, ...]:
+    """The topics that somebody who asks for ``name`` consumes: its partitions, or itself if it has none."""
+    partitions = engine.partitions(name)
+    return tuple(f"{name}-partition-{number}" for number in range(partitions)) or (name,)

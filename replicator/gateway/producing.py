@@ -27,6 +27,8 @@ from replicator.protocol.commands_pb2 import (
     CommandSendReceipt,
 )
 from replicator.protocol.frames import encode
+from replicator.protocol.server import NO_REQUEST
+from replicator.protocol.versions import CLOSE_BY_SERVER_SINCE
 from snapshots.position import Position
 
 ENTRIES_PER_PUBLISH_MAX: Final = 1_000
@@ -40,13 +42,12 @@ class ProducerSession:
     def __init__(self, wire: Wire, producer_id: int, producer: EngineProducer, partition: int) -> None:
         self._wire = wire
         self._id = producer_id
-        self._producer = producer
+        self.producer = producer
         self._partition = partition
         self._gathered: list[_Sent] = []
         self._gathered_bytes = 0
         self._scheduled = False
         self._calls: deque[tuple[list[_Sent], asyncio.Task[list[Position]]]] = deque()
-        self._changed = asyncio.Event()
         self._answering = False
         self._over = False
         producer.on_closed = self._let_go
@@ -68,8 +69,8 @@ class ProducerSession:
         """The client closes it, or is gone. What was sent before is published; its answers are sent if they can be."""
         self._publish()
         self._over = True
-        self._producer.on_closed = None
-        self._producer.close()
+        self.producer.on_closed = None
+        self.producer.close()
 
     def _tick(self) -> None:
         self._scheduled = False
@@ -79,11 +80,12 @@ class ProducerSession:
         if not self._gathered:
             return
         sent, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        task = asyncio.get_running_loop().create_task(self._producer.publish([entry for _, entry in sent]))
+        task = asyncio.get_running_loop().create_task(self.producer.publish([entry for _, entry in sent]))
         self._calls.append((sent, task))
         if not self._answering:
             self._answering = True
-            self._wire.work(self._answer(), "answers of a producer")
+            # What was sent is published and its bytes counted back, also when the client has gone.
+            self._wire.work(self._answer(), "answers of a producer", to_the_end=True)
 
     async def _answer(self) -> None:
         while self._calls:
@@ -99,14 +101,14 @@ class ProducerSession:
         try:
             positions = task.result()
         except EngineError as error:
-            if len(sent) == 1 or self._producer.closed:
+            if len(sent) == 1 or self.producer.closed:
                 return [self._refusal(command, error) for command, _ in sent]
         else:
             return [self._receipt(command, at) for (command, _), at in zip(sent, positions, strict=True)]
         answers: list[bytes] = []
         for command, entry in sent:
             try:
-                (position,) = await self._producer.publish([entry])
+                (position,) = await self.producer.publish([entry])
             except EngineError as error:
                 answers.append(self._refusal(command, error))
             else:
@@ -130,8 +132,12 @@ class ProducerSession:
 
     def _let_go(self, code: str, reason: str) -> None:
         """The engine lets go of the producer: the client is to look the topic up again, and hears why then."""
-        if not self._over:
-            self._over = True
-            self._wire.producer_gone(self._id)
-            closing = CommandCloseProducer(producer_id=self._id, request_id=0)
+        if self._over:
+            return
+        self._over = True
+        if self._wire.producer_gone(self._id, self):
+            if not self._wire.understands(CLOSE_BY_SERVER_SINCE):
+                self._wire.fail(reason)
+                return
+            closing = CommandCloseProducer(producer_id=self._id, request_id=NO_REQUEST)
             self._wire.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=closing))

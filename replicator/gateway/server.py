@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from replicator.engine.engine import Engine
-from replicator.gateway.connection import HANDSHAKE_SECONDS_MAX, Connection
-from replicator.gateway.lookups import Addresses
+from replicator.engine.topics.topic_watchers import TopicWatchers
+from replicator.gateway.connection import Addresses, Connection, Served
+from replicator.gateway.handlers import HANDLERS
+from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 
 TLS_FIRST_BYTE: Final = 0x16
 
@@ -24,13 +26,15 @@ class Gateway:
 
     def __init__(self, engine: Engine, addresses: Addresses) -> None:
         self._engine = engine
-        self._addresses = addresses
+        self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
+        engine.add_listener(self._watchers)
+        self._served = Served(engine, addresses, self._watchers, HANDLERS)
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
 
     def connection(self) -> Connection:
         """A protocol for a socket that was just accepted."""
-        connection = Connection(self._engine, self._addresses, self._connections.discard)
+        connection = Connection(self._served, self._connections.discard)
         self._connections.add(connection)
         return connection
 
@@ -53,6 +57,7 @@ class Gateway:
             server.close()
         for connection in list(self._connections):
             connection.close()
+        self._engine.remove_listener(self._watchers)
 
 
 class FirstByte(asyncio.Protocol):

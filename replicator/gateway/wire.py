@@ -23,14 +23,17 @@ class Wire(Protocol):
     def fail(self, reason: str) -> None:
         """The client broke the protocol: close the connection."""
 
-    def work(self, call: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a call that ends by itself, for as long as the connection lives."""
+    def understands(self, since: int) -> bool:
+        """Whether the client knows what came with that version of the protocol."""
+
+    def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> None:
+        """Run a call that ends by itself, for as long as the connection lives, or until it ends."""
 
     def held(self, size_bytes: int) -> None:
         """So many bytes more (or, if negative, less) of the client wait for the engine."""
 
-    def producer_gone(self, producer_id: int) -> None:
-        """The engine let go of a producer: the client may connect it again."""
+    def producer_gone(self, producer_id: int, session: object) -> bool:
+        """The engine let go of a producer: the client may connect it again. False if it is not there any more."""
 
-    def consumer_gone(self, consumer_id: int) -> None:
-        """The engine let go of a consumer: the client may connect it again."""
+    def consumer_gone(self, consumer_id: int, session: object) -> bool:
+        """The engine let go of a consumer: the client may connect it again. False if it is not there any more."""

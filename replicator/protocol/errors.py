@@ -1,6 +1,8 @@
-"""What can be wrong with the bytes or the order of a connection. Each of these ends that one connection."""
+"""What can be wrong with the bytes or the order of a connection, and with one request of it."""
 
 from __future__ import annotations
+
+from replicator.protocol.commands_pb2 import ServerError
 
 
 class ProtocolError(Exception):
@@ -17,3 +19,19 @@ class BadFrame(ProtocolError):
 
 class OutOfOrder(ProtocolError):
     """A command that the state of the connection does not allow, such as one before CONNECT."""
+
+
+class Unresponsive(ProtocolError):
+    """The peer did not introduce itself, or answer, in time."""
+
+
+class NotAuthenticated(ProtocolError):
+    """The peer did not show who it is."""
+
+
+class Refused(Exception):
+    """A request that is answered with an error; the connection goes on."""
+
+    def __init__(self, code: ServerError, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -125,7 +125,7 @@ def _frame(view: memoryview) -> Frame:
     if size > COMMAND_BYTES_MAX:
         raise FrameTooLarge(f"a command of {size} bytes is over the limit of {COMMAND_BYTES_MAX}")
     try:
-        command = BaseCommand.FromString(view[4 : 4 + size])
+        command = BaseCommand.FromString(bytes(view[4 : 4 + size]))
     except DecodeError:
         raise BadFrame("a command that cannot be read") from None
     if not (command.IsInitialized() and command.HasField(_FIELDS[command.type])):
@@ -159,6 +159,6 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
     if stop > len(rest):
         raise BadFrame(f"broker metadata of {stop} bytes in a frame that has {len(rest)}")
     try:
-        return BrokerEntryMetadata.FromString(rest[_BROKER.size : stop]), rest[stop:]
+        return BrokerEntryMetadata.FromString(bytes(rest[_BROKER.size : stop])), rest[stop:]
     except DecodeError:
         raise BadFrame("broker metadata that cannot be read") from None

@@ -54,6 +54,12 @@ class ConsumedSubscription(Protocol):
 
     def last_message(self) -> Position: ...
 
+    @property
+    def mark_delete(self) -> Position:
+        """All up to here is consumed."""
+
+    def backlog_messages(self) -> int: ...
+
 
 class EngineConsumer:
     """A consumer connected to a subscription. ``deliver`` is called on the event loop, within its permits.

@@ -309,6 +309,11 @@ class Subscription:
 
     # Figures.
 
+    @property
+    def mark_delete(self) -> Position:
+        """All up to here is consumed."""
+        return self.cursor.mark_delete
+
     def last_message(self) -> Position:
         """The position of the last message that there is for this subscription, or BEFORE_ALL."""
         last = last_message(self.topic.log)

@@ -1,0 +1,82 @@
+"""What a client asks of a consumer that is there: permits, acknowledgements, redelivery, seek, and how far it is."""
+
+from __future__ import annotations
+
+from replicator.gateway.connection import Connection
+from replicator.gateway.consuming import ConsumerSession
+from replicator.protocol.commands_pb2 import BaseCommand, CommandConsumerStatsResponse, ServerError
+from replicator.protocol.errors import Refused
+from replicator.protocol.frames import Frame
+
+T = BaseCommand.Type
+
+
+def flow(connection: Connection, frame: Frame) -> None:
+    """FLOW. What comes for a consumer that is not there (any more) is dropped, here and below, as upstream does."""
+    command = frame.command.flow
+    session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
+    if session is not None:
+        session.flow(command.messagePermits)
+
+
+def acknowledge(connection: Connection, frame: Frame) -> None:
+    """ACK."""
+    command = frame.command.ack
+    session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
+    if session is not None:
+        session.acknowledge(command)
+
+
+def redeliver(connection: Connection, frame: Frame) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of them, or those that are listed."""
+    command = frame.command.redeliverUnacknowledgedMessages
+    session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
+    if session is not None:
+        session.redeliver(command)
+
+
+def seek(connection: Connection, frame: Frame) -> None:
+    """SEEK to a message id or a time; the client is disconnected from the subscription, and comes back."""
+    wanted = frame.command.seek
+    session = _session(connection, wanted.consumer_id, wanted.request_id)
+    if session is None:
+        return
+
+    async def go() -> None:
+        await session.seek(wanted)
+        connection.succeeded(wanted.request_id)
+
+    connection.request(wanted.request_id, go(), "seeking")
+
+
+def last_message_id(connection: Connection, frame: Frame) -> None:
+    """GET_LAST_MESSAGE_ID."""
+    wanted = frame.command.getLastMessageId
+    session = _session(connection, wanted.consumer_id, wanted.request_id)
+    if session is not None:
+        answer = session.last_message_id()
+        answer.request_id = wanted.request_id
+        connection.send(BaseCommand(type=T.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer))
+
+
+def stats(connection: Connection, frame: Frame) -> None:
+    """CONSUMER_STATS."""
+    wanted = frame.command.consumerStats
+    session: ConsumerSession | None = connection.state.consumers.get(wanted.consumer_id)
+    if session is None:
+        answer = CommandConsumerStatsResponse(
+            request_id=wanted.request_id,
+            error_code=ServerError.ConsumerNotFound,
+            error_message=f"consumer {wanted.consumer_id} is not there",
+        )
+    else:
+        answer = session.stats()
+        answer.request_id = wanted.request_id
+    connection.send(BaseCommand(type=T.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer))
+
+
+def _session(connection: Connection, consumer_id: int, request_id: int) -> ConsumerSession | None:
+    session: ConsumerSession | None = connection.state.consumers.get(consumer_id)
+    if session is None:
+        connection.refuse(request_id, Refused(ServerError.MetadataError, "Consumer not found"))
+    return session

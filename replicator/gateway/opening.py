@@ -1,0 +1,158 @@
+"""Connecting producers and consumers, and closing them.
+
+What is being connected has a slot of its own (:mod:`replicator.protocol.sessions`): the client may close the id before
+it is there, and open it again.
+"""
+
+from __future__ import annotations
+
+from replicator.engine.errors import SubscriptionNotFound
+from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.topic import Topic
+from replicator.engine.types import AccessMode, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.gateway.connection import Connection
+from replicator.gateway.consuming import ConsumerSession
+from replicator.gateway.producing import ProducerSession
+from replicator.gateway.values import producer_options, subscribe_options
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandProducer,
+    CommandProducerSuccess,
+    CommandSubscribe,
+)
+from replicator.protocol.errors import Refused
+from replicator.protocol.frames import Frame
+from replicator.protocol.sessions import Slot
+
+T = BaseCommand.Type
+
+
+def produce(connection: Connection, frame: Frame) -> None:
+    """PRODUCER. One that is there already is answered again: the first answer may have come too late for the client."""
+    wanted = frame.command.producer
+    session: ProducerSession | None = connection.state.producers.get(wanted.producer_id)
+    if session is not None:
+        _answer_producer(connection, wanted.request_id, session.producer)
+        return
+    try:
+        slot = connection.state.producers.begin(wanted.producer_id)
+    except Refused as error:
+        connection.refuse(wanted.request_id, error)
+        return
+    connection.request(wanted.request_id, _connect_producer(connection, wanted, slot), "connecting of a producer")
+
+
+async def _connect_producer(connection: Connection, wanted: CommandProducer, slot: Slot[ProducerSession]) -> None:
+    producers = connection.state.producers
+    try:
+        topic = await connection.engine.topic(wanted.topic)
+        if wanted.initial_subscription_name:
+            await _make_subscription(topic, wanted.initial_subscription_name)
+        options = producer_options(wanted)
+        if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE and topic.producers.connected:
+            waiting = CommandProducerSuccess(
+                request_id=wanted.request_id, producer_name=wanted.producer_name, producer_ready=False
+            )
+            connection.send(BaseCommand(type=T.PRODUCER_SUCCESS, producer_success=waiting))
+        producer = await topic.create_producer(options)
+    except BaseException:
+        producers.failed(slot)
+        raise
+    session = ProducerSession(connection, wanted.producer_id, producer, topic.partition)
+    if producers.opened(slot, session):
+        _answer_producer(connection, wanted.request_id, producer)
+    else:
+        session.close()
+
+
+async def _make_subscription(topic: Topic, name: str) -> None:
+    """Of a producer of a dead letter topic: what it publishes is kept for this subscription from the first on."""
+    if name in topic.subscriptions:
+        return
+    options = SubscribeOptions(type=SubscriptionType.SHARED, initial=InitialPosition.EARLIEST)
+    (await topic.subscribe(name, options, lambda deliveries: None)).close()
+
+
+def _answer_producer(connection: Connection, request_id: int, producer: EngineProducer) -> None:
+    success = CommandProducerSuccess(
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=producer.last_sequence_id,
+        schema_version=b"",
+    )
+    if producer.topic_epoch is not None:
+        success.topic_epoch = producer.topic_epoch
+    connection.send(BaseCommand(type=T.PRODUCER_SUCCESS, producer_success=success))
+
+
+def close_producer(connection: Connection, frame: Frame) -> None:
+    """CLOSE_PRODUCER; of one that is not there it succeeds as well."""
+    wanted = frame.command.close_producer
+    session: ProducerSession | None = connection.state.producers.close(wanted.producer_id)
+    if session is not None:
+        session.close()
+    connection.succeeded(wanted.request_id)
+
+
+def send(connection: Connection, frame: Frame) -> None:
+    """SEND, for a producer that is there; what comes for one that the engine let go of, the client sends again."""
+    command = frame.command.send
+    session: ProducerSession | None = connection.state.producers.receiving(command.producer_id)
+    if session is not None:
+        session.send(command, bytes(frame.rest))
+
+
+def subscribe(connection: Connection, frame: Frame) -> None:
+    """SUBSCRIBE."""
+    wanted = frame.command.subscribe
+    if connection.state.consumers.get(wanted.consumer_id) is not None:
+        connection.succeeded(wanted.request_id)
+        return
+    try:
+        slot = connection.state.consumers.begin(wanted.consumer_id)
+    except Refused as error:
+        connection.refuse(wanted.request_id, error)
+        return
+    connection.request(wanted.request_id, _connect_consumer(connection, wanted, slot), "connecting of a consumer")
+
+
+async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, slot: Slot[ConsumerSession]) -> None:
+    consumers = connection.state.consumers
+    try:
+        topic = await connection.engine.topic(wanted.topic, create=wanted.force_topic_creation)
+        epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
+        session = ConsumerSession(connection, wanted.consumer_id, topic, epoch)
+        consumer = await topic.subscribe(wanted.subscription, subscribe_options(wanted), session.deliver)
+    except BaseException:
+        consumers.failed(slot)
+        raise
+    session.connected(consumer)
+    if consumers.opened(slot, session):
+        connection.succeeded(wanted.request_id)
+    else:
+        session.close()
+
+
+def close_consumer(connection: Connection, frame: Frame) -> None:
+    """CLOSE_CONSUMER; of one that is not there it succeeds as well."""
+    wanted = frame.command.close_consumer
+    session: ConsumerSession | None = connection.state.consumers.close(wanted.consumer_id)
+    if session is not None:
+        session.close()
+    connection.succeeded(wanted.request_id)
+
+
+def unsubscribe(connection: Connection, frame: Frame) -> None:
+    """UNSUBSCRIBE: the subscription goes, and this consumer with it."""
+    wanted = frame.command.unsubscribe
+    session: ConsumerSession | None = connection.state.consumers.get(wanted.consumer_id)
+
+    async def delete() -> None:
+        if session is None:
+            raise SubscriptionNotFound("the consumer is not there")
+        await session.unsubscribe(force=wanted.force)
+        if connection.state.consumers.get(wanted.consumer_id) is session:
+            connection.state.consumers.close(wanted.consumer_id)
+        connection.succeeded(wanted.request_id)
+
+    connection.request(wanted.request_id, delete(), "unsubscribing")

@@ -1,0 +1,148 @@
+"""The client's side of a connection: handshake, keep-alive, and which answer is for which request. Sans-IO.
+
+1. CONNECT goes first; nothing else is sent before CONNECTED has come.
+2. Every request has an id of its own; an answer with an id that nobody waits for, such as one that came too late, is
+   dropped. Requests that wait are bounded by :data:`REQUESTS_MAX`.
+3. What no request asked for (messages, receipts, closings) is given to the caller as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandConnect,
+    CommandPing,
+    CommandPong,
+    FeatureFlags,
+)
+from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Refused, Unresponsive
+from replicator.protocol.frames import Frame, FrameDecoder, encode
+from replicator.protocol.server import HANDSHAKE_SECONDS_MAX, KEEP_ALIVE_SECONDS
+from replicator.protocol.versions import NEWEST, Peer, server_of
+
+REQUESTS_MAX: Final = 50_000
+"""That wait for an answer, as the official clients have it."""
+
+T = BaseCommand.Type
+_ANSWERS: Final = {
+    T.SUCCESS: "success",
+    T.ERROR: "error",
+    T.PRODUCER_SUCCESS: "producer_success",
+    T.PARTITIONED_METADATA_RESPONSE: "partitionMetadataResponse",
+    T.LOOKUP_RESPONSE: "lookupTopicResponse",
+    T.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
+    T.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
+    T.GET_TOPICS_OF_NAMESPACE_RESPONSE: "getTopicsOfNamespaceResponse",
+    T.GET_SCHEMA_RESPONSE: "getSchemaResponse",
+    T.GET_OR_CREATE_SCHEMA_RESPONSE: "getOrCreateSchemaResponse",
+    T.ACK_RESPONSE: "ackResponse",
+    T.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
+    T.NEW_TXN_RESPONSE: "newTxnResponse",
+    T.ADD_PARTITION_TO_TXN_RESPONSE: "addPartitionToTxnResponse",
+    T.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: "addSubscriptionToTxnResponse",
+    T.END_TXN_RESPONSE: "endTxnResponse",
+    T.TC_CLIENT_CONNECT_RESPONSE: "tcClientConnectResponse",
+}
+"""Commands that answer a request, and their fields."""
+
+
+class Answered(NamedTuple):
+    """The answer to a request: the command inside, or what the server refused it with."""
+
+    request_id: int
+    answer: Any
+
+
+class ClientConnection:
+    """One connection to a server. :meth:`connect` gives the bytes to begin with."""
+
+    def __init__(self, now: float, *, software: str, features: FeatureFlags | None = None) -> None:
+        self.peer: Peer | None = None
+        """The server, once it has answered."""
+        self.message_bytes_max = 0
+        """Of one message, as the server says."""
+        self.due = now + HANDSHAKE_SECONDS_MAX
+        self._software = software
+        self._features = features or FeatureFlags()
+        self._decoder = FrameDecoder()
+        self._waiting: set[int] = set()
+        self._last_request_id = -1
+        self._heard = True
+        self._over = False
+
+    def connect(self, *, method: str = "", credentials: bytes = b"") -> bytes:
+        """What is to be sent first."""
+        command = CommandConnect(client_version=self._software, protocol_version=NEWEST, feature_flags=self._features)
+        if method:
+            command.auth_method_name, command.auth_data = method, credentials
+        return encode(BaseCommand(type=T.CONNECT, connect=command))
+
+    def request_id(self) -> int:
+        """The id of a request that is about to be sent. Raises :class:`OutOfOrder` before CONNECTED, past the limit."""
+        if self.peer is None:
+            raise OutOfOrder("a request before CONNECTED")
+        if len(self._waiting) >= REQUESTS_MAX:
+            raise OutOfOrder(f"{REQUESTS_MAX} requests wait for answers, the limit")
+        self._last_request_id += 1
+        self._waiting.add(self._last_request_id)
+        return self._last_request_id
+
+    def given_up(self, request_id: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._waiting.discard(request_id)
+
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | Answered | bytes]:
+        """Answers, what came unasked, and bytes to send, in this order. Raises :class:`ProtocolError`: close it."""
+        if self._over:
+            return
+        self._heard = True
+        try:
+            for frame in self._decoder.receive(data):
+                command = frame.command
+                if self.peer is None:
+                    self._connected(command, now)
+                elif command.type == T.PING:
+                    yield encode(BaseCommand(type=T.PONG, pong=CommandPong()))
+                elif command.type == T.CONNECTED:
+                    raise OutOfOrder("CONNECTED a second time")
+                elif (field := _ANSWERS.get(command.type)) is not None:
+                    yield from self._answered(getattr(command, field), frame)
+                elif command.type != T.PONG:
+                    yield frame
+        except ProtocolError:
+            self._over = True
+            raise
+
+    def tick(self, now: float) -> bytes:
+        """As :meth:`ServerConnection.tick`."""
+        if self._over or now < self.due:
+            return b""
+        if self.peer is None or not self._heard:
+            self._over = True
+            raise Unresponsive("the server does not answer")
+        self._heard = False
+        self.due = now + KEEP_ALIVE_SECONDS
+        return encode(BaseCommand(type=T.PING, ping=CommandPing()))
+
+    def _connected(self, command: BaseCommand, now: float) -> None:
+        if command.type == T.ERROR:
+            raise NotAuthenticated(command.error.message)
+        if command.type != T.CONNECTED:
+            raise OutOfOrder(f"{T.Name(command.type)} instead of CONNECTED")
+        self.peer = server_of(command.connected)
+        self.message_bytes_max = command.connected.max_message_size
+        self.due = now + KEEP_ALIVE_SECONDS
+
+    def _answered(self, answer: Any, frame: Frame) -> Iterator[Frame | Answered]:
+        request_id = answer.request_id
+        if request_id not in self._waiting:
+            return
+        if frame.command.type == T.PRODUCER_SUCCESS and not answer.producer_ready:
+            yield frame  # it waits for the topic; the answer itself is still to come
+            return
+        self._waiting.discard(request_id)
+        refused = frame.command.type == T.ERROR
+        yield Answered(request_id, Refused(answer.error, answer.message) if refused else answer)

@@ -1,0 +1,231 @@
+"""The server's side of a connection: bytes and time in, commands and bytes out. Sans-IO; nothing here waits.
+
+States, in this order and none skipped::
+
+    CONNECT awaited ──> (authentication) ──> open ──> over
+
+1. The first command is CONNECT, within :data:`HANDSHAKE_SECONDS_MAX`; it comes once. An authenticator may ask back any
+   number of times, within the same time.
+2. Then come commands of clients, in any order. Those that only keep the connection alive are answered here; the others
+   are given to the caller, one by one, and what is to be sent before the next is between them.
+3. A client that sent nothing for :data:`KEEP_ALIVE_SECONDS` is asked, and is gone if nothing comes for as long again.
+4. Whatever else comes is a :class:`ProtocolError`, after which this connection, and no other, is over: nothing more is
+   taken from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from replicator.protocol.commands_pb2 import (
+    AuthData,
+    BaseCommand,
+    CommandAuthChallenge,
+    CommandConnected,
+    CommandError,
+    CommandPing,
+    CommandPong,
+    FeatureFlags,
+    ServerError,
+)
+from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Unresponsive
+from replicator.protocol.frames import MESSAGE_BYTES_MAX, Frame, FrameDecoder, encode
+from replicator.protocol.sessions import Sessions
+from replicator.protocol.versions import NEWEST, PING_SINCE, Peer, client_of
+
+HANDSHAKE_SECONDS_MAX: Final = 10.0
+KEEP_ALIVE_SECONDS: Final = 30.0
+"""As upstream."""
+SESSIONS_MAX: Final = 10_000
+"""Producers of one connection, and as many consumers."""
+WATCHERS_MAX: Final = 1_000
+NO_REQUEST: Final = 2**64 - 1
+"""The request id of an error that answers no request, as upstream writes it."""
+
+T = BaseCommand.Type
+_PONG: Final = encode(BaseCommand(type=T.PONG, pong=CommandPong()))
+_PING: Final = encode(BaseCommand(type=T.PING, ping=CommandPing()))
+
+COMMANDS: Final = frozenset(
+    {
+        T.SUBSCRIBE,
+        T.PRODUCER,
+        T.SEND,
+        T.ACK,
+        T.FLOW,
+        T.UNSUBSCRIBE,
+        T.CLOSE_PRODUCER,
+        T.CLOSE_CONSUMER,
+        T.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        T.PARTITIONED_METADATA,
+        T.LOOKUP,
+        T.CONSUMER_STATS,
+        T.SEEK,
+        T.GET_LAST_MESSAGE_ID,
+        T.GET_TOPICS_OF_NAMESPACE,
+        T.GET_SCHEMA,
+        T.GET_OR_CREATE_SCHEMA,
+        T.NEW_TXN,
+        T.ADD_PARTITION_TO_TXN,
+        T.ADD_SUBSCRIPTION_TO_TXN,
+        T.END_TXN,
+        T.END_TXN_ON_PARTITION,
+        T.END_TXN_ON_SUBSCRIPTION,
+        T.TC_CLIENT_CONNECT_REQUEST,
+        T.WATCH_TOPIC_LIST,
+        T.WATCH_TOPIC_LIST_CLOSE,
+    }
+)
+"""What an open connection hands to its caller; the rest is answered here, or is for clients only."""
+
+
+class Authenticator(Protocol):
+    """Decides who the client of one connection is."""
+
+    def authenticate(self, method: str, credentials: bytes) -> bytes | None:
+        """Returns None when that is enough, or what the client is to be asked next.
+
+        Raises :class:`NotAuthenticated`, with a message that is sent to the client.
+        """
+
+
+class Anyone:
+    """An :class:`Authenticator` that lets everybody in."""
+
+    def authenticate(self, method: str, credentials: bytes) -> bytes | None:
+        return None
+
+
+class _State(Enum):
+    CONNECT_AWAITED = "CONNECT awaited"
+    AUTHENTICATING = "authenticating"
+    OPEN = "open"
+    OVER = "over"
+
+
+class ServerConnection:
+    """One client's connection. ``now`` is any clock in seconds that does not go backwards."""
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        software: str,
+        features: FeatureFlags | None = None,
+        authenticator: Authenticator | None = None,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        sessions_max: int = SESSIONS_MAX,
+    ) -> None:
+        self.peer: Peer
+        """There once the client has introduced itself."""
+        self.producers: Sessions[Any] = Sessions("producer", sessions_max)
+        self.consumers: Sessions[Any] = Sessions("consumer", sessions_max)
+        self.watchers: Sessions[Any] = Sessions("watcher", WATCHERS_MAX)
+        self.due = now + HANDSHAKE_SECONDS_MAX
+        """When :meth:`tick` is to be called next, at the latest."""
+        self._software = software
+        self._features = features or FeatureFlags()
+        self._authenticator = authenticator or Anyone()
+        self._message_bytes_max = message_bytes_max
+        self._decoder = FrameDecoder()
+        self._state = _State.CONNECT_AWAITED
+        self._heard = True
+
+    @property
+    def over(self) -> bool:
+        return self._state is _State.OVER
+
+    @property
+    def open(self) -> bool:
+        """Whether the client has introduced itself, and is there."""
+        return self._state is _State.OPEN
+
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | bytes]:
+        """What is to be done about ``data``, in this order: commands to carry out, and bytes to send.
+
+        Raises :class:`ProtocolError` where the connection is to be closed. What was given before stands.
+        """
+        if self._state is _State.OVER:
+            return
+        self._heard = True
+        try:
+            for frame in self._decoder.receive(data):
+                kind = frame.command.type
+                if self.open and kind in COMMANDS:
+                    yield frame
+                    if self.over:  # the caller could not go on
+                        return
+                else:
+                    yield from self._introduced(frame.command, now)
+        except ProtocolError:
+            self._state = _State.OVER
+            raise
+
+    def tick(self, now: float) -> bytes:
+        """The time is :attr:`due`: returns what is to be sent. Raises :class:`Unresponsive`."""
+        if self._state is _State.OVER or now < self.due:
+            return b""
+        if self._state is not _State.OPEN:
+            self._state = _State.OVER
+            raise Unresponsive(f"no whole handshake within {HANDSHAKE_SECONDS_MAX:g} s")
+        self.due = now + KEEP_ALIVE_SECONDS
+        if not self.peer.understands(PING_SINCE):
+            return b""
+        if not self._heard:
+            self._state = _State.OVER
+            raise Unresponsive(f"nothing heard for {2 * KEEP_ALIVE_SECONDS:g} s")
+        self._heard = False
+        return _PING
+
+    def close(self) -> list[Any]:
+        """The connection is over; returns the sessions that were open."""
+        self._state = _State.OVER
+        return [*self.producers.clear(), *self.consumers.clear(), *self.watchers.clear()]
+
+    def _introduced(self, command: BaseCommand, now: float) -> Iterator[bytes]:
+        """The handshake, and what keeps an open connection alive."""
+        match self._state, command.type:
+            case _State.OPEN, T.PING:
+                yield _PONG
+            case _State.OPEN, T.PONG:
+                pass  # that something came was noted
+            case _State.OPEN, T.AUTH_RESPONSE:
+                yield from self._authenticated(command.authResponse.response, now)
+            case _State.AUTHENTICATING, T.AUTH_RESPONSE:
+                yield from self._authenticated(command.authResponse.response, now)
+            case _State.CONNECT_AWAITED, T.CONNECT:
+                self.peer = client_of(command.connect)
+                self._state = _State.AUTHENTICATING
+                method = command.connect.auth_method_name
+                credentials = AuthData(auth_method_name=method, auth_data=command.connect.auth_data)
+                yield from self._authenticated(credentials, now)
+            case state, kind:
+                raise OutOfOrder(f"{T.Name(kind)} is not for a server whose connection is: {state.value}")
+
+    def _authenticated(self, shown: AuthData, now: float) -> Iterator[bytes]:
+        """Ask for more, or let the client in; one that is in already may show newer credentials."""
+        try:
+            question = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data)
+        except NotAuthenticated as error:
+            refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthenticationError, message=str(error))
+            yield encode(BaseCommand(type=T.ERROR, error=refusal))
+            raise
+        if question is not None:
+            challenge = CommandAuthChallenge(
+                server_version=self._software,
+                protocol_version=self.peer.version,
+                challenge=AuthData(auth_method_name=shown.auth_method_name, auth_data=question),
+            )
+            yield encode(BaseCommand(type=T.AUTH_CHALLENGE, authChallenge=challenge))
+        elif self._state is _State.AUTHENTICATING:
+            self._state = _State.OPEN
+            self.due = now + KEEP_ALIVE_SECONDS
+            connected = CommandConnected(
+                server_version=self._software,
+                protocol_version=min(NEWEST, self.peer.version),
+                max_message_size=self._message_bytes_max,
+                feature_flags=self._features,
+            )
+            yield encode(BaseCommand(type=T.CONNECTED, connected=connected))

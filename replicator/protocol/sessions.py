@@ -1,0 +1,119 @@
+"""The producers (or consumers, or watchers) of one connection by the ids that the client chose. Sans-IO.
+
+A session goes through these states; what is not drawn is an error of the client or changes nothing::
+
+    begin ──> OPENING ──opened──> OPEN ──let_go──> GONE
+                 │                  │                │
+                 └─failed, close─┐  └─close─┐        └─close, begin, or forgotten
+                                 v          v
+                               (not there)
+
+1. Opening takes a while, and the client may close the id meanwhile, and even open it again. So who opens holds a
+   :class:`Slot`, and :meth:`Sessions.opened` says whether that slot still counts.
+2. What the server lets go of, the client may still be sending to. Such an id is GONE for a while, at most
+   :data:`GONE_MAX` of them: what comes for it is dropped, and does not count as sent to nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+from replicator.protocol.commands_pb2 import ServerError
+from replicator.protocol.errors import OutOfOrder, Refused
+
+GONE_MAX: Final = 1_000
+
+S = TypeVar("S")
+
+
+class Slot(Generic[S]):
+    """The place of one session that is being opened, or is open. ``session`` is None until it is open."""
+
+    __slots__ = ("number", "session")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.session: S | None = None
+
+
+class Sessions(Generic[S]):
+    """The sessions of one kind; ``kind`` is for messages, such as "producer"."""
+
+    def __init__(self, kind: str, limit: int) -> None:
+        self._kind = kind
+        self._limit = limit
+        self._slots: dict[int, Slot[S]] = {}
+        self._gone: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        """How many are open or being opened."""
+        return len(self._slots)
+
+    def get(self, number: int) -> S | None:
+        """The session of that id; None unless it is open."""
+        slot = self._slots.get(number)
+        return None if slot is None else slot.session
+
+    def receiving(self, number: int) -> S | None:
+        """The session to which something was sent; None if the server let go of it.
+
+        Raises :class:`OutOfOrder` for an id that nobody opened.
+        """
+        slot = self._slots.get(number)
+        if slot is not None and slot.session is not None:
+            return slot.session
+        if slot is None and number in self._gone:
+            return None
+        raise OutOfOrder(f"{self._kind} {number} is not there")
+
+    def begin(self, number: int) -> Slot[S]:
+        """Open a session that is not there. Raises :class:`Refused` while it is being opened, and past the limit."""
+        if number in self._slots:
+            raise Refused(ServerError.ServiceNotReady, f"the {self._kind} is already present on the connection")
+        if len(self._slots) >= self._limit:
+            raise Refused(
+                ServerError.TooManyRequests, f"a connection may have {self._limit} {self._kind}s: open another one"
+            )
+        self._gone.pop(number, None)
+        slot = self._slots[number] = Slot[S](number)
+        return slot
+
+    def opened(self, slot: Slot[S], session: S) -> bool:
+        """It is there. False if the client closed it meanwhile: then the session is to be closed."""
+        if self._slots.get(slot.number) is not slot:
+            return False
+        slot.session = session
+        return True
+
+    def failed(self, slot: Slot[S]) -> None:
+        """It could not be opened."""
+        if self._slots.get(slot.number) is slot:
+            del self._slots[slot.number]
+
+    def close(self, number: int) -> S | None:
+        """The client closes it; returns what is to be closed, if it was open."""
+        self._gone.pop(number, None)
+        slot = self._slots.pop(number, None)
+        return None if slot is None else slot.session
+
+    def let_go(self, number: int, session: S) -> bool:
+        """The server closes it. False if the id is no longer, or not yet, this session's."""
+        slot = self._slots.get(number)
+        if slot is None or slot.session is not session:
+            return False
+        del self._slots[number]
+        if len(self._gone) >= GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+        self._gone[number] = None
+        return True
+
+    def open(self) -> list[S]:
+        """All that are open."""
+        return [slot.session for slot in self._slots.values() if slot.session is not None]
+
+    def clear(self) -> list[S]:
+        """The connection is over: forget all; returns those that were open."""
+        sessions = self.open()
+        self._slots.clear()
+        self._gone.clear()
+        return sessions
