@@ -19,6 +19,7 @@ from replicator.gateway.handlers import HANDLERS
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 
 TLS_FIRST_BYTE: Final = 0x16
+BACKLOG: Final = 1024
 
 
 class Gateway:
@@ -38,14 +39,18 @@ class Gateway:
         self._connections.add(connection)
         return connection
 
-    async def listen(self, bound: socket.socket) -> None:
+    async def listen(self, bound: socket.socket, *, backlog: int = BACKLOG) -> None:
         """Serve the binary protocol alone on a bound socket."""
-        self._servers.append(await asyncio.get_running_loop().create_server(self.connection, sock=bound))
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(self.connection, sock=bound, backlog=backlog))
 
-    async def share(self, bound: socket.socket, http: Callable[[], asyncio.Protocol]) -> None:
+    async def share(
+        self, bound: socket.socket, http: Callable[[], asyncio.Protocol], *, backlog: int = BACKLOG
+    ) -> None:
         """Serve both on a bound socket; ``http`` makes the protocol of an HTTP connection."""
         loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(lambda: FirstByte(http, self.connection), sock=bound))
+        server = await loop.create_server(lambda: FirstByte(http, self.connection), sock=bound, backlog=backlog)
+        self._servers.append(server)
 
     @property
     def connections(self) -> int:
@@ -78,7 +83,7 @@ class FirstByte(asyncio.Protocol):
         if data[0] == TLS_FIRST_BYTE:
             self._transport.close()
             return
-        protocol = self._http() if chr(data[0]).isalpha() else self._binary()
+        protocol = self._http() if bytes(data[:1]).isalpha() else self._binary()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(data)

@@ -83,6 +83,7 @@ class Plan:
             "address": cluster.address,
             "data": str(cluster.data),
             "database": cluster.database_masked,
+            "pulsar": cluster.pulsar_url,
             "reachable": probe.reachable if probe else None,
             "detail": probe.detail if probe else None,
         }

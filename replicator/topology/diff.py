@@ -212,9 +212,9 @@ def _cluster_changes(old: Cluster, new: Cluster, neighbours: frozenset[str]) -> 
     for field in Cluster.model_fields:
         if field not in ("name", "policies") and getattr(old, field) != getattr(new, field):
             shown = "database_masked" if field == "database" else field
-            values = str(getattr(old, shown)), str(getattr(new, shown))
+            was, now = (None if value is None else str(value) for value in (getattr(old, shown), getattr(new, shown)))
             ends = neighbours if field == "address" else own
-            yield Change(CLUSTER_CHANGED, new.name, field, *values, ends=ends, restarts=own)
+            yield Change(CLUSTER_CHANGED, new.name, field, was, now, ends=ends, restarts=own)
     policies = dict(flattened(old.policies.changed())), dict(flattened(new.policies.changed()))
     for field, was, now in _fields(*policies):
         yield Change(POLICY_CHANGED, new.name, field, was, now, ends=own)
@@ -226,6 +226,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "data": str(cluster.data),
         "database": cluster.database_masked,
         "policies": cluster.policies.changed(),
+        **{name: given for name in ("pulsar", "advertised") if (given := getattr(cluster, name)) is not None},
     }
 
 

@@ -174,7 +174,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[s
 
 
 class Cluster(Section):
-    """One cluster: its name, where its worker serves HTTP, its data directory and its database."""
+    """One cluster: its name, where its worker serves, its data directory and its database."""
 
     name: str
     address: Annotated[str, AfterValidator(check_address)]
@@ -183,6 +183,15 @@ class Cluster(Section):
     """``embedded`` or a URL; show it through :attr:`database_masked`."""
     policies: PolicySettings = PolicySettings()
     """Of all its topics: those of the file's top level, and over them the cluster's own."""
+    pulsar: Annotated[str, AfterValidator(check_address)] | None = None
+    """A further address of the binary protocol alone, such as one with port 6650."""
+    advertised: Annotated[str, AfterValidator(check_address)] | None = None
+    """Where clients of the binary protocol reach the worker, if not at the address at which it listens."""
+
+    @property
+    def pulsar_url(self) -> str:
+        """What lookups answer."""
+        return f"pulsar://{self.advertised or self.pulsar or self.address}"
 
     @property
     def host(self) -> str:

@@ -224,12 +224,18 @@ class _Reader:
 
     def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
         """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""
+        for cluster in clusters:
+            if cluster.pulsar is not None and _same_address(cluster.address, cluster.pulsar):
+                self._problem(
+                    ("clusters", cluster.name, "pulsar"),
+                    f"{cluster.pulsar} is the address already, which serves both protocols; leave `pulsar` out",
+                )
         real = {cluster.name: Path(os.path.realpath(cluster.data)) for cluster in clusters}
         for first, second in combinations(clusters, 2):
-            if _same_address(first, second):
+            for field, ours_at, theirs_at in _shared_addresses(first, second):
                 self._problem(
-                    ("clusters", second.name, "address"),
-                    f"{second.address} is also the address of {first.name}; give each worker its own port",
+                    ("clusters", second.name, field),
+                    f"{ours_at} is also {theirs_at} of {first.name}; give each worker its own port",
                 )
             ours, theirs = real[second.name], real[first.name]
             if ours == theirs or ours in theirs.parents or theirs in ours.parents:
@@ -288,10 +294,21 @@ class _Reader:
         self._problems.append((line, f"{self._path}:{line}: {dotted}{': ' if dotted else ''}{text}"))
 
 
-def _same_address(first: Cluster, second: Cluster) -> bool:
-    if first.port != second.port:
+def _shared_addresses(first: Cluster, second: Cluster) -> Iterator[tuple[str, str, str]]:
+    """What the second has of the first: its own field, the address, and what it is of the first."""
+    for field in ("address", "pulsar"):
+        for other in ("address", "pulsar"):
+            ours, theirs = getattr(second, field), getattr(first, other)
+            if ours is not None and theirs is not None and _same_address(ours, theirs):
+                yield field, ours, "the address" if other == "address" else "`pulsar`"
+
+
+def _same_address(first: str, second: str) -> bool:
+    first_host, _, first_port = first.rpartition(":")
+    second_host, _, second_port = second.rpartition(":")
+    if first_port != second_port:
         return False
-    hosts = {first.address.rpartition(":")[0].lower(), second.address.rpartition(":")[0].lower()}
+    hosts = {first_host.lower(), second_host.lower()}
     return len(hosts) == 1 or hosts <= _LOOPBACK
 
 

@@ -35,6 +35,8 @@ from replicator.engine.errors import StoreUnusable
 from replicator.engine.staging.service import StagingService
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
 from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
@@ -94,6 +96,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         cluster = topology.cluster(name)
         bound = _bind(cluster)
         stack.callback(bound.close)
+        if (pulsar := _bind_pulsar(cluster)) is not None:
+            stack.callback(pulsar.close)
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
         if database.state == "up":
@@ -104,7 +108,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         # Each is called when all is there.
         reloader = TopologyReloader(name, topology, lambda changed: worker.carry_out(changed))
         app = _make_app(parts, Reports(parts, reloader))
-        await _serve(app, bound, stack)
+        gateway = Gateway(engine, Addresses(cluster.pulsar_url))
+        await _serve(app, gateway, bound, pulsar, stack)
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         await parts.failover.start()  # the others may be starting too, and ask us
@@ -221,21 +226,36 @@ def _make_app(parts: Parts, reports: Reports) -> web.Application:
     return app
 
 
-async def _serve(app: web.Application, bound: socket.socket, stack: AsyncExitStack) -> None:
+async def _serve(
+    app: web.Application, gateway: Gateway, bound: socket.socket, pulsar: socket.socket | None, stack: AsyncExitStack
+) -> None:
+    """HTTP and the binary protocol on the address, and the latter on a port of its own too where that is wanted."""
     runner = web.AppRunner(app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
-    await web.SockSite(runner, bound, backlog=BACKLOG).start()
+    assert runner.server is not None
+    stack.push_async_callback(gateway.stop)
+    await gateway.share(bound, runner.server, backlog=BACKLOG)
+    if pulsar is not None:
+        await gateway.listen(pulsar, backlog=BACKLOG)
 
 
 def _bind(cluster: Cluster) -> socket.socket:
     """Take the address now, so that a port in use is found before anything is made."""
-    host = cluster.address.rpartition(":")[0].strip("[]")
+    return _bind_to(cluster.address, f"clusters.{cluster.name}.address")
+
+
+def _bind_pulsar(cluster: Cluster) -> socket.socket | None:
+    return None if cluster.pulsar is None else _bind_to(cluster.pulsar, f"clusters.{cluster.name}.pulsar")
+
+
+def _bind_to(place: str, field: str) -> socket.socket:
+    host, _, port = place.rpartition(":")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, cluster.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise WorkerError(f"clusters.{cluster.name}.address: {cluster.address}: {error.strerror}") from None
+        raise WorkerError(f"{field}: {place}: {error.strerror}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -243,8 +263,7 @@ def _bind(cluster: Cluster) -> socket.socket:
     except OSError as error:
         bound.close()
         raise WorkerError(
-            f"clusters.{cluster.name}.address: {cluster.address} cannot be used: {error.strerror}; "
-            "stop what uses it or choose another port"
+            f"{field}: {place} cannot be used: {error.strerror}; stop what uses it or choose another port"
         ) from None
     return bound
 

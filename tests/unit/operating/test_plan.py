@@ -171,6 +171,7 @@ def test_workers_are_asked_at_once_and_each_trouble_is_named() -> None:
         assert "serves 'another'" in text_of(made)
         assert made.as_json()["clusters"][0] == {
             "name": "up", "address": f"127.0.0.1:{up_port}", "data": "/srv/up", "database": "embedded",
+            "pulsar": f"pulsar://127.0.0.1:{up_port}",
             "reachable": True, "detail": "up",
         }  # fmt: skip
 

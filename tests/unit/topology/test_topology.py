@@ -103,6 +103,22 @@ def test_an_address_gives_host_port_and_url(tmp_path: Path) -> None:
     assert (cluster.host, cluster.port, cluster.url) == ("::1", 7103, "http://[::1]:7103")
 
 
+@pytest.mark.parametrize(
+    ("more", "url"),
+    [
+        ("", "pulsar://127.0.0.1:7102"),
+        ("\n    pulsar: h:6650", "pulsar://h:6650"),
+        ("\n    pulsar: h:6650\n    advertised: outside:30650", "pulsar://outside:30650"),
+    ],
+)
+def test_clients_are_told_the_address_that_is_advertised_or_the_one_of_their_protocol(
+    tmp_path: Path, more: str, url: str
+) -> None:
+    topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", f"127.0.0.1:7102{more}"))
+    assert topology.cluster("eu-west").pulsar_url == url
+    assert load(tmp_path, dump(topology)).cluster("eu-west") == topology.cluster("eu-west")
+
+
 def test_the_sections_but_clusters_may_be_left_out_or_left_empty(tmp_path: Path) -> None:
     topology = load(tmp_path, "clusters:\n  a: {address: 'h:1', data: x}\nlinks:\nsync:\nstore:\npipeline:\n")
     assert topology.links == ()
@@ -139,6 +155,10 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("./data/eu-west", "[x]", "8: clusters.eu-west.data: must be text, not a list"),
         ("127.0.0.1:7102", "127.0.0.1:7101", "7: clusters.eu-west.address: 127.0.0.1:7101 is also the address"),
         ("127.0.0.1:7102", "localhost:7101", "7: clusters.eu-west.address: localhost:7101 is also the address"),
+        ("127.0.0.1:7102", "h:7102\n    pulsar: 127.0.0.1:7101", "7101 is also the address of us-east; give"),
+        ("127.0.0.1:7102", "h:7102\n    pulsar: h:7102", "7102 is the address already, which serves both"),
+        ("127.0.0.1:7102", "h:7102\n    pulsar: 6650", "8: clusters.eu-west.pulsar: must be text, not a number"),
+        ("127.0.0.1:7102", "h:7102\n    advertised: x", "8: clusters.eu-west.advertised: 'x' is not HOST:PORT"),
         ("127.0.0.1:7102", "7102", "7: clusters.eu-west.address: must be text, not a number"),
         ("127.0.0.1:7102", "true", "7: clusters.eu-west.address: must be text, not true (put it in quotes"),
         ("127.0.0.1:7102", "localhost", "7: clusters.eu-west.address: 'localhost' is not HOST:PORT"),

@@ -50,6 +50,7 @@ def topologies(draw: st.DrawFn) -> Topology:
             name,
             address=f"{draw(st.sampled_from(['127.0.0.1', 'host']))}:{7101 + NAMES.index(name)}",
             database=draw(st.sampled_from(["embedded", "postgresql://u:secret@h:5432/d"])),
+            **draw(st.fixed_dictionaries({}, optional={"pulsar": st.sampled_from([f"{name}:6650", f"{name}:6651"])})),
             policies=PolicySettings.model_validate(draw(policies)),
         )
         for name in names
@@ -88,6 +89,7 @@ def as_plain(topology: Topology) -> dict[str, Any]:
                 "data": str(each.data),
                 "database": each.database_masked,
                 "policies": dict(flattened(each.policies.changed())),
+                **({} if each.pulsar is None else {"pulsar": each.pulsar}),
             }
             for each in topology.clusters
         },
@@ -119,7 +121,7 @@ def apply(said: dict[str, Any], before: Topology, after: Topology) -> dict[str, 
                 added = {**change.after, "policies": dict(flattened(change.after["policies"]))}
                 said["clusters"][change.subject] = added
             case "cluster-changed":
-                said["clusters"][change.subject][change.field] = change.after
+                setting(said["clusters"][change.subject], change.field, change.after)
             case "policy-changed":
                 setting(said["clusters"][change.subject]["policies"], change.field, change.after)
             case "link-removed":
@@ -187,6 +189,8 @@ def test_a_password_that_differs_is_a_change_and_is_not_shown() -> None:
     [
         ({"address": "127.0.0.1:9999"}, "clusters.us-east.address: 127.0.0.1:7101 → 127.0.0.1:9999"),
         ({"data": "/elsewhere"}, "clusters.us-east.data: /etc/replicator/data/us-east → /elsewhere"),
+        ({"pulsar": "127.0.0.1:6650"}, "clusters.us-east.pulsar: default → 127.0.0.1:6650"),
+        ({"advertised": "outside:6650"}, "clusters.us-east.advertised: default → outside:6650"),
         ({"database": "postgresql://h/d"}, "clusters.us-east.database: embedded → postgresql://h/d"),
     ],
 )

@@ -1,0 +1,154 @@
+"""What the tests of the gateway share: an engine that serves the binary protocol from a thread, and a bare client.
+
+The official client blocks, so the engine has an event loop in a thread of its own. :class:`BareClient` sends what no
+official client would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
+from replicator.protocol.client import Answered, ClientConnection
+from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
+from replicator.protocol.errors import Refused
+from replicator.protocol.frames import Frame, encode
+
+DEADLINE_SECONDS = 20.0
+T = TypeVar("T")
+
+
+class ServedEngine:
+    """An engine and its gateway, on a port of their own."""
+
+    def __init__(self, engine: Engine, gateway: Gateway, port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine = engine
+        self.gateway = gateway
+        self.port = port
+        self.url = f"pulsar://127.0.0.1:{port}"
+        self._loop = loop
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the engine's event loop."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(DEADLINE_SECONDS)
+
+    def ask(self, call: Callable[[], T]) -> T:
+        """Call a function on the engine's event loop."""
+
+        async def called() -> T:
+            return call()
+
+        return self.run(called())
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds on the engine's event loop, looking at it again and again."""
+
+        async def wait() -> None:
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while not holds():
+                assert time.monotonic() < deadline, what
+                await asyncio.sleep(0.005)
+
+        self.run(wait())
+
+
+@contextmanager
+def served_engine(path: Path, settings: EngineSettings | None = None) -> Iterator[ServedEngine]:
+    """An engine in ``path`` that official clients can use."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="engine of a test", daemon=True)
+    thread.start()
+
+    async def start() -> ServedEngine:
+        engine = await Engine.open(path, cluster="solo", settings=settings)
+        bound = socket.create_server(("127.0.0.1", 0))
+        port = int(bound.getsockname()[1])
+        gateway = Gateway(engine, Addresses(f"pulsar://127.0.0.1:{port}"))
+        await gateway.listen(bound)
+        return ServedEngine(engine, gateway, port, loop)
+
+    async def stop(served: ServedEngine) -> None:
+        await served.gateway.stop()
+        await served.engine.close()
+
+    served = asyncio.run_coroutine_threadsafe(start(), loop).result(DEADLINE_SECONDS)
+    try:
+        yield served
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(served), loop).result(DEADLINE_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(DEADLINE_SECONDS)
+        loop.close()
+
+
+class BareClient:
+    """A connection of which a test sends every command itself."""
+
+    def __init__(self, port: int, *, connect: bool = True, features: FeatureFlags | None = None) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS)
+        self.state = ClientConnection(time.monotonic(), software="a test", features=features)
+        self._steps: list[Frame | Answered] = []
+        if connect:
+            self.socket.sendall(self.state.connect())
+            while self.state.peer is None:
+                self._receive()
+
+    def __enter__(self) -> BareClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, command: BaseCommand) -> None:
+        self.socket.sendall(encode(command))
+
+    def request(self, make: Callable[[int], BaseCommand]) -> Any:
+        """Send what ``make`` makes with a new request id, and return the answer; raises :class:`Refused`."""
+        number = self.state.request_id()
+        self.send(make(number))
+        while True:
+            for at, step in enumerate(self._steps):
+                if isinstance(step, Answered) and step.request_id == number:
+                    del self._steps[at]
+                    if isinstance(step.answer, Refused):
+                        raise step.answer
+                    return step.answer
+            self._receive()
+
+    def next(self, kind: BaseCommand.Type) -> Frame:
+        """The next command of that type that comes unasked."""
+        while True:
+            for at, step in enumerate(self._steps):
+                if isinstance(step, Frame) and step.command.type == kind:
+                    del self._steps[at]
+                    return step
+            self._receive()
+
+    def closed_by_server(self) -> bool:
+        """Whether the server closes the connection, waiting for it."""
+        try:
+            while self.socket.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            return False
+        return True
+
+    def _receive(self) -> None:
+        data = self.socket.recv(65536)
+        assert data, "the server closed the connection"
+        for step in self.state.receive(data, time.monotonic()):
+            if isinstance(step, bytes):
+                self.socket.sendall(step)
+            else:
+                self._steps.append(step)

@@ -1,0 +1,70 @@
+"""A worker serves HTTP and the binary protocol on one port, and the latter on a further one where that is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+from asynchronous import asynchronous
+from failover_support import free_ports
+from gateway_support import BareClient
+
+from replicator.protocol.commands_pb2 import BaseCommand, CommandLookupTopic, CommandLookupTopicResponse
+from replicator.topology import load_topology
+from replicator.worker.starting import WorkerError, start_worker
+
+
+def lookup(port: int) -> CommandLookupTopicResponse:
+    def asked(request_id: int) -> BaseCommand:
+        wanted = CommandLookupTopic(topic="persistent://public/default/t", request_id=request_id)
+        return BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=wanted)
+
+    with BareClient(port) as client:
+        found: CommandLookupTopicResponse = client.request(asked)
+        return found
+
+
+def topology(directory: Path, more: str = "") -> tuple[Path, int]:
+    (port,) = free_ports(1)
+    directory.mkdir(mode=0o755)
+    file = directory / "topology.yaml"
+    file.write_text(
+        f"clusters:\n  solo: {{address: '127.0.0.1:{port}', data: {directory / 'data'}{more}}}\n"
+        "pipeline: {engine: embedded}\n"
+    )
+    return file, port
+
+
+@asynchronous
+async def test_both_protocols_are_on_the_address_and_a_port_of_its_own_is_there_too(data_dir: Path) -> None:
+    (own,) = free_ports(1)
+    file, port = topology(data_dir, f", pulsar: '127.0.0.1:{own}', advertised: 'outside.example:6650'")
+    worker = await start_worker(load_topology(file), "solo")
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as response:
+            assert response.status == 200
+        for each in (port, own):
+            answer = await asyncio.to_thread(lookup, each)
+            assert answer.brokerServiceUrl == "pulsar://outside.example:6650"
+        open_for_now = await asyncio.to_thread(BareClient, port)
+        with pytest.raises(WorkerError, match=r"clusters\.solo\.address"):
+            await start_worker(load_topology(file), "solo")
+    finally:
+        await worker.stop()
+    assert await asyncio.to_thread(open_for_now.closed_by_server)
+    open_for_now.socket.close()
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", own))
+
+
+@asynchronous
+async def test_a_port_for_the_protocol_that_is_taken_is_named_and_nothing_is_made(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        file, _ = topology(data_dir, f", pulsar: '127.0.0.1:{taken.getsockname()[1]}'")
+        with pytest.raises(WorkerError, match=r"clusters\.solo\.pulsar: 127\.0\.0\.1:\d+ cannot be used"):
+            await start_worker(load_topology(file), "solo")
+    assert [each.name for each in data_dir.iterdir()] == ["topology.yaml"]  # noqa: ASYNC240
