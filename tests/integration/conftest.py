@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from gateway_support import ServedEngine, served_engine
 from sqlalchemy import make_url
 
 from replicator.index.system_user import ensure_system_user
@@ -73,3 +76,25 @@ def data_dir() -> Iterator[Path]:
     """Where a worker keeps its data, an embedded server included."""
     with _traversable_directory() as directory:
         yield directory / "data"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEngine]:
+    """An engine that serves Pulsar's binary protocol; the tests of a module share it, each with topics of its own."""
+    with served_engine(tmp_path_factory.mktemp("gateway") / "data") as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def official(gateway: ServedEngine) -> Iterator[Any]:
+    """The official client, connected to it."""
+    pulsar = pytest.importorskip("pulsar")
+    client = pulsar.Client(gateway.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    return f"persistent://public/default/{re.sub(r'[^a-z0-9_]+', '-', request.node.name.lower())[:100]}"
