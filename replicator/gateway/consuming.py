@@ -6,11 +6,12 @@ elsewhere (seek, reset) closes its consumers, as upstream: the client subscribes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
@@ -30,6 +31,7 @@ from replicator.protocol.commands_pb2 import (
     CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     MessageIdData,
+    ServerError,
 )
 from replicator.protocol.frames import encode_head
 from replicator.protocol.server import NO_REQUEST
@@ -63,39 +65,53 @@ class ConsumerSession:
         self._grant(self._permits.requested(permits))
 
     def acknowledge(self, command: CommandAck) -> None:
-        """Durable before it is answered, if an answer is asked for."""
-        if command.HasField("validation_error"):
-            pass  # the client could not read the message, and acknowledges it so that it does not come for ever
-        self._wire.work(self._acknowledge(command), "acknowledgement")
+        """It counts before what the client sends next; it is durable before it is answered, if that is asked for.
 
-    async def _acknowledge(self, command: CommandAck) -> None:
-        answer = CommandAckResponse(consumer_id=self._id, request_id=command.request_id)
+        One with a validation error is of a message that the client could not read: it does not come again.
+        """
+        answer = CommandAckResponse(consumer_id=self._id)
+        wanted = command.HasField("request_id")
+        if wanted:
+            answer.request_id = command.request_id
         try:
-            if command.ack_type == CommandAck.AckType.Cumulative:
-                await self._cumulative(command.message_id[0])
-            else:
-                await self.consumer.acknowledge([self._ack(each) for each in command.message_id])
+            durable = self._acknowledged(command)
         except EngineError as error:
             answer.error, answer.message = server_error(error), str(error)
-        if command.HasField("request_id"):
-            self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+            if wanted:
+                self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+            return
 
-    def _ack(self, message: MessageIdData) -> Ack:
-        position = position_of(message)
-        if not message.ack_set:
-            return Ack(position)
-        size = message.batch_size or self.topic.batch_size(position)
-        return Ack(position, acked_indexes(message.ack_set, size))
+        def over(saved: asyncio.Future[None]) -> None:
+            error = None if saved.cancelled() else saved.exception()
+            if error is not None:
+                answer.error, answer.message = ServerError.PersistenceError, str(error)
+            if wanted:
+                self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
 
-    async def _cumulative(self, message: MessageIdData) -> None:
+        durable.add_done_callback(over)
+
+    def _acknowledged(self, command: CommandAck) -> asyncio.Future[None]:
+        if command.txnid_least_bits or command.txnid_most_bits:
+            raise NotAllowedError("an acknowledgement of a transaction, which this cluster does not have")
+        if command.ack_type == CommandAck.AckType.Individual:
+            return self.consumer.begin_acknowledge([self._ack(each) for each in command.message_id])
+        if len(command.message_id) != 1:
+            raise InvalidAck("a cumulative acknowledgement is of one message")
+        (message,) = command.message_id
         position = position_of(message)
         left = first_unacked(message.ack_set)
         if left is None:
-            await self.consumer.acknowledge_cumulative(position)
-        elif left:
-            await self.consumer.acknowledge_cumulative(position, left - 1)
-        else:
-            await self.consumer.acknowledge_cumulative(Position(position.ledger, position.entry - 1))
+            return self.consumer.begin_acknowledge_cumulative(position)
+        if left:
+            return self.consumer.begin_acknowledge_cumulative(position, left - 1)
+        return self.consumer.begin_acknowledge_cumulative(Position(position.ledger, position.entry - 1))
+
+    def _ack(self, message: MessageIdData) -> Ack:
+        position = position_of(message)
+        if not message.ack_set or position <= self.consumer.subscription.mark_delete:
+            return Ack(position)
+        # Its real size: the one that the client gives is not to be trusted.
+        return Ack(position, acked_indexes(message.ack_set, self.topic.batch_size(position)))
 
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
         if command.HasField("consumer_epoch"):

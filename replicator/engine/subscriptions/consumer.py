@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, Protocol
@@ -52,6 +53,10 @@ class ConsumedSubscription(Protocol):
 
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None: ...
 
+    def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]: ...
+
+    def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]: ...
+
     def last_message(self) -> Position: ...
 
     @property
@@ -99,6 +104,17 @@ class EngineConsumer:
         """All up to ``position`` (in it up to ``batch_index``); raises :class:`NotAllowedError` on Shared types."""
         self._check_open()
         await self.subscription.acknowledge_cumulative(position, batch_index)
+
+    def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]:
+        """As :meth:`acknowledge`, for callers that do not wait: it counts at once, also if the consumer is closed
+        before the future is done."""
+        self._check_open()
+        return self.subscription.begin_acknowledge(acks)
+
+    def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None = None) -> asyncio.Future[None]:
+        """As :meth:`acknowledge_cumulative`, likewise."""
+        self._check_open()
+        return self.subscription.begin_acknowledge_cumulative(position, batch_index)
 
     def redeliver(self, positions: Sequence[Position] | None = None) -> None:
         """Send again what this consumer has not acknowledged: all of it, or ``positions``."""

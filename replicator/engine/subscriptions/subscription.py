@@ -151,7 +151,15 @@ class Subscription:
     # Acknowledging.
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
-        """Durable when it returns. Raises :class:`InvalidAck`: then none of them counts."""
+        """As :meth:`begin_acknowledge`; durable when it returns."""
+        await self.begin_acknowledge(acks)
+
+    async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None:
+        """As :meth:`begin_acknowledge_cumulative`; durable when it returns."""
+        await self.begin_acknowledge_cumulative(position, batch_index)
+
+    def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]:
+        """They count at once, and are durable when the future is done. Raises :class:`InvalidAck`: then none counts."""
         sizes = self._checked_batch_sizes(acks)
         before = self.cursor.mark_delete
         dispatcher = self._pump.dispatcher
@@ -168,10 +176,13 @@ class Subscription:
                 dispatcher.partly_acknowledged(ack.position, size - len(acked))
         self.changed(before, local=True)
         self._pump.schedule()  # a consumer that had too much unacknowledged, or a key that was held, may go on
-        await self.saved()
+        return self.saved()
 
-    async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None:
-        """Durable when it returns. Raises :class:`NotAllowedError` on Shared types, :class:`InvalidAck`."""
+    def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]:
+        """It counts at once, and is durable when the future is done.
+
+        Raises :class:`NotAllowedError` on Shared types, :class:`InvalidAck`.
+        """
         dispatcher = self._pump.dispatcher
         if dispatcher is not None and not dispatcher.type.one_active:
             raise NotAllowedError(
@@ -187,7 +198,7 @@ class Subscription:
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self.backlog.moved()
         self.changed(before, local=True)
-        await self.saved()
+        return self.saved()
 
     def note_all(self) -> None:
         """See :meth:`CursorState.note_all`. Not yet saved."""
