@@ -111,7 +111,7 @@ class ConsumerSession:
         if not message.ack_set or position <= self.consumer.subscription.mark_delete:
             return Ack(position)
         # Its real size: the one that the client gives is not to be trusted.
-        return Ack(position, acked_indexes(message.ack_set, self.topic.batch_size(position)))
+        return Ack(position, acked_indexes(message.ack_set, self.topic.reading.batch_size(position)))
 
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
         if command.HasField("consumer_epoch"):
@@ -141,7 +141,7 @@ class ConsumerSession:
         """Of the topic's last message, with its index in its batch, and up to where all is consumed."""
         partition = self.topic.partition
         position = self.consumer.last_message()
-        size = 1 if position == BEFORE_ALL else self.topic.batch_size(position)
+        size = 1 if position == BEFORE_ALL else self.topic.reading.batch_size(position)
         return CommandGetLastMessageIdResponse(
             last_message_id=message_id(position, partition, size - 1 if size > 1 else -1),
             consumer_mark_delete_position=message_id(self.consumer.subscription.mark_delete, partition),

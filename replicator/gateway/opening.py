@@ -6,7 +6,6 @@ it is there, and open it again.
 
 from __future__ import annotations
 
-from replicator.engine.errors import SubscriptionNotFound
 from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode, InitialPosition, SubscribeOptions, SubscriptionType
@@ -19,6 +18,7 @@ from replicator.protocol.commands_pb2 import (
     CommandProducer,
     CommandProducerSuccess,
     CommandSubscribe,
+    ServerError,
 )
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame
@@ -54,7 +54,7 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
                 request_id=wanted.request_id, producer_name=wanted.producer_name, producer_ready=False
             )
             connection.send(BaseCommand(type=T.PRODUCER_SUCCESS, producer_success=waiting))
-        producer = await topic.create_producer(options)
+        producer = await topic.producers.create(options)
     except BaseException:
         producers.failed(slot)
         raise
@@ -149,7 +149,7 @@ def unsubscribe(connection: Connection, frame: Frame) -> None:
 
     async def delete() -> None:
         if session is None:
-            raise SubscriptionNotFound("the consumer is not there")
+            raise Refused(ServerError.MetadataError, "Consumer not found")
         await session.unsubscribe(force=wanted.force)
         if connection.state.consumers.get(wanted.consumer_id) is session:
             connection.state.consumers.close(wanted.consumer_id)

@@ -53,10 +53,13 @@ def position_of(message: MessageIdData) -> Position:
 
 
 def start_of(message: MessageIdData) -> Position:
-    """The last position that a reader treats as read. Of a place inside a batch the whole batch is sent again: the
-    client drops what it has of it."""
+    """The last position that is not sent to a reader which starts at ``message``.
+
+    The entry that it names is sent: as upstream, it is the client that drops what it does not want of it, which is
+    nothing of it, some of its batch, or all.
+    """
     position = position_of(message)
-    if message.batch_index >= 0 and position.entry >= 0:
+    if position.entry >= 0:
         return Position(position.ledger, position.entry - 1)
     return position
 

@@ -364,7 +364,7 @@ def test_read_compacted_gives_the_newest_of_each_key(official: Any, gateway: Ser
         producer.send(b"%d" % number, partition_key=f"key {number % 2}")
 
     async def compact() -> None:
-        await (await gateway.engine.topic(topic)).compact()
+        await (await gateway.engine.topic(topic)).compaction.run()
 
     gateway.run(compact())
     consumer = official.subscribe(topic, "s", initial_position=EARLIEST, is_read_compacted=True)

@@ -155,7 +155,7 @@ def test_a_delayed_message_comes_when_it_is_due_to_shared_consumers(official: An
 
 def test_what_was_sent_before_is_dropped_by_its_sequence_id(official: Any, gateway: ServedEngine, topic: str) -> None:
     async def deduplicated() -> None:
-        await (await gateway.engine.topic(topic)).set_policies(TopicPolicies(deduplication=True))
+        await (await gateway.engine.topic(topic)).policies.set(TopicPolicies(deduplication=True))
 
     gateway.run(deduplicated())
     producer = official.create_producer(topic, producer_name="p")
@@ -175,7 +175,7 @@ def test_what_was_sent_before_is_dropped_by_its_sequence_id(official: Any, gatew
 
 def test_a_batch_that_was_sent_before_is_dropped_whole(official: Any, gateway: ServedEngine, topic: str) -> None:
     async def deduplicated() -> None:
-        await (await gateway.engine.topic(topic)).set_policies(TopicPolicies(deduplication=True))
+        await (await gateway.engine.topic(topic)).policies.set(TopicPolicies(deduplication=True))
 
     gateway.run(deduplicated())
     for _ in range(2):
