@@ -33,6 +33,7 @@ from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
@@ -96,6 +97,7 @@ class Engine:
             store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting
         )
         self.by_use = TopicsByUse(store, self.catalog, self.loaded, self.making, self.partitioned)
+        self.schemas = SchemaRegistry(store, self.writer, settings.wall_clock_ms)
         self.maintenance = Maintenance(
             store,
             self.topics,

@@ -172,6 +172,18 @@ class InvalidAck(EngineError):
     """An acknowledgement of a position that does not exist in this topic."""
 
 
+class SchemaNotFound(EngineError):
+    """The topic has no schema, or none of that version."""
+
+    status = 404
+
+
+class IncompatibleSchema(EngineError):
+    """A schema that the topic's own do not go with, or that cannot be read; the text says why."""
+
+    status = 409
+
+
 class StoreFull(EngineError):
     """The store has reached its size limit; nothing of the refused write was kept."""
 

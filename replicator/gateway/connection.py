@@ -21,6 +21,7 @@ import structlog
 from replicator import __version__
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
+from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.gateway.refusals import server_error
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags
@@ -60,6 +61,7 @@ class Served:
     engine: Engine
     addresses: Addresses
     watchers: TopicWatchers
+    schemas: SchemaRegistry
     handlers: Mapping[int, Handler]
     """By the type of a command."""
 
@@ -71,6 +73,7 @@ class Connection(asyncio.Protocol):
         self.engine = served.engine
         self.addresses = served.addresses
         self.watchers = served.watchers
+        self.schemas = served.schemas
         self.writable = True
         self._loop = asyncio.get_running_loop()
         self.state = ServerConnection(self._loop.time(), software=SOFTWARE, features=FEATURES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from replicator.gateway import asking, lookups, opening, transactions, watching
+from replicator.gateway import asking, lookups, opening, schemas, transactions, watching
 from replicator.gateway.connection import Handler
 from replicator.protocol.commands_pb2 import BaseCommand
 
@@ -29,6 +29,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     T.GET_TOPICS_OF_NAMESPACE: lookups.topics_of_namespace,
     T.WATCH_TOPIC_LIST: watching.watch,
     T.WATCH_TOPIC_LIST_CLOSE: watching.close_watch,
+    T.GET_SCHEMA: schemas.get,
+    T.GET_OR_CREATE_SCHEMA: schemas.get_or_create,
     T.TC_CLIENT_CONNECT_REQUEST: transactions.refuse,
     T.NEW_TXN: transactions.refuse,
     T.ADD_PARTITION_TO_TXN: transactions.refuse,

@@ -6,9 +6,9 @@ it is there, and open it again.
 
 from __future__ import annotations
 
-from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.gateway import schemas
 from replicator.gateway.connection import Connection
 from replicator.gateway.consuming import ConsumerSession
 from replicator.gateway.producing import ProducerSession
@@ -32,7 +32,7 @@ def produce(connection: Connection, frame: Frame) -> None:
     wanted = frame.command.producer
     session: ProducerSession | None = connection.state.producers.get(wanted.producer_id)
     if session is not None:
-        _answer_producer(connection, wanted.request_id, session.producer)
+        _answer_producer(connection, wanted.request_id, session)
         return
     try:
         slot = connection.state.producers.begin(wanted.producer_id)
@@ -46,6 +46,7 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
     producers = connection.state.producers
     try:
         topic = await connection.engine.topic(wanted.topic)
+        schema_version = await schemas.version_for_producer(connection, topic.name, schemas.schema_of(wanted))
         if wanted.initial_subscription_name:
             await _make_subscription(topic, wanted.initial_subscription_name)
         options = producer_options(wanted)
@@ -58,9 +59,9 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
     except BaseException:
         producers.failed(slot)
         raise
-    session = ProducerSession(connection, wanted.producer_id, producer, topic.partition)
+    session = ProducerSession(connection, wanted.producer_id, producer, topic.partition, schema_version)
     if producers.opened(slot, session):
-        _answer_producer(connection, wanted.request_id, producer)
+        _answer_producer(connection, wanted.request_id, session)
     else:
         session.close()
 
@@ -73,12 +74,13 @@ async def _make_subscription(topic: Topic, name: str) -> None:
     (await topic.subscribe(name, options, lambda deliveries: None)).close()
 
 
-def _answer_producer(connection: Connection, request_id: int, producer: EngineProducer) -> None:
+def _answer_producer(connection: Connection, request_id: int, session: ProducerSession) -> None:
+    producer = session.producer
     success = CommandProducerSuccess(
         request_id=request_id,
         producer_name=producer.name,
         last_sequence_id=producer.last_sequence_id,
-        schema_version=b"",
+        schema_version=session.schema_version,
     )
     if producer.topic_epoch is not None:
         success.topic_epoch = producer.topic_epoch
@@ -120,6 +122,7 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
     consumers = connection.state.consumers
     try:
         topic = await connection.engine.topic(wanted.topic, create=wanted.force_topic_creation)
+        await schemas.check_consumer(connection, topic.name, schemas.schema_of(wanted))
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
         session = ConsumerSession(connection, wanted.consumer_id, topic, epoch)
         consumer = await topic.subscribe(wanted.subscription, subscribe_options(wanted), session.deliver)

@@ -39,10 +39,13 @@ _Sent = tuple[CommandSend, bytes]
 class ProducerSession:
     """One producer of a connection."""
 
-    def __init__(self, wire: Wire, producer_id: int, producer: EngineProducer, partition: int) -> None:
+    def __init__(
+        self, wire: Wire, producer_id: int, producer: EngineProducer, partition: int, schema_version: bytes
+    ) -> None:
         self._wire = wire
         self._id = producer_id
         self.producer = producer
+        self.schema_version = schema_version
         self._partition = partition
         self._gathered: list[_Sent] = []
         self._gathered_bytes = 0

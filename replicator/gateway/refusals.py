@@ -12,6 +12,8 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.TopicNotFound, ServerError.TopicNotFound),
     (errors.NamespaceNotFound, ServerError.TopicNotFound),
     (errors.TenantNotFound, ServerError.TopicNotFound),
+    (errors.SchemaNotFound, ServerError.TopicNotFound),
+    (errors.IncompatibleSchema, ServerError.IncompatibleSchema),
     (errors.SubscriptionNotFound, ServerError.SubscriptionNotFound),
     (errors.ConsumerBusy, ServerError.ConsumerBusy),
     (errors.InvalidHashRanges, ServerError.ConsumerAssignError),

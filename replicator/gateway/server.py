@@ -29,7 +29,7 @@ class Gateway:
         self._engine = engine
         self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
         engine.add_listener(self._watchers)
-        self._served = Served(engine, addresses, self._watchers, HANDLERS)
+        self._served = Served(engine, addresses, self._watchers, engine.schemas, HANDLERS)
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
 

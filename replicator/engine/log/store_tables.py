@@ -83,6 +83,7 @@ TABLES: Final = (
     "compacted",
     "compaction",
     "partitioned",
+    "schemas",
     "tenants",
     "namespaces",
     "deleted",

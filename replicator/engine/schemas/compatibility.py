@@ -1,0 +1,105 @@
+"""Which schemas may follow which: the strategies that users know, over all types of schemas. Pure.
+
+``BACKWARD``: the new schema reads what was written with the old one. ``FORWARD``: the other way round. ``FULL``: both.
+Each looks at the newest schema only; with ``_TRANSITIVE``, at all of them. Types whose definitions are Avro are
+compared by :mod:`replicator.engine.schemas.avro`, those of key and value by both parts; primitives go with their own
+kind. Of native Protobuf only the name of the message is looked at, as upstream does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+from replicator.engine.errors import IncompatibleSchema
+from replicator.engine.schemas import avro
+from replicator.engine.schemas.schema import DEFINED_IN_AVRO, SchemaType, TopicSchema
+
+
+class Strategy(Enum):
+    """As upstream names them."""
+
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+
+_TRANSITIVE: Final = frozenset({Strategy.BACKWARD_TRANSITIVE, Strategy.FORWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE})
+_FORWARD_ONLY: Final = frozenset({Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE})
+_BACKWARD_ONLY: Final = frozenset({Strategy.BACKWARD, Strategy.BACKWARD_TRANSITIVE})
+
+
+def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: Strategy) -> None:
+    """Raises :class:`IncompatibleSchema` unless ``new`` may follow ``existing``, oldest first."""
+    if strategy is Strategy.ALWAYS_COMPATIBLE or not existing:
+        return
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        raise IncompatibleSchema("the topic's schema may not change: its strategy is ALWAYS_INCOMPATIBLE")
+    for old in existing if strategy in _TRANSITIVE else existing[-1:]:
+        if new.type is not old.type:
+            raise IncompatibleSchema(f"the topic has a schema of type {old.type.name}, not {new.type.name}")
+        why = None if strategy in _FORWARD_ONLY else _unread(new, old)
+        if why is None and strategy not in _BACKWARD_ONLY:
+            why = _unread(old, new)
+        if why is not None:
+            raise IncompatibleSchema(f"incompatible by strategy {strategy.value}: {why}")
+
+
+def check_consumer(wanted: TopicSchema, existing: Sequence[TopicSchema], strategy: Strategy) -> None:
+    """Raises :class:`IncompatibleSchema` unless a consumer can read the topic with ``wanted``."""
+    if strategy in (Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL):
+        check(wanted, existing[-1:], Strategy.BACKWARD)
+    elif any(each.version == wanted.version for each in existing):
+        return
+    else:
+        check(wanted, existing, strategy)
+
+
+def _unread(reader: TopicSchema, writer: TopicSchema) -> str | None:
+    """Why what was written with one schema cannot be read with the other of the same type."""
+    if reader.type in DEFINED_IN_AVRO:
+        return avro.problem(_parsed(reader.definition), _parsed(writer.definition))
+    if reader.type is SchemaType.KEY_VALUE:
+        for (part, ours), (_, theirs) in zip(_parts(reader), _parts(writer), strict=True):
+            if ours.type is not theirs.type:
+                return f"{part}: {ours.type.name} is not {theirs.type.name}"
+            if (why := _unread(ours, theirs)) is not None:
+                return f"{part}: {why}"
+        return None
+    if reader.type is SchemaType.PROTOBUF_NATIVE:
+        ours_name, theirs_name = (_parsed(each.definition).get("rootMessageTypeName") for each in (reader, writer))
+        return None if ours_name == theirs_name else f"the message {ours_name!r:.100} is not {theirs_name!r:.100}"
+    return None
+
+
+def _parsed(definition: bytes) -> Any:
+    try:
+        return json.loads(definition)
+    except (ValueError, RecursionError):
+        raise IncompatibleSchema("a definition that is no JSON") from None
+
+
+def _parts(schema: TopicSchema) -> list[tuple[str, TopicSchema]]:
+    """The schemas of key and value: each with its size before it, 4 bytes big-endian; -1 stands for none."""
+    found, at = [], 0
+    for part in ("key", "value"):
+        size = max(0, int.from_bytes(schema.definition[at : at + 4], "big", signed=True))
+        at += 4
+        if at + size > len(schema.definition):
+            raise IncompatibleSchema("the definition of a schema of key and value is cut short")
+        name = schema.properties.get(f"{part}.schema.type", "NONE")
+        found.append((part, TopicSchema(_type_named(name), schema.definition[at : at + size])))
+        at += size
+    return found
+
+
+def _type_named(name: str) -> SchemaType:
+    known = {kind.name.replace("_", ""): kind for kind in SchemaType} | {"BOOLEAN": SchemaType.BOOL}
+    return known.get(name.upper().replace("_", ""), SchemaType.NONE)

@@ -1,0 +1,97 @@
+"""One schema, and its version: the same bytes in every cluster, because they follow from the content. Pure.
+
+A version is 8 bytes, as clients and tools expect: a number that is not negative, big-endian. Each byte is below 128,
+because the official Python client reads a version as text. It is made of a SHA-256 over type, definition and
+properties, so two clusters that register the same schema give it the same version without asking each other (ADR 40).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from replicator.engine.errors import IncompatibleSchema
+
+SCHEMA_BYTES_MAX: Final = 256 * 1024
+VERSION_BYTES: Final = 8
+
+
+class SchemaType(IntEnum):
+    """As clients number them."""
+
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    PROTOBUF = 3
+    AVRO = 4
+    BOOL = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
+    KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
+    PROTOBUF_NATIVE = 20
+    AUTO_CONSUME = 21
+    EXTERNAL = 22
+
+
+DEFINED_IN_AVRO: Final = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
+"""Types whose definition is an Avro schema in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """A schema as a client sent it. The name is the client's affair, and no part of its identity."""
+
+    type: SchemaType
+    definition: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def version(self) -> bytes:
+        """See the module's text."""
+        parts = [str(int(self.type)).encode(), self.definition]
+        parts += [text.encode() for pair in sorted(self.properties.items()) for text in pair]
+        digest = hashlib.sha256()
+        for part in parts:  # with their lengths: no two schemas run together into one text
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return bytes(byte & 0x7F for byte in digest.digest()[:VERSION_BYTES])
+
+    def check(self) -> None:
+        """Raises :class:`IncompatibleSchema` for one that is too large, or is not what its type says."""
+        size = len(self.definition) + sum(len(key) + len(value) for key, value in self.properties.items())
+        if size > SCHEMA_BYTES_MAX:
+            raise IncompatibleSchema(f"a schema of {size} bytes; {SCHEMA_BYTES_MAX} are allowed")
+        if self.type in DEFINED_IN_AVRO:
+            try:
+                json.loads(self.definition)
+            except (ValueError, RecursionError):
+                raise IncompatibleSchema(f"the definition of a schema of type {self.type.name} is no JSON") from None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "type": int(self.type),
+            "definition": base64.b64encode(self.definition).decode(),
+            "properties": dict(self.properties),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> TopicSchema:
+        definition = base64.b64decode(stored["definition"])
+        return cls(SchemaType(stored["type"]), definition, stored["properties"], stored["name"])

@@ -1,0 +1,76 @@
+"""Schemas on the wire: what producers and consumers bring, GET_SCHEMA and GET_OR_CREATE_SCHEMA."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from replicator.engine.errors import EngineError
+from replicator.engine.schemas.schema import SchemaType, TopicSchema
+from replicator.gateway.connection import Connection
+from replicator.gateway.refusals import server_error
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandGetOrCreateSchema,
+    CommandGetOrCreateSchemaResponse,
+    CommandGetSchemaResponse,
+    Schema,
+)
+from replicator.protocol.frames import Frame
+
+T = BaseCommand.Type
+_NO_CHECK: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
+"""Bytes, and whatever there is: nothing to be registered or compared."""
+
+
+def schema_of(command: Any) -> TopicSchema | None:
+    """The schema that a PRODUCER or SUBSCRIBE brings; None if it brings none."""
+    return _decoded(command.schema) if command.HasField("schema") else None
+
+
+def _decoded(schema: Schema) -> TopicSchema | None:
+    kind = SchemaType(schema.type)
+    if kind in _NO_CHECK:
+        return None
+    return TopicSchema(kind, schema.schema_data, {each.key: each.value for each in schema.properties}, schema.name)
+
+
+async def version_for_producer(connection: Connection, topic: str, schema: TopicSchema | None) -> bytes:
+    """What the producer is to write into its messages; raises :class:`IncompatibleSchema`."""
+    return b"" if schema is None else await connection.schemas.add(topic, schema)
+
+
+async def check_consumer(connection: Connection, topic: str, schema: TopicSchema | None) -> None:
+    """Raises :class:`IncompatibleSchema`."""
+    if schema is not None:
+        await connection.schemas.add_or_check_consumer(topic, schema)
+
+
+def get(connection: Connection, frame: Frame) -> None:
+    """GET_SCHEMA: of a version, or the newest."""
+    wanted = frame.command.getSchema
+    answer = CommandGetSchemaResponse(request_id=wanted.request_id)
+    try:
+        found = connection.schemas.find(wanted.topic, wanted.schema_version or None)
+    except EngineError as error:
+        answer.error_code, answer.error_message = server_error(error), str(error)
+    else:
+        answer.schema_version = found.version
+        schema = Schema(name=found.name, schema_data=found.definition, type=Schema.Type.Name(found.type.value))
+        answer.schema.CopyFrom(schema)
+        for key, value in found.properties.items():
+            answer.schema.properties.add(key=key, value=value)
+    connection.send(BaseCommand(type=T.GET_SCHEMA_RESPONSE, getSchemaResponse=answer))
+
+
+def get_or_create(connection: Connection, frame: Frame) -> None:
+    """GET_OR_CREATE_SCHEMA: of producers that change their schema, or find it out as they go."""
+    connection.work(_get_or_create(connection, frame.command.getOrCreateSchema), "registering of a schema")
+
+
+async def _get_or_create(connection: Connection, wanted: CommandGetOrCreateSchema) -> None:
+    answer = CommandGetOrCreateSchemaResponse(request_id=wanted.request_id)
+    try:
+        answer.schema_version = await version_for_producer(connection, wanted.topic, _decoded(wanted.schema))
+    except EngineError as error:
+        answer.error_code, answer.error_message = server_error(error), str(error)
+    connection.send(BaseCommand(type=T.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer))

@@ -1,0 +1,138 @@
+"""Schemas with the official Python client: registered, evolved, refused, and asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_support import BareClient, ServedEngine, served_engine
+
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandGetOrCreateSchema,
+    CommandGetSchema,
+    CommandProducer,
+    Schema,
+    ServerError,
+)
+from replicator.protocol.errors import Refused
+
+pulsar = pytest.importorskip("pulsar")
+schema = pytest.importorskip("pulsar.schema")
+
+T = BaseCommand.Type
+WAIT_MS = 10_000
+EARLIEST = pulsar.InitialPosition.Earliest
+
+
+def order(**fields: Any) -> Any:
+    """A record type; all that are made so have one name."""
+    return type("Order", (schema.Record,), fields)
+
+
+Order = order(number=schema.Integer())
+OrderWithNote = order(number=schema.Integer(), note=schema.String(required_default=True))
+OrderOfText = order(number=schema.String(required=True))
+
+
+def definition_of(record: Any) -> bytes:
+    found: bytes = schema.JsonSchema(record)._schema_info.schema().encode()
+    return found
+
+
+def test_json_messages_carry_the_version_of_their_schema(official: Any, gateway: ServedEngine, topic: str) -> None:
+    producer = official.create_producer(topic, schema=schema.JsonSchema(Order))
+    producer.send(Order(number=1))
+    consumer = official.subscribe(topic, "s", schema=schema.JsonSchema(Order), initial_position=EARLIEST)
+    message = consumer.receive(WAIT_MS)
+    assert message.value().number == 1
+    (registered,) = gateway.ask(lambda: gateway.engine.schemas.schemas(topic))
+    assert message.schema_version().encode() == registered.schema.version
+
+
+def test_a_schema_evolves_as_far_as_the_strategy_lets_it(official: Any, gateway: ServedEngine, topic: str) -> None:
+    official.create_producer(topic, schema=schema.JsonSchema(Order)).send(Order(number=1))
+    newer = official.create_producer(topic, schema=schema.JsonSchema(OrderWithNote))
+    newer.send(OrderWithNote(number=2, note="x"))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(topic, schema=schema.JsonSchema(OrderOfText))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.subscribe(topic, "s", schema=schema.JsonSchema(OrderOfText))
+    assert len(gateway.ask(lambda: gateway.engine.schemas.schemas(topic))) == 2
+    consumer = official.subscribe(topic, "s", schema=schema.JsonSchema(OrderWithNote), initial_position=EARLIEST)
+    assert [consumer.receive(WAIT_MS).value().number for _ in range(2)] == [1, 2]
+
+
+def test_a_string_topic_refuses_another_kind(official: Any, topic: str) -> None:
+    official.create_producer(topic, schema=schema.StringSchema()).send("text")
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(topic, schema=schema.JsonSchema(Order))
+    consumer = official.subscribe(topic, "s", schema=schema.StringSchema(), initial_position=EARLIEST)
+    assert consumer.receive(WAIT_MS).value() == "text"
+
+
+def test_a_consumer_that_comes_first_gives_the_topic_its_schema(official: Any, topic: str) -> None:
+    official.subscribe(topic, "s", schema=schema.JsonSchema(Order))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(topic, schema=schema.JsonSchema(OrderOfText))
+
+
+def test_partitions_share_their_topics_schema(official: Any, gateway: ServedEngine, topic: str) -> None:
+    gateway.run(gateway.engine.create_partitioned_topic(topic, 2))
+    official.create_producer(topic, schema=schema.JsonSchema(Order))
+    assert len(gateway.ask(lambda: gateway.engine.schemas.schemas(f"{topic}-partition-1"))) == 1
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(f"{topic}-partition-0", schema=schema.JsonSchema(OrderOfText))
+
+
+def test_schemas_are_asked_for_by_version_and_the_newest(gateway: ServedEngine, topic: str) -> None:
+    gateway.run(gateway.engine.topic(topic))
+    versions = []
+    with BareClient(gateway.port) as client:
+
+        def asked(number: int, version: bytes | None = None) -> BaseCommand:
+            wanted = CommandGetSchema(request_id=number, topic=topic, schema_version=version)
+            return BaseCommand(type=T.GET_SCHEMA, getSchema=wanted)
+
+        assert client.request(asked).error_code == ServerError.TopicNotFound
+        for record in (Order, OrderWithNote):
+            sent = Schema(name="x", type=Schema.Type.Json, schema_data=definition_of(record))
+            answer = client.request(
+                lambda number, sent=sent: BaseCommand(
+                    type=T.GET_OR_CREATE_SCHEMA,
+                    getOrCreateSchema=CommandGetOrCreateSchema(request_id=number, topic=topic, schema=sent),
+                )
+            )
+            versions.append(answer.schema_version)
+        first = client.request(lambda number: asked(number, versions[0]))
+        assert first.schema.schema_data == definition_of(Order)
+        newest = client.request(asked)
+        assert (newest.schema.schema_data, newest.schema_version) == (definition_of(OrderWithNote), versions[1])
+        assert client.request(lambda number: asked(number, b"\0" * 8)).error_code == ServerError.TopicNotFound
+
+
+def test_a_refused_schema_leaves_the_id_of_the_producer_free(gateway: ServedEngine, topic: str) -> None:
+    wrong = Schema(name="x", type=Schema.Type.Json, schema_data=b"{")
+    with BareClient(gateway.port) as client:
+
+        def produce(number: int, **fields: Any) -> BaseCommand:
+            wanted = CommandProducer(topic=topic, producer_id=1, request_id=number, **fields)
+            return BaseCommand(type=T.PRODUCER, producer=wanted)
+
+        with pytest.raises(Refused) as refused:
+            client.request(lambda number: produce(number, schema=wrong))
+        assert refused.value.code == ServerError.IncompatibleSchema
+        assert client.request(produce).schema_version == b""
+
+
+def test_schemas_are_there_after_a_restart_and_the_same_in_another_cluster(tmp_path: Path, topic: str) -> None:
+    def registered(directory: Path) -> bytes:
+        with served_engine(directory) as served:
+            client = pulsar.Client(served.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+            client.create_producer(topic, schema=schema.JsonSchema(Order))
+            client.close()
+            (only,) = served.ask(lambda: served.engine.schemas.schemas(topic))
+            return only.schema.version
+
+    assert registered(tmp_path / "a") == registered(tmp_path / "a") == registered(tmp_path / "b")
