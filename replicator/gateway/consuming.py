@@ -99,6 +99,9 @@ class ConsumerSession:
             raise InvalidAck("a cumulative acknowledgement is of one message")
         (message,) = command.message_id
         position = position_of(message)
+        if not self.topic.reading.has_position(position):
+            # Such as one of another cluster: by its number alone it would cover what nobody consumed (invariant 5).
+            raise InvalidAck(f"position {position} is not in {self.topic.name}")
         left = first_unacked(message.ack_set)
         if left is None:
             return self.consumer.begin_acknowledge_cumulative(position)

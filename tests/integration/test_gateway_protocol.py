@@ -185,6 +185,26 @@ def test_receipts_of_acknowledgements_say_what_was_wrong(gateway: ServedEngine, 
         assert "77" in wrong.message
 
 
+def test_a_cumulative_acknowledgement_of_what_is_not_here_covers_nothing(gateway: ServedEngine, topic: str) -> None:
+    """Such as an id of another cluster, whose ledger lies between two of this one by its number."""
+    with BareClient(gateway.port) as client:
+        (message,) = published(client, topic, 1)
+        subscribe(client, topic)
+
+        def foreign(number: int, ledger: int) -> BaseCommand:
+            wanted = ack(MessageIdData(ledgerId=ledger, entryId=0), request_id=number)
+            wanted.ack.ack_type = CommandAck.AckType.Cumulative
+            return wanted
+
+        for ledger in (message.ledgerId - 1, message.ledgerId + 1):
+            answer = client.request(lambda number, ledger=ledger: foreign(number, ledger))
+            assert answer.error == ServerError.MetadataError
+        flow(client, 1)
+        assert client.next(T.MESSAGE).command.message.message_id == message
+        right = client.request(lambda number: foreign(number, message.ledgerId))
+        assert not right.HasField("error")
+
+
 def test_permits_bound_what_is_sent(gateway: ServedEngine, topic: str) -> None:
     with BareClient(gateway.port) as client:
         published(client, topic, 5)
