@@ -53,9 +53,9 @@ async def _partitions(connection: Connection, wanted: CommandPartitionedTopicMet
     answer = CommandPartitionedTopicMetadataResponse(request_id=wanted.request_id)
     try:
         if wanted.metadata_auto_creation_enabled:
-            answer.partitions = await connection.engine.partitions_for_use(wanted.topic)
+            answer.partitions = await connection.engine.by_use.partitions(wanted.topic)
         else:
-            answer.partitions = connection.engine.partitions(wanted.topic)
+            answer.partitions = connection.engine.partitioned.count(wanted.topic)
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Success
     except EngineError as error:
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Failed
@@ -112,5 +112,5 @@ def _without_partition(local_name: str) -> str:
 
 def expanded(engine: Engine, name: str) -> tuple[str, ...]:
     """The topics that somebody who asks for ``name`` consumes: its partitions, or itself if it has none."""
-    partitions = engine.partitions(name)
+    partitions = engine.partitioned.count(name)
     return tuple(f"{name}-partition-{number}" for number in range(partitions)) or (name,)

@@ -207,7 +207,7 @@ def test_a_consumer_of_a_topic_that_is_deleted_by_force_comes_back_to_the_new_on
     publish(official, topic, 1)
     consumer = official.subscribe(topic, "s", initial_position=EARLIEST)
     assert contents(consumer.receive, 1) == named(0)
-    gateway.run(gateway.engine.delete_topic(topic, force=True))
+    gateway.run(gateway.engine.deleting.delete(topic, force=True))
     gateway.until(
         lambda: (there := gateway.engine.find(topic)) is not None and "s" in there.subscriptions, "it subscribed again"
     )

@@ -113,7 +113,7 @@ def test_a_send_for_a_producer_that_is_not_there_closes_the_connection(gateway: 
 def test_what_is_sent_to_a_producer_that_the_server_let_go_of_is_dropped(gateway: ServedEngine, topic: str) -> None:
     with BareClient(gateway.port) as client:
         published(client, topic, 1)
-        gateway.run(gateway.engine.delete_topic(topic, force=True))
+        gateway.run(gateway.engine.deleting.delete(topic, force=True))
         assert client.next(T.CLOSE_PRODUCER).command.close_producer.producer_id == 1
         publish(client, sequence_id=1)
         produce(client, topic)
@@ -342,7 +342,7 @@ def topics_of(client: BareClient, **fields: Any) -> Any:
 def test_topics_of_a_namespace_by_pattern_by_hash_and_by_mode(gateway: ServedEngine) -> None:
     for name in ("list/of/orders-a", "list/of/orders-b", "list/of/other"):
         gateway.run(gateway.engine.topic(f"persistent://{name}"))
-    gateway.run(gateway.engine.create_partitioned_topic("persistent://list/of/orders-p", 2))
+    gateway.run(gateway.engine.partitioned.create("persistent://list/of/orders-p", 2))
     with BareClient(gateway.port) as client:
         everything = topics_of(client, namespace="list/of")
         assert len(everything.topics) == 5
@@ -382,7 +382,7 @@ def watch(client: BareClient, pattern: str, *, watcher_id: int = 1) -> Any:
 def test_a_watcher_hears_of_topics_that_come_and_go_each_partition_by_itself(gateway: ServedEngine) -> None:
     prefix = "persistent://watched/one/w"
     gateway.run(gateway.engine.topic(f"{prefix}-a"))
-    gateway.run(gateway.engine.create_partitioned_topic(f"{prefix}-p", 2))
+    gateway.run(gateway.engine.partitioned.create(f"{prefix}-p", 2))
     with BareClient(gateway.port) as client:
         listed = watch(client, f"{prefix}-.*")
         assert list(listed.topic) == [f"{prefix}-a", f"{prefix}-p-partition-0", f"{prefix}-p-partition-1"]
@@ -390,10 +390,10 @@ def test_a_watcher_hears_of_topics_that_come_and_go_each_partition_by_itself(gat
         gateway.run(gateway.engine.topic("persistent://watched/one/unrelated"))
         update = client.next(T.WATCH_TOPIC_UPDATE).command.watchTopicUpdate
         assert (list(update.new_topics), list(update.deleted_topics)) == ([f"{prefix}-b"], [])
-        gateway.run(gateway.engine.grow_partitioned_topic(f"{prefix}-p", 3))
+        gateway.run(gateway.engine.partitioned.grow(f"{prefix}-p", 3))
         update = client.next(T.WATCH_TOPIC_UPDATE).command.watchTopicUpdate
         assert (list(update.new_topics), list(update.deleted_topics)) == ([f"{prefix}-p-partition-2"], [])
-        gateway.run(gateway.engine.delete_topic(f"{prefix}-a"))
+        gateway.run(gateway.engine.deleting.delete(f"{prefix}-a"))
         update = client.next(T.WATCH_TOPIC_UPDATE).command.watchTopicUpdate
         assert (list(update.new_topics), list(update.deleted_topics)) == ([], [f"{prefix}-a"])
         polled = topics_of(client, namespace="watched/one", topics_pattern=f"{prefix}-.*")

@@ -79,7 +79,7 @@ def test_a_consumer_that_comes_first_gives_the_topic_its_schema(official: Any, t
 
 
 def test_partitions_share_their_topics_schema(official: Any, gateway: ServedEngine, topic: str) -> None:
-    gateway.run(gateway.engine.create_partitioned_topic(topic, 2))
+    gateway.run(gateway.engine.partitioned.create(topic, 2))
     official.create_producer(topic, schema=schema.JsonSchema(Order))
     assert len(gateway.ask(lambda: gateway.engine.schemas.schemas(f"{topic}-partition-1"))) == 1
     with pytest.raises(pulsar.IncompatibleSchema):

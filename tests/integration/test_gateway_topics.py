@@ -18,7 +18,7 @@ EARLIEST = pulsar.InitialPosition.Earliest
 
 
 def partitioned(gateway: ServedEngine, topic: str, partitions: int = 3) -> None:
-    gateway.run(gateway.engine.create_partitioned_topic(topic, partitions))
+    gateway.run(gateway.engine.partitioned.create(topic, partitions))
 
 
 def received(consumer: Any, count: int) -> list[Any]:
