@@ -18,7 +18,7 @@ drill: venv  ## run the failover drill; ARGS="…" passes options
 	$(BIN)/replicator drill $(ARGS)
 
 test: venv lint  ## lint, type check and every test
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 lint: venv  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
