@@ -28,6 +28,7 @@ from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandS
 from replicator.protocol.errors import ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
+from replicator.running.short_tasks import awaited
 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CALLS_MAX: Final = 1_000
@@ -151,7 +152,7 @@ class Connection(asyncio.Protocol):
         return self.state.peer.understands(since)
 
     def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> None:
-        task = self._loop.create_task(call, name=name)
+        task = awaited(call, name)
         self._calls.add(task)
         if to_the_end:
             self._finishing.add(task)

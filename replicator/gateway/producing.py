@@ -29,6 +29,7 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.frames import encode
 from replicator.protocol.server import NO_REQUEST
 from replicator.protocol.versions import CLOSE_BY_SERVER_SINCE
+from replicator.running.short_tasks import awaited
 from snapshots.position import Position
 
 ENTRIES_PER_PUBLISH_MAX: Final = 1_000
@@ -83,7 +84,7 @@ class ProducerSession:
         if not self._gathered:
             return
         sent, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        task = asyncio.get_running_loop().create_task(self.producer.publish([entry for _, entry in sent]))
+        task = awaited(self.producer.publish([entry for _, entry in sent]))
         self._calls.append((sent, task))
         if not self._answering:
             self._answering = True
