@@ -26,8 +26,11 @@ NOT_OF_CLIENTS = {"BlockCorrupt", "CopyGap", "IncarnationMismatch", "FrameTooLar
     "AttemptAborted",
     "CommitPending",
     "WriterMoved",
+    "SchemaNotFound",
+    "IncompatibleSchema",
 }
-"""Errors of copying, and of the store's own blocks; and of what Spark's tasks stage."""
+"""Errors of copying, and of the store's own blocks; of what Spark's tasks stage; and of schemas, which only clients of the
+binary protocol register."""
 ENGINE_ERRORS = [
     kind
     for kind in vars(engine_errors).values()
