@@ -29,8 +29,8 @@ NOT_OF_CLIENTS = {"BlockCorrupt", "CopyGap", "IncarnationMismatch", "FrameTooLar
     "SchemaNotFound",
     "IncompatibleSchema",
 }
-"""Errors of copying, and of the store's own blocks; of what Spark's tasks stage; and of schemas, which only clients of the
-binary protocol register."""
+"""Errors of copying, and of the store's own blocks; of what Spark's tasks stage; and of schemas, which only
+clients of the binary protocol register."""
 ENGINE_ERRORS = [
     kind
     for kind in vars(engine_errors).values()
