@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pyroaring import BitMap
@@ -133,7 +133,3 @@ def producer_options(command: CommandProducer) -> ProducerOptions:
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         properties={each.key: each.value for each in command.metadata},
     )
-
-
-def bytes_of(pieces: Iterable[bytes]) -> int:
-    return sum(map(len, pieces))
