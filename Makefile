@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv drill test lint bench soak proto lock clean
+.PHONY: help venv drill test lint bench soak peers proto lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -33,6 +33,9 @@ bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here;
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SYNC_MACHINE_EXAMPLES=300 SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/integration/test_verify_large.py \
 		tests/integration/test_spark_cluster.py tests/integration/test_copy_engines.py
+
+peers:  ## fetch the programs that tests/peers and tests/differential run beside; .ci/peers runs those tests
+	@tests/peers/fetch
 
 proto: venv  ## make the protobuf modules again from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto replicator/protocol/commands.proto snapshots/markers.proto

@@ -1,0 +1,16 @@
+"""The peers that tests here run beside, each once for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from peers.pulsar.broker import PulsarBroker
+from peers_support import pulsar_peer
+
+
+@pytest.fixture(scope="session")
+def pulsar_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarBroker]:
+    """An Apache Pulsar broker with its defaults."""
+    with pulsar_peer(tmp_path_factory.mktemp("pulsar")) as broker:
+        yield broker

@@ -1,0 +1,301 @@
+"""A real Apache Pulsar broker: one process that is a whole cluster, with a bookie and a metadata store.
+
+It runs from its jars (``make peers`` fetches them) where there is Java, else from its image where a Docker engine
+answers. It takes about 8 s to be ready, and 1 GB of memory. Standard library only, so that benchmarks can use it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+READY_SECONDS_MAX: Final = 120.0
+"""On a machine that does nothing else it is ready after 7 s."""
+END_SECONDS_MAX: Final = 30.0
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "managedLedgerDefaultEnsembleSize": "1",
+    "managedLedgerDefaultWriteQuorum": "1",
+    "managedLedgerDefaultAckQuorum": "1",
+    "loadBalancerEnabled": "false",
+    "allowAutoTopicCreationType": "non-partitioned",
+    "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    "systemTopicEnabled": "true",
+    "topicLevelPoliciesEnabled": "true",
+    "enableReplicatedSubscriptions": "true",
+    "replicatedSubscriptionsSnapshotFrequencyMillis": "1000",
+    "webSocketServiceEnabled": "true",
+    "maxMessageSize": str(5 * 1024 * 1024),
+    # Must be more than maxMessageSize: else one chunked message makes the broker open ledger after ledger, for ever.
+    "nettyMaxFrameSizeBytes": str(5 * 1024 * 1024 + 10 * 1024),
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.98",
+}
+"""What differs from the broker's defaults; ``pulsar_broker`` takes more."""
+
+_LOG: Final = """<Configuration>
+  <Appenders>
+    <RollingFile name="file" fileName="{directory}/broker.log" filePattern="{directory}/broker.%i.log">
+      <PatternLayout pattern="%d{{HH:mm:ss.SSS}} %-5level [%t] %c{{1}} - %m%n"/>
+      <Policies><SizeBasedTriggeringPolicy size="20 MB"/></Policies>
+      <DefaultRolloverStrategy max="2"/>
+    </RollingFile>
+  </Appenders>
+  <Loggers><Root level="${{sys:level:-warn}}"><AppenderRef ref="file"/></Root></Loggers>
+</Configuration>
+"""
+_OPENED: Final = (
+    "java.base/sun.net",
+    "java.base/java.lang",
+    "java.base/java.nio",
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.platform",
+    "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+)
+
+
+class PeerMissing(Exception):
+    """The broker cannot run here; the message says what is needed."""
+
+
+class PeerFailed(Exception):
+    """The broker ended, or was not ready in time."""
+
+
+def jars_of(peer: str) -> Path:
+    """Where ``tests/peers/fetch`` puts the jars that a peer's ``pom.xml`` names."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = hashlib.sha256((HERE.parent / peer / "pom.xml").read_bytes()).hexdigest()[:12]
+    return cache / "replicator-peers" / f"{peer}-{named}"
+
+
+def java_version(java: str) -> int:
+    """Its major version; 0 if it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0
+
+
+def find_java() -> str | None:
+    """The Java to run it with: version 17 or newer."""
+    homes = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
+    for java in [*map(str, homes), shutil.which("java")]:
+        if java is not None and java_version(java) >= 17:
+            return java
+    return None
+
+
+def _docker_answers() -> bool:
+    try:
+        import docker
+        from docker.errors import DockerException
+    except ImportError:
+        return False
+    try:
+        return bool(docker.from_env(timeout=3).ping())
+    except DockerException:
+        return False
+
+
+def missing() -> str | None:
+    """Why it cannot run here; None if it can."""
+    if (find_java() is not None and jars_of("pulsar").is_dir()) or _docker_answers():
+        return None
+    if find_java() is None:
+        return "neither Java 17 nor a Docker engine is here: no Apache Pulsar broker"
+    return "the jars of the Apache Pulsar broker are not here: make peers (it needs Maven)"
+
+
+class PulsarBroker:
+    """A broker that runs. Its data outlives :meth:`kill` and :meth:`stop`: :meth:`start` goes on with them."""
+
+    def __init__(
+        self, directory: Path, cluster: str, settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
+    ) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self.port, self.web_port = _free_ports(2)
+        self.url = f"pulsar://127.0.0.1:{self.port}"
+        self.admin_url = f"http://127.0.0.1:{self.web_port}"
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._java = tuple(java)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._container: Any = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None in a container."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Returns when it is ready; raises :class:`PeerMissing` or :class:`PeerFailed`."""
+        why = missing()
+        if why is not None:
+            raise PeerMissing(why)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if find_java() is not None and jars_of("pulsar").is_dir():
+            self._start_process()
+        else:
+            self._start_container()
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """As ``kill -9``."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._container is not None:
+            self._container.stop()
+            self._container = None
+
+    def stop(self) -> None:
+        """As an operator stops it; killed if that takes too long."""
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS_MAX)
+        self.kill()
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        """Call ``/admin/v2/PATH``, with JSON both ways; raises :class:`urllib.error.HTTPError`."""
+        request = urllib.request.Request(
+            f"{self.admin_url}/admin/v2/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            said = response.read()
+        return json.loads(said) if said else None
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The end of what it said."""
+        said = ""
+        for name in ("out", "broker.log"):
+            file = self.directory / name
+            if file.exists():
+                said += "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) + "\n"
+        return said
+
+    def _start_process(self) -> None:
+        java = find_java()
+        assert java is not None
+        log, conf = self.directory / "log4j2.xml", self._write_configuration(self.directory, "127.0.0.1")
+        log.write_text(_LOG.format(directory=self.directory))
+        with (self.directory / "out").open("wb") as out:
+            self._process = subprocess.Popen(
+                [
+                    java,
+                    "-Xms512m",
+                    "-Xmx1g",
+                    "-XX:MaxDirectMemorySize=1g",
+                    f"-Dlog4j2.configurationFile={log}",
+                    "-Dio.netty.tryReflectionSetAccessible=true",
+                    "--add-exports=java.management/sun.management=ALL-UNNAMED",
+                    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+                    *self._java,
+                    "-cp",
+                    f"{jars_of('pulsar')}/*",
+                    "org.apache.pulsar.PulsarStandaloneStarter",
+                    *("--config", str(conf)),
+                    *_arguments(str(self.directory)),
+                ],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _start_container(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        version = re.search(r"<pulsar.version>(.*)</pulsar.version>", (HERE / "pom.xml").read_text())
+        assert version is not None
+        self._write_configuration(self.directory, "0.0.0.0")
+        (self.directory / "data").mkdir(exist_ok=True)
+        (self.directory / "data").chmod(0o777)  # the image runs as a user of its own
+        container = DockerContainer(f"apachepulsar/pulsar:{version[1]}")
+        for port in (self.port, self.web_port):  # lookups answer with the port that the broker itself knows
+            container.with_bind_ports(port, port)
+        container.with_env("PULSAR_STANDALONE_CONF", "/peer/standalone.conf").with_env("PULSAR_MEM", "-Xms512m -Xmx1g")
+        container.with_volume_mapping(str(self.directory), "/peer", "rw")
+        container.with_command(["bin/pulsar", "standalone", *_arguments("/peer/data")])
+        self._container = container.start()
+
+    def _write_configuration(self, directory: Path, bind: str) -> Path:
+        own = {
+            "clusterName": self.cluster,
+            "brokerServicePort": str(self.port),
+            "webServicePort": str(self.web_port),
+            "bindAddress": bind,
+            "advertisedAddress": "127.0.0.1",
+        }
+        file = directory / "standalone.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in {**own, **self._settings}.items()))
+        return file
+
+    def _wait_until_ready(self) -> None:
+        """Its namespace ``public/default`` is made last; other calls are answered before it is."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while True:
+            try:
+                if "public/default" in self.admin("GET", "namespaces/public"):
+                    return
+            except (OSError, ValueError):  # not listening yet, or not far enough
+                pass
+            if self._process is not None and self._process.poll() is not None:
+                raise PeerFailed(f"the broker ended by itself:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"the broker was not ready after {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
+            time.sleep(0.1)
+
+
+def _arguments(data: str) -> tuple[str, ...]:
+    return (
+        "--no-functions-worker",
+        "--no-stream-storage",
+        *("--metadata-dir", f"{data}/metadata"),
+        *("--bookkeeper-dir", f"{data}/bookkeeper"),
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def pulsar_broker(
+    directory: Path, *, cluster: str = "peer", settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
+) -> Iterator[PulsarBroker]:
+    """A broker with its files in ``directory``; ``settings`` are lines of its configuration, ``java`` more options of
+    the JVM (``-Dlevel=debug`` for its log)."""
+    broker = PulsarBroker(directory, cluster, settings, java)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()

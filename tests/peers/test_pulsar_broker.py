@@ -1,0 +1,48 @@
+"""The recipe of the peer itself: it runs, keeps its data over a kill, and is gone after its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from peers.pulsar.broker import PeerFailed, PulsarBroker, pulsar_broker
+from peers_support import require_pulsar
+
+pulsar = pytest.importorskip("pulsar")
+TOPIC = "persistent://public/default/kept"
+
+
+def client_of(broker: PulsarBroker) -> pulsar.Client:
+    return pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def test_a_broker_keeps_what_was_sent_over_a_kill_and_is_gone_after_its_end(tmp_path: Path) -> None:
+    require_pulsar()
+    with pulsar_broker(tmp_path) as broker:
+        client = client_of(broker)
+        client.subscribe(TOPIC, "s")
+        client.create_producer(TOPIC).send(b"before")
+        client.close()
+        broker.kill()
+        broker.start()
+        client = client_of(broker)
+        assert client.subscribe(TOPIC, "s").receive(20_000).data() == b"before"
+        client.close()
+        assert broker.admin("GET", "clusters") == ["peer"]
+        pid, port = broker.pid, broker.port
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    if pid is not None:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    require_pulsar()
+    with (
+        pytest.raises(PeerFailed, match="brokerServicePort"),
+        pulsar_broker(tmp_path, settings={"brokerServicePort": "no port"}),
+    ):
+        pass

@@ -1,0 +1,29 @@
+"""What tests beside peers share: they are skipped where the peer cannot run, and fail there in ``.ci/peers``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from peers.pulsar.broker import PulsarBroker, missing, pulsar_broker
+
+
+def require_pulsar() -> None:
+    """Skip, or fail where ``REPLICATOR_PEERS=required``, if no Apache Pulsar broker can run here."""
+    why = missing()
+    if why is None:
+        return
+    if os.environ.get("REPLICATOR_PEERS") == "required":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
+
+
+@contextmanager
+def pulsar_peer(directory: Path, **settings: str) -> Iterator[PulsarBroker]:
+    """An Apache Pulsar broker for a session or a module of tests."""
+    require_pulsar()
+    with pulsar_broker(directory, settings=settings) as broker:
+        yield broker
