@@ -74,9 +74,16 @@ class Cluster:
     async def end(self, task: SupervisedTask, *, by_error: bool) -> bool:
         """End a task, and wait until it runs again, or is done; False if it did not run any more."""
         before, inner = task.restarts, task.inner
-        if inner is None or not self.ender.end(task, by_error=by_error):
+        if inner is None:
             return False
-        await asyncio.wait([inner], timeout=20)
+        for _ in range(10):
+            if not self.ender.end(task, by_error=by_error):
+                return False
+            await asyncio.wait([inner], timeout=2)
+            if inner.done():
+                break
+            # A library made another error of it, which the task takes for one of a service that is away, and goes on:
+            # the driver of Postgres does, where it is thrown into a statement.
         assert inner.done(), f"{task.name} goes on"
         if task.restarts == before:  # it was done before it heard of that
             return False

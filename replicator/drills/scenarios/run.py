@@ -19,6 +19,7 @@ from replicator.drills.observations import Observations
 from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.catalog import Scenario
 from replicator.drills.scenarios.operator import Failover, Operator, StepTimedOut
+from replicator.drills.scenarios.parts import Parts
 from replicator.drills.scenarios.settling import left_to_do
 from replicator.drills.scenarios.steps import room_before
 from replicator.drills.stage import Stage
@@ -134,13 +135,15 @@ class Run:
     async def run(self) -> Outcome:
         """Let traffic flow through the scenario until all has settled."""
         started = time.monotonic()
-        async with asyncio.TaskGroup() as group:  # bare task: a failure of one is to fail the whole run
-            start = group.create_task  # bare task: see above
-            consuming = [start(subscriber.run()) for subscriber in self._subscribers]
-            watching = [start(watcher.run()) for watcher in self._watchers]
-            others = [start(self._report_progress())]
-            others += [start(self._stage.workers.watch(name)) for name in self._topology.names]
-            publishing = start(self._publisher.run())
+        async with Parts() as parts:
+            consuming = [parts.start("a subscriber", each.run()) for each in self._subscribers]
+            watching = [parts.start("a watcher", each.run()) for each in self._watchers]
+            others = [parts.start("the report of progress", self._report_progress())]
+            others += [
+                parts.start(f"the watch over {name}'s worker", self._stage.workers.watch(name))
+                for name in self._topology.names
+            ]
+            publishing = parts.start("the publisher", self._publisher.run())
             unsettled = await self._take_steps()
             await publishing
             self._operator.count(time.monotonic())
@@ -149,8 +152,7 @@ class Run:
             unsettled = unsettled or await self._settle()
             self._drill.finished.set()
             await asyncio.wait(consuming + watching, timeout=10)
-            for task in [*consuming, *watching, *others]:
-                task.cancel()
+            parts.end(*consuming, *watching, *others)
         self._on_progress(self._progress())
         return Outcome(
             self._drill.observations,
