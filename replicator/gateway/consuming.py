@@ -17,7 +17,6 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
 from replicator.gateway.permits import Permits
 from replicator.gateway.refusals import server_error
-from replicator.gateway.values import ack_set, acked_indexes, first_unacked, message_id, position_of
 from replicator.gateway.wire import Wire
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -35,6 +34,7 @@ from replicator.protocol.commands_pb2 import (
 )
 from replicator.protocol.frames import encode_head
 from replicator.protocol.server import NO_REQUEST
+from replicator.protocol.values import ack_set, acked_indexes, first_unacked, message_id, position_of
 from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
 from snapshots.position import BEFORE_ALL, Position
 

@@ -17,7 +17,6 @@ from replicator.engine.errors import EngineError
 from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
 from replicator.gateway.refusals import server_error
-from replicator.gateway.values import message_id
 from replicator.gateway.wire import Wire
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -28,6 +27,7 @@ from replicator.protocol.commands_pb2 import (
 )
 from replicator.protocol.frames import encode
 from replicator.protocol.server import NO_REQUEST
+from replicator.protocol.values import message_id
 from replicator.protocol.versions import CLOSE_BY_SERVER_SINCE
 from replicator.running.short_tasks import awaited
 from snapshots.position import Position
