@@ -17,6 +17,7 @@ from snapshots.errors import InvalidPosition
 ADMIN_PREFIX: Final = "/admin/v2/"
 ADMIN_STATUSES: Final = {
     "InvalidTopicName": 412,
+    "NotPersistent": 412,
     "InvalidSubscriptionName": 412,
     "InvalidPolicies": 422,
     "InvalidPartitions": 406,

@@ -153,6 +153,7 @@ class InvalidSeek(PulsarException):
 _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "InvalidSubscriptionName": InvalidConfiguration,
     "InvalidHashRanges": InvalidConfiguration,
+    "NotPersistent": InvalidTopicName,
     "InvalidPattern": InvalidConfiguration,
     "InvalidPolicies": InvalidConfiguration,
     "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,

@@ -24,6 +24,10 @@ class InvalidTopicName(EngineError):
     """A name that is not ``persistent://tenant/namespace/topic`` in the allowed characters and length."""
 
 
+class NotPersistent(InvalidTopicName):
+    """The name of a topic that is not persistent; there are none here."""
+
+
 class InvalidSubscriptionName(EngineError):
     """A subscription name that is empty, too long or holds a character that is not allowed."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from replicator.engine.errors import InvalidSubscriptionName, InvalidTopicName
+from replicator.engine.errors import InvalidSubscriptionName, InvalidTopicName, NotPersistent
 
 TOPIC_NAME_BYTES_MAX = 400
 SUBSCRIPTION_NAME_BYTES_MAX = 200
@@ -56,7 +56,7 @@ def parse_topic(text: str) -> TopicName:
     if len(text.encode("utf-8", "surrogatepass")) > TOPIC_NAME_BYTES_MAX:
         raise InvalidTopicName(f"topic name {text[:60]!r}… is longer than {TOPIC_NAME_BYTES_MAX} bytes")
     if text.startswith("non-persistent://"):
-        raise InvalidTopicName(f"topic {text!r}: non-persistent topics are not replicated; use {SCHEME}")
+        raise NotPersistent(f"topic {text!r}: non-persistent topics are not replicated; use {SCHEME}")
     parts = text.removeprefix(SCHEME).split("/")
     if len(parts) == 1 and not text.startswith(SCHEME):
         parts = ["public", "default", parts[0]]

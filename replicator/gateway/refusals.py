@@ -8,6 +8,7 @@ from replicator.engine import errors
 from replicator.protocol.commands_pb2 import ServerError
 
 _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
+    (errors.NotPersistent, ServerError.NotAllowedError),  # clients try an invalid name again until their time is over
     (errors.InvalidTopicName, ServerError.InvalidTopicName),
     (errors.TopicNotFound, ServerError.TopicNotFound),
     (errors.NamespaceNotFound, ServerError.TopicNotFound),

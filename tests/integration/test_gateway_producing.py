@@ -240,11 +240,13 @@ def test_who_fences_puts_the_others_out_and_they_hear_why(official: Any, topic: 
     assert contents(reading(official, topic), 2) == [b"1", b"2"]
 
 
-def test_a_topic_that_no_name_can_be_is_refused_by_name(official: Any) -> None:
-    with pytest.raises((pulsar.InvalidTopicName, pulsar.ConnectError, pulsar.PulsarException)):
-        official.create_producer("persistent://public/default/a/b/c/d")
+def test_a_topic_that_no_name_can_be_is_refused_by_name(gateway: ServedEngine) -> None:
+    hasty = pulsar.Client(gateway.url, operation_timeout_seconds=1)  # it tries such a name again, and says no more
+    with pytest.raises(pulsar.Timeout):
+        hasty.create_producer("persistent://public/default/a/b/c/d")
+    hasty.close()
 
 
-def test_non_persistent_topics_are_refused(official: Any) -> None:
-    with pytest.raises(pulsar.PulsarException):
+def test_non_persistent_topics_are_refused_at_once(official: Any) -> None:
+    with pytest.raises(pulsar.NotAllowedError):
         official.create_producer("non-persistent://public/default/t")

@@ -423,10 +423,18 @@ def test_watchers_of_a_connection_that_is_gone_are_gone(gateway: ServedEngine) -
     gateway.until(lambda: len(gateway.gateway._watchers) == 0, "the watcher is gone")
 
 
-@pytest.mark.parametrize("name", ["persistent://public/default", "non-persistent://public/default/t"])
-def test_a_lookup_of_a_name_that_cannot_be_is_refused_by_name(gateway: ServedEngine, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("persistent://public/default", ServerError.InvalidTopicName),
+        ("non-persistent://public/default/t", ServerError.NotAllowedError),
+    ],
+)
+def test_a_lookup_of_a_name_that_cannot_be_is_refused_by_name(
+    gateway: ServedEngine, name: str, code: ServerError
+) -> None:
     with BareClient(gateway.port) as client:
         answer = client.request(
             lambda number: BaseCommand(type=T.LOOKUP, lookupTopic=CommandLookupTopic(topic=name, request_id=number))
         )
-    assert answer.error == ServerError.InvalidTopicName
+    assert answer.error == code
