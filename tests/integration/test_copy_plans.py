@@ -178,7 +178,7 @@ def test_a_server_that_stops_lets_those_who_wait_go(tmp_path: Path) -> None:
     async def main() -> None:
         async with planned(tmp_path) as (made, client):
             asking = asyncio.create_task(client.post("plan", {**ASKED, "wait_ms": 30_000}))
-            await eventually(lambda: made.links["a>b"].state == "idle")
+            await eventually(lambda: made.links["a>b"].planner.carriers.holder == "me", "the request")
             started = time.monotonic()
             await made.servers["a"].stop()
             assert (await asking)["lanes"] == [None]
