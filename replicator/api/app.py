@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from replicator.api import block_lists, client_sockets, data_plane, topic_sockets
+from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.link_routes import LinkControl, add_links
@@ -59,10 +60,12 @@ def make_app(
     linked_sources: LinkedSources,
     link_opened: Callable[[str], None] | None = None,
     topology: TopologySource | None = None,
+    addresses: Addresses | None = None,
 ) -> web.Application:
     """The application of one worker.
 
-    ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does.
+    ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
+    ``addresses`` are where clients reach the clusters.
     """
     app = web.Application(middlewares=[report_errors])
     app[data_plane.ENGINE] = engine
@@ -92,7 +95,7 @@ def make_app(
     add_links(app, source)
     app.add_routes(client_sockets.routes())
     topic_sockets.add_topic_sockets(app, engine)
-    add_admin(app, engine)
+    add_admin(app, engine, source.ready, addresses)
     if topology is not None:
         add_topology(app, topology)
     return app

@@ -1,6 +1,7 @@
 """How the HTTP API reports errors: always ``{"error": code, "message": text}``, never a stack trace.
 
-Under ``/admin/v2`` the text stands in ``reason`` as well, and some statuses are others: Pulsar's tools look there.
+Under ``/admin/v2`` and ``/lookup/v2`` the text stands in ``reason`` as well, and some statuses are others: Pulsar's
+tools look there.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from aiohttp.typedefs import Handler
 from replicator.engine.errors import EngineError
 from snapshots.errors import InvalidPosition
 
-ADMIN_PREFIX: Final = "/admin/v2/"
+ADMIN_PREFIXES: Final = ("/admin/", "/lookup/")
 ADMIN_STATUSES: Final = {
     "InvalidTopicName": 412,
     "NotPersistent": 412,
     "InvalidSubscriptionName": 412,
-    "InvalidPolicies": 422,
+    "InvalidPolicies": 412,
     "InvalidPartitions": 406,
     "InvalidSeek": 412,
     "EntryCorrupt": 500,
@@ -68,7 +69,7 @@ async def report_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def _answer(request: web.Request, code: str, message: str, status: int) -> web.Response:
-    if not request.path.startswith(ADMIN_PREFIX):
+    if not request.path.startswith(ADMIN_PREFIXES):
         return error_response(code, message, status)
     body = {"error": code, "message": message, "reason": message}
     return web.json_response(body, status=ADMIN_STATUSES.get(code, status))

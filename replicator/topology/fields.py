@@ -194,6 +194,11 @@ class Cluster(Section):
         return f"pulsar://{self.advertised or self.pulsar or self.address}"
 
     @property
+    def client_url(self) -> str:
+        """Where clients reach HTTP: at ``advertised``, unless that stands for a port of the binary protocol alone."""
+        return f"http://{self.advertised if self.advertised and self.pulsar is None else self.address}"
+
+    @property
     def host(self) -> str:
         """The host to bind or connect to, without the brackets of IPv6."""
         return self.address.rpartition(":")[0].strip("[]")

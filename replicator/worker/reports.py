@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from replicator import __version__
+from replicator.api.addresses import ClusterAddress
 from replicator.links.link import Link
 from replicator.running.supervisor import Supervisor
 from replicator.topology import SPARK
@@ -57,6 +58,11 @@ class Reports:
     async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
         """See :meth:`TopologyReloader.reload_file`."""
         return await self._reloader.reload_file(expected=expected, dry_run=dry_run)
+
+    def addresses(self) -> dict[str, ClusterAddress]:
+        """Where clients reach the clusters of the topology that runs."""
+        clusters = self._reloader.topology.clusters
+        return {each.name: ClusterAddress(each.client_url, each.pulsar_url) for each in clusters}
 
     def links(self) -> Sequence[Link]:
         return list(self._parts.links)

@@ -59,6 +59,7 @@ READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
 SHUTDOWN_SECONDS_MAX: Final = 5.0
 BACKLOG: Final = 1024
+FIRST_NAMESPACE: Final = "public/default"
 
 log = structlog.get_logger(__name__)
 
@@ -102,6 +103,9 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         database, engine = await _open(cluster, topology, supervisor, stack)
         if database.state == "up":
             await engine.remember("database_reached", Database.fingerprint_of(cluster.database))
+        if not engine.catalog.tenants():
+            # Where clients and tools go that name no namespace: it is there in a new Pulsar cluster too.
+            await engine.catalog.create_namespace(FIRST_NAMESPACE)
         parts = _make_parts(topology, cluster, database, engine, supervisor, stack)
         await _start_parts(parts, topology)
 
@@ -215,7 +219,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
 
 
 def _make_app(parts: Parts, reports: Reports) -> web.Application:
-    app = make_app(parts.engine, reports, parts.sources, parts.link_opened, reports)
+    app = make_app(parts.engine, reports, parts.sources, parts.link_opened, reports, reports.addresses)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
     add_pipeline(app, reports)

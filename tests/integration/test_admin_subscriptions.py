@@ -83,41 +83,45 @@ def test_a_subscription_keeps_its_properties_and_that_it_is_replicated(tmp_path:
     asyncio.run(main())
 
 
-def test_nothing_is_made_for_a_topic_that_there_is_not(tmp_path: Path) -> None:
+def test_nothing_but_a_subscription_makes_a_topic_that_there_is_not(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
-            await admin.refused(404, "PUT", JOBS)
             await admin.refused(404, "GET", f"{EU}/subscriptions")
             await admin.refused(404, "POST", f"{JOBS}/skip_all")
             assert await admin.get("tenants") == []
             await published(admin, 1)
             await admin.refused(404, "POST", f"{JOBS}/skip_all")
             assert await admin.get(f"{EU}/subscriptions") == []
+            await admin.done("POST", "namespaces/acme/orders/autoTopicCreation", {"allowAutoTopicCreation": False})
+            await admin.refused(404, "PUT", f"{EU}2/subscription/jobs")
+            await admin.done("DELETE", "namespaces/acme/orders/autoTopicCreation")
+            await admin.done("PUT", f"{EU}2/subscription/jobs")
+            assert await admin.get(f"{EU}2/subscriptions") == ["jobs"]
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("body", "named"),
+    ("body", "status", "named"),
     [
-        ([], "message id"),
-        ({"ledgerId": 1}, "entryId"),
-        ({"ledgerId": "1", "entryId": 0}, "ledgerId"),
-        ({"ledgerId": 1, "entryId": -2}, "entryId"),
-        ({"ledgerId": 1, "entryId": 2**63}, "entryId"),
-        ({"ledgerId": 1, "entryId": 0, "partitionIndex": "x"}, "partitionIndex"),
-        ({"ledgerId": 1, "entryId": 0, "excluded": 1}, "excluded"),
-        ({"ledgerId": 1, "entryId": 0, "batchIndex": 2}, "batchIndex"),
+        ([], 400, "message id"),
+        ({"ledgerId": 1}, 400, "entryId"),
+        ({"ledgerId": "1", "entryId": 0}, 400, "ledgerId"),
+        ({"ledgerId": 1, "entryId": -2}, 412, "entryId"),
+        ({"ledgerId": 1, "entryId": 2**63}, 412, "entryId"),
+        ({"ledgerId": 1, "entryId": 0, "partitionIndex": "x"}, 400, "partitionIndex"),
+        ({"ledgerId": 1, "entryId": 0, "excluded": 1}, 400, "excluded"),
+        ({"ledgerId": 1, "entryId": 0, "batchIndex": 2}, 400, "batchIndex"),
     ],
 )
-def test_a_message_id_that_is_none_is_422_and_named(tmp_path: Path, body: object, named: str) -> None:
+def test_a_message_id_that_is_none_is_refused_and_named(tmp_path: Path, body: object, status: int, named: str) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
             await published(admin, 3)
-            assert named in await admin.refused(422, "PUT", JOBS, body)
+            assert named in await admin.refused(status, "PUT", JOBS, body)
             assert await admin.get(f"{EU}/subscriptions") == []
             await admin.done("PUT", JOBS, EARLIEST)
-            assert named in await admin.refused(422, "POST", f"{JOBS}/resetcursor", body)
+            assert named in await admin.refused(status, "POST", f"{JOBS}/resetcursor", body)
             assert await backlog(admin) == 3
 
     asyncio.run(main())
@@ -363,7 +367,7 @@ def test_a_subscription_is_replicated_by_request_by_policy_and_switched_at_run_t
             assert not topic.subscriptions["jobs"].replicated
             await admin.done("POST", status, True)
             assert (await admin.get(f"{EU}/stats"))["subscriptions"]["jobs"]["isReplicated"]
-            assert "true or false" in await admin.refused(422, "POST", status, "yes")
+            assert "true or false" in await admin.refused(400, "POST", status, "yes")
             await admin.refused(404, "GET", f"{EU}/subscription/none/replicatedSubscriptionStatus")
 
     asyncio.run(main())

@@ -6,7 +6,7 @@ from replicator.engine.errors import EngineError
 
 
 class Unprocessable(EngineError):
-    """A body that is JSON, but not what the path takes; the message names the field."""
+    """A change that the resource cannot make, such as fewer partitions or a schema that is none."""
 
     status = 422
 
@@ -29,10 +29,44 @@ class NotOnPartitioned(EngineError):
     status = 405
 
 
+class NotPartitioned(EngineError):
+    """What only a partitioned topic has, asked of another."""
+
+    status = 409
+
+
+class IsPartitioned(EngineError):
+    """A partitioned topic, where another path is for these."""
+
+    status = 409
+
+
 class NotSupported(EngineError):
     """An operation that Pulsar has and this version does not. It is refused, never ignored."""
 
     status = 501
+
+
+class NotThere(EngineError):
+    """Something that is no topic, namespace or tenant, and that there is not."""
+
+    status = 404
+
+
+class AlreadyThere(EngineError):
+    status = 409
+
+
+class ClusterNotAllowed(EngineError):
+    """A cluster that the topology does not have."""
+
+    status = 403
+
+
+class NotReady(EngineError):
+    """The worker does not serve clients now; the text says why."""
+
+    status = 503
 
 
 class SubscriptionExists(EngineError):
@@ -43,6 +77,12 @@ class SubscriptionBusy(EngineError):
     """The subscription has consumers, and force was not given."""
 
     status = 412
+
+
+class NotExpired(EngineError):
+    """A place up to which there is nothing to be treated as consumed."""
+
+    status = 409
 
 
 class CompactionRunning(EngineError):

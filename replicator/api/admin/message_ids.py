@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.api.admin.errors import Unprocessable
 from replicator.api.admin.requests import flag_field, number_field, object_field
+from replicator.api.errors import BadRequest
 from replicator.engine.types import END_LEDGER
 from snapshots.position import BEFORE_ALL, Position
 
@@ -40,31 +40,39 @@ class Target:
         return self.position
 
 
-def to_json(position: Position, partition: int) -> dict[str, int]:
+def to_json(position: Position, partition: int, batch_index: int = NO_INDEX) -> dict[str, int]:
     """A position as a message id; the place before all messages is the earliest one."""
     if position == BEFORE_ALL:
         position = Position(-1, -1)
-    return {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
+    return {
+        "ledgerId": position.ledger,
+        "entryId": position.entry,
+        "partitionIndex": partition,
+        "batchIndex": batch_index,
+        "batchSize": 0,
+    }
 
 
 def read_target(body: Any, name: str = "message id") -> Target:
-    """The target that a body names; none means the latest. Raises :class:`Unprocessable`.
+    """The target that a body names; none means the latest. Raises :class:`BadRequest`.
 
     Fields that message ids of Pulsar's libraries have besides are not looked at.
     """
     if body is None:
         return Target(LATEST)
     fields: Mapping[str, Any] = object_field(body, name)
+    if "messageId" in fields and "ledgerId" not in fields:  # with properties beside it, as a new subscription has it
+        return read_target(fields["messageId"], f"{name}.messageId")
     for key in ("ledgerId", "entryId"):
         if key not in fields:
-            raise Unprocessable(f"{name} lacks {key}")
+            raise BadRequest(f"{name} lacks {key}")
     ledger = number_field(fields["ledgerId"], f"{name}.ledgerId", least=-1)
     entry = number_field(fields["entryId"], f"{name}.entryId", least=-1)
     partition = number_field(
         fields.get("partitionIndex", NO_INDEX), f"{name}.partitionIndex", least=NO_INDEX, most=PARTITION_INDEX_MAX
     )
     if number_field(fields.get("batchIndex") or 0, f"{name}.batchIndex", least=NO_INDEX) > 0:
-        raise Unprocessable(f"{name}.batchIndex: a subscription is put at a whole entry; leave it out")
+        raise BadRequest(f"{name}.batchIndex: a subscription is put at a whole entry; leave it out")
     excluded = flag_field(fields.get("excluded", False), f"{name}.excluded")
     if ledger < 0:
         return Target(BEFORE_ALL, partition=partition)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.admin.errors import Unprocessable
+from replicator.api.addresses import addresses_of
+from replicator.api.admin.clusters import cluster_names
+from replicator.api.admin.errors import ClusterNotAllowed, NotSupported, PreconditionFailed
+from replicator.api.admin.namespace_actions import BUNDLES
 from replicator.api.admin.policies import CHANGES, OF_NAMESPACE, shown_policies
 from replicator.api.admin.policy_shapes import QUOTA_KINDS, shape_of, show_quotas, with_quota
 from replicator.api.admin.requests import (
@@ -24,6 +27,7 @@ from replicator.api.admin.requests import (
     text_field,
     texts_field,
 )
+from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NamespaceExists
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
@@ -56,6 +60,31 @@ NAMESPACE_FIELDS: Final = (
 )
 IGNORED_FIELDS: Final = ("bundles",)
 """How a namespace is spread over brokers: a cluster here is one worker."""
+NOTHING_SET: Final[Mapping[str, Any]] = {
+    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+    "allowed_clusters": [],
+    "bundles": BUNDLES,
+    "backlog_quota_map": {},
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "deleted": False,
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": True,
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""All policies of a namespace for which nothing was set, as Pulsar shows them."""
 EMPTY_TEXTS: Final = ("", "None", "UNDEFINED")
 """What tools send in fields that nobody filled in, besides null, 0, -1, false and empty lists and objects."""
 
@@ -90,13 +119,15 @@ async def list_topics(request: web.Request) -> web.Response:
 
 async def show(request: web.Request) -> web.Response:
     """All policies that were set for the namespace."""
-    return web.json_response(_all_policies(request.app[ENGINE].catalog.namespace(namespace_name(request))))
+    policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
+    return web.json_response(_all_policies(policies, cluster_names(request)))
 
 
 async def create(request: web.Request) -> web.Response:
     """Make a namespace, with the policies of the body if it has some."""
     engine, name = request.app[ENGINE], namespace_name(request)
     policies = _policies_of(engine, await read_json(request))
+    check_clusters(request, policies.replication_clusters or ())
     if name.partition("/")[0] in engine.catalog.tenants() and name in engine.catalog.namespaces(tenant_name(request)):
         raise NamespaceExists(f"there is a namespace {name!r} already")
     await engine.catalog.create_namespace(name, policies)
@@ -114,14 +145,22 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def show_replication(request: web.Request) -> web.Response:
-    """The clusters that were chosen; 204 if none were: then it goes over every link."""
-    clusters = request.app[ENGINE].catalog.namespace(namespace_name(request)).replication_clusters
-    return no_content() if clusters is None else web.json_response(list(clusters))
+    """The clusters that were chosen; all if none were, since then it goes over every link."""
+    chosen = request.app[ENGINE].catalog.namespace(namespace_name(request)).replication_clusters
+    return web.json_response(sorted(cluster_names(request)) if chosen is None else list(chosen))
 
 
 async def set_replication(request: web.Request) -> web.Response:
     clusters = texts_field(await read_json(request), "replication")
+    check_clusters(request, clusters)
     return await _change(request, replication_clusters=clusters)
+
+
+def check_clusters(request: web.Request, clusters: Iterable[str]) -> None:
+    """Raises :class:`ClusterNotAllowed` for one that the topology does not have; without a topology, for none."""
+    known = cluster_names(request)
+    if addresses_of(request) and (unknown := [name for name in clusters if name not in known]):
+        raise ClusterNotAllowed(f"there is no cluster {unknown[0][:40]!r}; there are {', '.join(sorted(known))}")
 
 
 async def unset_replication(request: web.Request) -> web.Response:
@@ -183,11 +222,13 @@ def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
     fields = object_field(body, name, AUTO_TOPIC_FIELDS)
     kind = text_field(fields.get("topicType") or NON_PARTITIONED, f"{name}.topicType")
     if kind not in (PARTITIONED, NON_PARTITIONED):
-        raise Unprocessable(f"{name}.topicType must be {PARTITIONED} or {NON_PARTITIONED}, not {kind[:40]!r}")
+        raise BadRequest(f"{name}.topicType must be {PARTITIONED} or {NON_PARTITIONED}, not {kind[:40]!r}")
     partitions = 0
     if kind == PARTITIONED:
+        if fields.get("defaultNumPartitions") is None:
+            raise PreconditionFailed(f"{name}.defaultNumPartitions: partitioned topics need their number of partitions")
         partitions = number_field(
-            fields.get("defaultNumPartitions"), f"{name}.defaultNumPartitions", least=1, most=PARTITIONS_MAX
+            fields["defaultNumPartitions"], f"{name}.defaultNumPartitions", least=1, most=PARTITIONS_MAX
         )
     return {
         "auto_topic_creation": flag_field(fields.get("allowAutoTopicCreation"), f"{name}.allowAutoTopicCreation"),
@@ -201,12 +242,15 @@ def _read_auto_subscriptions(body: Any, name: str) -> dict[str, Any]:
     return {"auto_subscription_creation": flag_field(fields.get(field), f"{name}.{field}")}
 
 
-def _all_policies(policies: NamespacePolicies) -> dict[str, Any]:
+def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[str, Any]:
+    """With what Pulsar shows of policies that this version does not have. Where no clusters were chosen, a namespace
+    goes over every link: then ``clusters`` are shown, because tools take it that there are some."""
+    chosen = policies.replication_clusters
     shown: dict[str, Any] = {
+        **NOTHING_SET,
         "autoTopicCreationOverride": _auto_topics(policies),
         "autoSubscriptionCreationOverride": {AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation},
-        "replication_clusters": None if policies.replication_clusters is None else list(policies.replication_clusters),
-        "backlog_quota_map": {},
+        "replication_clusters": sorted(clusters) if chosen is None else list(chosen),
     }
     if policies.topic_policies is not None:
         shown |= shown_policies(policies.topic_policies, TOPIC_POLICY_FIELDS)
@@ -216,7 +260,7 @@ def _all_policies(policies: NamespacePolicies) -> dict[str, Any]:
 
 
 def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
-    """The policies that a new namespace is to have. Raises :class:`Unprocessable` and :class:`PreconditionFailed`."""
+    """The policies that a new namespace is to have. Raises what names the field."""
     policies = NamespacePolicies()
     if body is None:
         return policies
@@ -225,7 +269,7 @@ def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
         fields = object_field(fields["policies"], "policies")
     for name, value in fields.items():
         if name not in NAMESPACE_FIELDS and name not in IGNORED_FIELDS and not _is_empty(value):
-            raise Unprocessable(f"policies.{name} is not a policy of this version; leave it out")
+            raise NotSupported(f"policies.{name} is not a policy of this version; leave it out")
     given = {name: value for name, value in fields.items() if value is not None and name in NAMESPACE_FIELDS}
     if clusters := texts_field(given.get("replication_clusters", []), "policies.replication_clusters"):
         policies = replace(policies, replication_clusters=clusters)
@@ -248,7 +292,7 @@ def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> Top
             policies = replace(policies, **{shape.field: shape.read(given[name], f"policies.{name}")})
     for kind, quota in object_field(given.get("backlog_quota_map", {}), "policies.backlog_quota_map").items():
         if kind not in QUOTA_KINDS:
-            raise Unprocessable(f"policies.backlog_quota_map has no {kind[:40]!r}; it has {', '.join(QUOTA_KINDS)}")
+            raise BadRequest(f"policies.backlog_quota_map has no {kind[:40]!r}; it has {', '.join(QUOTA_KINDS)}")
         policies = with_quota(policies, kind, quota)
     return policies
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import count
 from typing import Final
 from urllib.parse import quote
 
 from aiohttp import web
 
-from replicator.api.admin.errors import InternalCorruption, MessageNotFound
+from replicator.api.admin.errors import InternalCorruption, MessageNotFound, PreconditionFailed
 from replicator.api.admin.requests import number_of, one_topic
 from replicator.api.admin.subscriptions import SUBSCRIPTION, TOPIC, find_subscription
 from replicator.api.admin.topic_stats import iso_time
@@ -21,6 +22,7 @@ from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
 from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
 from replicator.engine.types import LoggedEntry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
@@ -38,6 +40,7 @@ def routes() -> list[web.RouteDef]:
     return [
         web.get(f"{SUBSCRIPTION}/position/{{number}}", peek),
         web.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", message_by_id),
+        web.get(f"{TOPIC}/examinemessage", examine),
     ]
 
 
@@ -60,6 +63,37 @@ async def message_by_id(request: web.Request) -> web.Response:
     position = Position(
         number_of(request.match_info["ledger"], "ledger"), number_of(request.match_info["entry"], "entry")
     )
+    return _entry_at(topic, position)
+
+
+async def examine(request: web.Request) -> web.Response:
+    """The n-th entry of the topic, counted from 1, from its beginning or its end. Past the end it is the last one."""
+    number = number_of(request.query.get("messagePosition", "1"), "messagePosition", least=1, most=PEEK_POSITION_MAX)
+    from_start = request.query.get("initialPosition", "latest") == "earliest"
+    topic = await one_topic(request)
+    found = await _nth(topic, number, from_start=from_start)
+    if found is None:
+        raise PreconditionFailed(f"{topic.name} has fewer than {number} messages")
+    return _entry_at(topic, found)
+
+
+async def _nth(topic: Topic, number: int, *, from_start: bool) -> Position | None:
+    log, found = topic.log, None
+    position = log.next_after(log.trimmed) if from_start else log.last
+    for step in count(1):
+        if position is None or position <= log.trimmed:
+            return found if from_start else None
+        if position not in log.markers:
+            found, number = position, number - 1
+            if not number:
+                return found
+        position = log.next_after(position) if from_start else log.clamp(Position(position.ledger, position.entry - 1))
+        if step % PAGE_ENTRIES == 0:
+            await asyncio.sleep(0)
+    return None
+
+
+def _entry_at(topic: Topic, position: Position) -> web.Response:
     found: LoggedEntry | None = None
     try:
         if position in topic.log and position not in topic.log.markers:
@@ -122,8 +156,8 @@ def _headers(entry: LoggedEntry, metadata: MessageMetadata, *, encrypted: bool) 
         headers["X-Pulsar-batch-size"] = str(len(entry.entry))
     if metadata.null_value:
         headers["X-Pulsar-null-value"] = "true"
-    if encrypted:
-        headers["X-Pulsar-Is-Encrypted"] = "true"
+    headers["X-Pulsar-Is-Encrypted"] = str(encrypted).lower()
+    headers["X-Pulsar-txn-uncommitted"] = "false"
     return {name: text for name, text in headers.items() if len(text) <= HEADER_CHARS_MAX}
 
 

@@ -18,13 +18,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.admin.errors import Unprocessable
+from replicator.api.admin.absent_policies import ABSENT_POLICIES, AbsentPolicy
+from replicator.api.admin.errors import NotSupported
 from replicator.api.admin.policy_shapes import (
     DESTINATION_STORAGE,
     QUOTA_KINDS,
     PolicyShape,
     shape_of,
     show_quotas,
+    unlimited,
     with_quota,
     without_quota,
 )
@@ -87,6 +89,9 @@ def routes() -> list[web.RouteDef]:
 
 async def show(request: web.Request) -> web.Response:
     """One policy."""
+    if (absent := _absent(request)) is not None:
+        await _level(request)
+        return no_content() if absent.shown is None else web.json_response(absent.shown)
     shape, level = _shape(request), await _level(request)
     if flag_parameter(request, "applied"):
         return web.json_response(shape.show(getattr(level.applied, shape.field)))
@@ -96,8 +101,13 @@ async def show(request: web.Request) -> web.Response:
 
 async def set_one(request: web.Request) -> web.Response:
     """Set one policy to what the body says; a TTL of a topic comes as a parameter, as Pulsar's tools send it."""
-    shape, name = _shape(request), request.match_info["policy"]
-    body = await read_json(request)
+    name, body = request.match_info["policy"], await read_json(request)
+    if (absent := _absent(request)) is not None:
+        await _level(request)
+        if not absent.asks_nothing(body):
+            raise NotSupported(f"{name} cannot be set: {absent.why}")
+        return no_content()
+    shape = _shape(request)
     if body is None and name in request.query:
         body = number_of(request.query[name], f"parameter {name}")
     if body is None:
@@ -111,6 +121,9 @@ async def set_one(request: web.Request) -> web.Response:
 
 async def unset(request: web.Request) -> web.Response:
     """Take one policy back to what counts without it."""
+    if _absent(request) is not None:
+        await _level(request)
+        return no_content()
     shape = _shape(request)
     async with request.app[CHANGES]:
         level = await _level(request)
@@ -125,7 +138,8 @@ async def show_backlog_quotas(request: web.Request) -> web.Response:
     """Those that are set, by kind."""
     level = await _level(request)
     if flag_parameter(request, "applied"):
-        return web.json_response(show_quotas(level.applied.backlog_quota))
+        applied = level.applied.backlog_quota
+        return web.json_response({kind: unlimited(applied) for kind in QUOTA_KINDS} | show_quotas(applied))
     quota = level.own.values.get(QUOTA)
     return web.json_response({} if quota is None else show_quotas(quota))
 
@@ -168,7 +182,7 @@ async def set_some(request: web.Request) -> web.Response:
     """Set the policies that the body names, by our own names."""
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise Unprocessable("policies must be an object")
+        raise BadRequest("policies must be an object")
     async with request.app[CHANGES]:
         level = await _level(request)
         await level.change(level.own.setting(**overrides_from_json(body).values))
@@ -183,6 +197,10 @@ async def unset_all(request: web.Request) -> web.Response:
 
 
 # Levels.
+
+
+def _absent(request: web.Request) -> AbsentPolicy | None:
+    return ABSENT_POLICIES.get(request.match_info["policy"])
 
 
 def _shape(request: web.Request) -> PolicyShape:

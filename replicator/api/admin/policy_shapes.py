@@ -30,8 +30,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from replicator.api.admin.errors import PreconditionFailed, Unprocessable
+from replicator.api.admin.errors import NotSupported, PreconditionFailed
 from replicator.api.admin.requests import flag_field, number_field, object_field
+from replicator.api.errors import BadRequest
 from replicator.engine.log.entry import ENTRY_BYTES_MAX
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.policies_codec import NUMBER_MAX
@@ -45,7 +46,7 @@ DESTINATION_STORAGE: Final = "destination_storage"
 MESSAGE_AGE: Final = "message_age"
 QUOTA_KINDS: Final = (DESTINATION_STORAGE, MESSAGE_AGE)
 _RETENTION_FIELDS: Final = ("retentionTimeInMinutes", "retentionSizeInMB")
-_DELAYED_FIELDS: Final = ("active", "tickTime")
+_DELAYED_FIELDS: Final = ("active", "tickTime", "maxDeliveryDelayInMillis")
 TICK_MS: Final = 1
 _QUOTA_FIELDS: Final = ("limit", "limitSize", "limitTime", "policy")
 
@@ -56,7 +57,7 @@ class PolicyShape:
 
     field: str
     read: Callable[[Any, str], Any]
-    """From a body, with the name to use in errors. Raises :class:`Unprocessable` or :class:`PreconditionFailed`."""
+    """From a body, with the name to use in errors. Raises :class:`BadRequest` or :class:`PreconditionFailed`."""
     show: Callable[[Any], Any]
 
 
@@ -64,13 +65,13 @@ def _read_retention(body: Any, name: str) -> Retention:
     fields = object_field(body, name, _RETENTION_FIELDS)
     for field in _RETENTION_FIELDS:
         if field not in fields:
-            raise Unprocessable(f"{name} lacks {field}")
+            raise BadRequest(f"{name} lacks {field}")
     minutes, megabytes = (
         number_field(fields[field], f"{name}.{field}", least=NO_LIMIT, most=NUMBER_MAX // MEGABYTE)
         for field in _RETENTION_FIELDS
     )
     if (minutes == 0) != (megabytes == 0):
-        raise PreconditionFailed(f"{name}: a limit of 0 keeps nothing, whatever the other one is: set both to 0")
+        raise BadRequest(f"{name}: a limit of 0 keeps nothing, whatever the other one is: set both to 0")
     return Retention(
         age_seconds_max=None if minutes == NO_LIMIT else minutes * MINUTE,
         bytes_max=None if megabytes == NO_LIMIT else megabytes * MEGABYTE,
@@ -87,7 +88,13 @@ def _show_retention(retention: Retention) -> dict[str, int]:
 def _read_delayed_delivery(body: Any, name: str) -> bool:
     fields = object_field(body, name, _DELAYED_FIELDS)
     number_field(fields.get("tickTime", TICK_MS), f"{name}.tickTime")
+    if number_field(fields.get("maxDeliveryDelayInMillis", 0), f"{name}.maxDeliveryDelayInMillis"):
+        raise NotSupported(f"{name}.maxDeliveryDelayInMillis: delays are not limited in this version; send 0")
     return flag_field(fields.get("active"), f"{name}.active")
+
+
+def _show_delayed_delivery(active: bool) -> dict[str, Any]:
+    return {"active": active, "tickTime": TICK_MS, "maxDeliveryDelayInMillis": 0}
 
 
 def _rounded_up(limit: int | None, unit: int) -> int:
@@ -113,7 +120,9 @@ SHAPES: Final[Mapping[str, PolicyShape]] = {
     "maxProducersPerTopic": _limit("max_producers"),
     "maxConsumersPerTopic": _limit("max_consumers"),
     "delayedDelivery": PolicyShape(
-        "delayed_delivery", _read_delayed_delivery, lambda active: {"active": active, "tickTime": TICK_MS}
+        "delayed_delivery",
+        _read_delayed_delivery,
+        _show_delayed_delivery,
     ),
     "maxMessageSize": _limit("max_message_bytes", ENTRY_BYTES_MAX),
     "replicateSubscriptionState": PolicyShape("replicate_subscription_state", flag_field, bool),
@@ -139,7 +148,7 @@ def shape_of(name: str) -> PolicyShape | None:
 def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
     """``policies`` with a backlog quota as a body has it.
 
-    Raises :class:`Unprocessable`, :class:`PreconditionFailed`.
+    Raises :class:`BadRequest`, :class:`PreconditionFailed`.
     """
     fields = object_field(body, "backlogQuota", _QUOTA_FIELDS)
     policy = _quota_policy(fields.get("policy"))
@@ -181,18 +190,23 @@ def show_quotas(quota: BacklogQuota) -> dict[str, dict[str, Any]]:
     return shown
 
 
+def unlimited(quota: BacklogQuota) -> dict[str, Any]:
+    """One of the two quotas that is not set, as what counts is shown."""
+    return {"limit": NO_LIMIT, "limitSize": NO_LIMIT, "limitTime": NO_LIMIT, "policy": quota.policy.value}
+
+
 def _quota_policy(value: Any) -> QuotaPolicy:
     try:
         return QuotaPolicy(value)
     except ValueError:
         names = ", ".join(each.value for each in QuotaPolicy)
-        raise Unprocessable(f"backlogQuota.policy must be one of {names}, not {str(value)[:40]!r}") from None
+        raise BadRequest(f"backlogQuota.policy must be one of {names}, not {str(value)[:40]!r}") from None
 
 
 def _quota_limit(fields: Mapping[str, Any], *names: str) -> int | None:
     """The first of the fields that is there and not the -1 of a tool that fills in all of them."""
     given = [name for name in names if name in fields]
     if not given:
-        raise Unprocessable(f"backlogQuota lacks {names[0]}")
+        raise BadRequest(f"backlogQuota lacks {names[0]}")
     limits = [number_field(fields[name], f"backlogQuota.{name}", least=NO_LIMIT, most=NUMBER_MAX) for name in given]
     return next((limit for limit in limits if limit > 0), None)

@@ -1,7 +1,7 @@
 """What handlers of the admin paths share: reading names, parameters and JSON bodies, and checking them by field.
 
-A body is read up to :data:`BODY_BYTES_MAX`. What is not JSON is 400, what is JSON of another form than the path takes
-is 422 and named by its field; a handler checks all of it before it changes anything.
+A body is read up to :data:`BODY_BYTES_MAX`. What is not JSON, or JSON of another form than the path takes, is 400,
+a value that cannot be is 412, and the reason names the field; a handler checks all of it before it changes anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.admin.errors import NotOnPartitioned, Unprocessable
+from replicator.api.admin.errors import NotOnPartitioned, PreconditionFailed
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TopicNotFound
@@ -58,6 +58,15 @@ async def one_topic(request: web.Request) -> Topic:
     if partitions := engine.partitioned.count(name):
         raise NotOnPartitioned(f"{name} has {partitions} partitions: ask {name}-partition-0 and so on")
     return await engine.topic(name, create=False)
+
+
+async def log_of_one(request: web.Request) -> Topic:
+    """As :func:`one_topic`, where Pulsar says of a partitioned topic that it has no log; raises
+    :class:`TopicNotFound`."""
+    try:
+        return await one_topic(request)
+    except NotOnPartitioned as error:
+        raise TopicNotFound(str(error)) from None
 
 
 async def logs_of(request: web.Request) -> list[Topic]:
@@ -115,41 +124,41 @@ async def read_json(request: web.Request) -> Any:
 
 
 def number_field(value: object, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """``value`` if it is a whole number in range; raises :class:`Unprocessable`."""
+    """``value`` if it is a whole number in range; raises :class:`BadRequest`, :class:`PreconditionFailed`."""
     if type(value) is not int:
-        raise Unprocessable(f"{name} must be a whole number, not {_shown(value)}")
+        raise BadRequest(f"{name} must be a whole number, not {_shown(value)}")
     if not least <= value <= most:
-        raise Unprocessable(f"{name} must be a number from {least} to {most}, not {value}")
+        raise PreconditionFailed(f"{name} must be a number from {least} to {most}, not {value}")
     return value
 
 
 def flag_field(value: object, name: str) -> bool:
-    """``value`` if it is true or false; raises :class:`Unprocessable`."""
+    """``value`` if it is true or false; raises :class:`BadRequest`."""
     if not isinstance(value, bool):
-        raise Unprocessable(f"{name} must be true or false, not {_shown(value)}")
+        raise BadRequest(f"{name} must be true or false, not {_shown(value)}")
     return value
 
 
 def text_field(value: object, name: str) -> str:
-    """``value`` if it is a text; raises :class:`Unprocessable`."""
+    """``value`` if it is a text; raises :class:`BadRequest`."""
     if not isinstance(value, str):
-        raise Unprocessable(f"{name} must be a text, not {_shown(value)}")
+        raise BadRequest(f"{name} must be a text, not {_shown(value)}")
     return value
 
 
 def texts_field(value: object, name: str) -> tuple[str, ...]:
-    """``value`` if it is a list of texts; raises :class:`Unprocessable`."""
+    """``value`` if it is a list of texts; raises :class:`BadRequest`."""
     if not isinstance(value, list):
-        raise Unprocessable(f"{name} must be a list of texts, not {_shown(value)}")
+        raise BadRequest(f"{name} must be a list of texts, not {_shown(value)}")
     return tuple(text_field(each, f"{name}[{index}]") for index, each in enumerate(value))
 
 
 def object_field(value: object, name: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """``value`` if it is an object with no fields but ``known`` ones; raises :class:`Unprocessable`."""
+    """``value`` if it is an object with no fields but ``known`` ones; raises :class:`BadRequest`."""
     if not isinstance(value, dict):
-        raise Unprocessable(f"{name} must be an object, not {_shown(value)}")
+        raise BadRequest(f"{name} must be an object, not {_shown(value)}")
     if known is not None and (unknown := [key for key in value if key not in known]):
-        raise Unprocessable(f"{name} has no field {_shown(unknown[0])}; it has {', '.join(known)}")
+        raise BadRequest(f"{name} has no field {_shown(unknown[0])}; it has {', '.join(known)}")
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.admin.errors import NotOnPartitioned, SubscriptionBusy, SubscriptionExists
+from replicator.api.admin.errors import NotExpired, NotOnPartitioned, SubscriptionBusy, SubscriptionExists
 from replicator.api.admin.message_ids import NO_INDEX, Target, read_target
 from replicator.api.admin.requests import (
     ENGINE,
@@ -44,6 +44,9 @@ def routes() -> list[web.RouteDef]:
     return [
         web.get(f"{TOPIC}/subscriptions", list_subscriptions),
         web.put(SUBSCRIPTION, create),
+        web.get(f"{SUBSCRIPTION}/properties", show_properties),
+        web.put(f"{SUBSCRIPTION}/properties", set_properties),
+        web.post(f"{SUBSCRIPTION}/analyzeBacklog", analyze),
         web.delete(SUBSCRIPTION, delete),
         web.post(f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", seek_to_time),
         web.post(f"{SUBSCRIPTION}/resetcursor", seek_to_message),
@@ -52,6 +55,7 @@ def routes() -> list[web.RouteDef]:
         web.get(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", show_replicated),
         web.post(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", set_replicated),
         web.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire),
+        web.post(f"{SUBSCRIPTION}/expireMessages", expire_through),
         web.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
     ]
 
@@ -69,7 +73,7 @@ async def create(request: web.Request) -> web.Response:
     body = await read_json(request)
     target, properties = read_target(body), _properties(body)
     replicated = flag_parameter(request, "replicated") if "replicated" in request.query else None
-    topics = await logs_of(request)
+    topics = await _topics_made_by_use(request)
     target_topics = _topics_of(request, topics, target)
     if any(name in topic.subscriptions for topic in topics):
         raise SubscriptionExists(f"{topic_name(request)} has a subscription {name!r} already")
@@ -156,9 +160,69 @@ async def expire_all(request: web.Request) -> web.Response:
     return no_content()
 
 
+async def expire_through(request: web.Request) -> web.Response:
+    """Treat all up to the message of the body as consumed, or with ``excluded`` all before it."""
+    target = read_target(await read_json(request))
+    subscription = await _one_subscription(request)
+    if not target.anywhere and not subscription.topic.reading.has_position(target.position):
+        raise NotExpired(f"{topic_name(request)} has no message at {target.position}")
+    through = target.position
+    if target.excluded and not target.anywhere:
+        through = Position(through.ledger, through.entry - 1)
+    if through != BEFORE_ALL:
+        await subscription.moves.consume_through(subscription.topic.log.clamp(through))
+    return no_content()
+
+
+async def show_properties(request: web.Request) -> web.Response:
+    """The properties that a subscription was given; of a partitioned topic those on any partition."""
+    shown: dict[str, str] = {}
+    for subscription in await _subscriptions(request):
+        shown |= subscription.cursor.state.properties
+    return web.json_response(shown)
+
+
+async def set_properties(request: web.Request) -> web.Response:
+    """Give a subscription these properties in the place of those that it has."""
+    properties = properties_of(await read_json(request))
+    for subscription in await _subscriptions(request):
+        await subscription.set_properties(properties)
+    return no_content()
+
+
+async def analyze(request: web.Request) -> web.Response:
+    """What a subscription has not consumed, in entries and messages; nothing is filtered here."""
+    subscription = await _one_subscription(request)
+    entries, messages = subscription.cursor.backlog_entries(), subscription.backlog_messages()
+    log = subscription.topic.log
+    first = log.next_after(subscription.cursor.mark_delete)
+    return web.json_response(
+        {
+            "entries": entries,
+            "messages": messages,
+            "filterRejectedEntries": 0,
+            "filterAcceptedEntries": entries,
+            "filterRescheduledEntries": 0,
+            "filterRejectedMessages": 0,
+            "filterAcceptedMessages": messages,
+            "filterRescheduledMessages": 0,
+            "aborted": False,
+            **({} if first is None else {"firstMessageId": str(first), "lastMessageId": str(log.last)}),
+        }
+    )
+
+
 async def find_subscription(request: web.Request) -> Subscription:
     """The subscription of the path on a topic that is not partitioned; raises what tells that there is none."""
     return await _one_subscription(request)
+
+
+async def _topics_made_by_use(request: web.Request) -> list[Topic]:
+    """As :func:`logs_of`; the topic is made if its namespace lets its use make it."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    if not await engine.by_use.partitions(name):
+        await engine.topic(name)
+    return await logs_of(request)
 
 
 async def _one_subscription(request: web.Request) -> Subscription:
@@ -204,10 +268,14 @@ def _start(topic: Topic, target: Target) -> Position:
 
 
 def _properties(body: Any) -> Mapping[str, str]:
-    properties = object_field(body, "message id").get("properties") if body is not None else None
-    if properties is None:
+    return properties_of(object_field(body, "message id").get("properties") if body is not None else None)
+
+
+def properties_of(body: Any) -> Mapping[str, str]:
+    """The properties of a subscription in a body; raises :class:`BadRequest`, :class:`InvalidSeek`."""
+    if body is None:
         return {}
-    fields = object_field(properties, "properties")
+    fields = object_field(body, "properties")
     if len(fields) > PROPERTIES_MAX:
         raise InvalidSeek(f"{len(fields)} properties are more than {PROPERTIES_MAX}, the limit of a subscription")
     return {key: text_field(value, f"properties.{key}") for key, value in fields.items()}

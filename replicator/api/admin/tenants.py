@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from replicator.api.admin.clusters import cluster_names
 from replicator.api.admin.errors import NotSupported, PreconditionFailed
 from replicator.api.admin.requests import ENGINE, no_content, object_field, read_json, tenant_name, texts_field
 from replicator.engine.engine import Engine
@@ -30,7 +31,7 @@ async def list_tenants(request: web.Request) -> web.Response:
 async def show(request: web.Request) -> web.Response:
     engine = request.app[ENGINE]
     check_there(engine, tenant_name(request))
-    return web.json_response({"adminRoles": [], "allowedClusters": [engine.cluster]})
+    return web.json_response({"adminRoles": [], "allowedClusters": sorted(cluster_names(request))})
 
 
 async def create(request: web.Request) -> web.Response:

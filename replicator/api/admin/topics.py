@@ -1,20 +1,18 @@
-"""Topics under ``/admin/v2/persistent/{tenant}/{namespace}``: making, growing, deleting, compacting and figures."""
+"""Topics under ``/admin/v2/persistent/{tenant}/{namespace}``: listing, making, growing and deleting them."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from aiohttp import web
 
 from replicator.api.admin.errors import (
-    CompactionRunning,
-    NotOnPartitioned,
+    IsPartitioned,
+    NotPartitioned,
     NotSupported,
     PartitionsOutOfRange,
     Unprocessable,
 )
-from replicator.api.admin.message_ids import to_json
 from replicator.api.admin.requests import (
     ENGINE,
     flag_parameter,
@@ -23,26 +21,16 @@ from replicator.api.admin.requests import (
     no_content,
     number_field,
     object_field,
-    one_topic,
     read_json,
     topic_name,
 )
-from replicator.api.admin.sizes import TopicSizes
 from replicator.api.admin.subscriptions import TOPIC
-from replicator.api.admin.topic_stats import internal_stats, partitioned_stats, topic_stats
-from replicator.api.admin.traffic import TrafficMeter
 from replicator.engine.errors import InvalidPartitions, TopicExists, TopicNotFound
-from replicator.engine.log.last_message import last_message
 from replicator.engine.topic import Topic
 from replicator.engine.topics.partitions import PARTITIONS_MAX
 from snapshots.position import BEFORE_ALL
 
-SIZES: Final = web.AppKey("admin_sizes", TopicSizes)
-TRAFFIC: Final = web.AppKey("admin_traffic", TrafficMeter)
-
 NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
-STATS_AT_ONCE: Final = 20
-"""Topics whose figures are made before others get their turn: some hundred microseconds each."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -52,19 +40,13 @@ def routes() -> list[web.RouteDef]:
         web.get(f"{NAMESPACE}/partitioned", list_partitioned),
         web.get("/admin/v2/non-persistent/{tenant}/{namespace}", list_none),
         web.get("/admin/v2/non-persistent/{tenant}/{namespace}/partitioned", list_none),
+        web.route("*", "/admin/v2/non-persistent/{tenant}/{namespace}/{rest:.+}", refuse_non_persistent),
         web.put(TOPIC, create),
         web.delete(TOPIC, delete),
         web.get(f"{TOPIC}/partitions", partitions),
         web.put(f"{TOPIC}/partitions", create_partitioned),
         web.post(f"{TOPIC}/partitions", grow),
         web.delete(f"{TOPIC}/partitions", delete_partitioned),
-        web.get(f"{TOPIC}/stats", stats),
-        web.get(f"{TOPIC}/internalStats", internal),
-        web.get(f"{TOPIC}/partitioned-stats", stats_of_partitions),
-        web.get(f"{TOPIC}/lastMessageId", last_message_id),
-        web.put(f"{TOPIC}/compaction", compact),
-        web.get(f"{TOPIC}/compaction", compaction_status),
-        web.post(f"{TOPIC}/terminate", terminate),
     ]
 
 
@@ -87,6 +69,10 @@ async def list_none(request: web.Request) -> web.Response:
     return web.json_response([])
 
 
+async def refuse_non_persistent(request: web.Request) -> web.Response:
+    raise NotSupported("topics here are persistent://…; there are no others in this version")
+
+
 async def create(request: web.Request) -> web.Response:
     """Make a topic without partitions."""
     _check_no_properties(await read_json(request))
@@ -99,7 +85,7 @@ async def delete(request: web.Request) -> web.Response:
     force = flag_parameter(request, "force")
     engine, name = request.app[ENGINE], str(topic_name(request))
     if engine.partitioned.count(name):
-        raise NotOnPartitioned(f"{name} is partitioned: DELETE …/partitions deletes it with its partitions")
+        raise IsPartitioned(f"{name} is partitioned: DELETE …/partitions deletes it with its partitions")
     await engine.deleting.delete(name, force=force)
     return no_content()
 
@@ -108,12 +94,16 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def partitions(request: web.Request) -> web.Response:
-    """How many there are; 0 for a topic without any."""
+    """How many there are; 0 for a topic without any. A client that is about to use the topic says so by
+    ``checkAllowAutoCreation``: then the topic may also be one that its use makes."""
     engine, name = request.app[ENGINE], str(topic_name(request))
-    found = engine.partitioned.count(name)
-    if not found:
+    if flag_parameter(request, "checkAllowAutoCreation"):
+        found = await engine.by_use.partitions(name)
+        if not found and not engine.catalog.policies_of(namespace_name(request)).auto_topic_creation:
+            await engine.topic(name, create=False)
+    elif not (found := engine.partitioned.count(name)):
         await engine.topic(name, create=False)
-    return web.json_response({"partitions": found})
+    return web.json_response({"partitions": found, "deleted": False})
 
 
 async def create_partitioned(request: web.Request) -> web.Response:
@@ -132,7 +122,7 @@ async def grow(request: web.Request) -> web.Response:
     wanted = _partitions_of(await read_json(request))
     before = engine.partitioned.count(name)
     if not before:
-        raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
+        raise NotPartitioned(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     try:
         await engine.partitioned.grow(name, wanted)
     except InvalidPartitions as error:
@@ -170,80 +160,6 @@ async def delete_partitioned(request: web.Request) -> web.Response:
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     await engine.partitioned.delete(name, force=force)
     return no_content()
-
-
-# Figures.
-
-
-async def stats(request: web.Request) -> web.Response:
-    return web.json_response(await _stats(request, await one_topic(request)))
-
-
-async def internal(request: web.Request) -> web.Response:
-    topic = await one_topic(request)
-    sizes = await request.app[SIZES].measure(topic)
-    return web.json_response(internal_stats(topic, storage_bytes=sizes.size_bytes))
-
-
-async def stats_of_partitions(request: web.Request) -> web.Response:
-    """The sums over all partitions; ``perPartition=false`` leaves out those of each."""
-    each = flag_parameter(request, "perPartition", default=True)
-    engine, name = request.app[ENGINE], str(topic_name(request))
-    if not engine.partitioned.count(name):
-        raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
-    found: dict[str, Any] = {}
-    for number, topic in enumerate(await logs_of(request)):
-        if number % STATS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        found[topic.name] = await _stats(request, topic)
-    return web.json_response(partitioned_stats(found, partitions=engine.partitioned.count(name), each=each))
-
-
-async def _stats(request: web.Request, topic: Topic) -> dict[str, Any]:
-    measures = request.app[SIZES]
-    sizes = await measures.measure(topic)
-    return topic_stats(
-        topic,
-        rate_in=request.app[TRAFFIC].messages_per_second(topic.name),
-        storage_bytes=sizes.size_bytes,
-        bytes_after=lambda position: measures.bytes_after(topic, sizes, position),
-    )
-
-
-async def last_message_id(request: web.Request) -> web.Response:
-    """The id of the last message; -1 and -1 in a topic without any."""
-    topic = await one_topic(request)
-    return web.json_response(to_json(last_message(topic.log), topic.partition))
-
-
-# Compaction, and what there is not.
-
-
-async def compact(request: web.Request) -> web.Response:
-    """Start compacting; it goes on when this is answered."""
-    topics = await logs_of(request)
-    if running := [topic.name for topic in topics if topic.compaction.running]:
-        raise CompactionRunning(f"{running[0]} is being compacted")
-    for topic in topics:
-        topic.compaction.start()
-    return no_content()
-
-
-async def compaction_status(request: web.Request) -> web.Response:
-    """``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``, and the last error."""
-    compaction = (await one_topic(request)).compaction
-    if compaction.running:
-        status = "RUNNING"
-    elif compaction.error is not None:
-        status = "ERROR"
-    else:
-        status = "SUCCESS" if compaction.state.generation else "NOT_RUN"
-    return web.json_response({"status": status, "lastError": compaction.error or ""})
-
-
-async def terminate(request: web.Request) -> web.Response:
-    await logs_of(request)
-    raise NotSupported("topics cannot be terminated in this version; delete the topic when it is consumed")
 
 
 # Bodies.

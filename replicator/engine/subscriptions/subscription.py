@@ -222,6 +222,12 @@ class Subscription:
             self.notify_unannounced()
         await self.saved()
 
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Give it these properties in the place of those that it has. Durable when it returns."""
+        self.deleting.check_there()
+        self.cursor.state.properties = dict(properties)
+        await self.saved()
+
     def take_unannounced(self) -> Unannounced:
         """See :meth:`CursorState.take_unannounced`."""
         return self.cursor.state.take_unannounced()

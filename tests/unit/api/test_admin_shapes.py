@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.api.admin.errors import Unprocessable
 from replicator.api.admin.message_ids import LATEST, Target, read_target, to_json
 from replicator.api.admin.namespaces import _is_empty
 from replicator.api.admin.policy_shapes import (
@@ -20,6 +19,7 @@ from replicator.api.admin.policy_shapes import (
     without_quota,
 )
 from replicator.api.admin.topic_stats import iso_time, partitioned_stats
+from replicator.api.errors import BadRequest
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from snapshots.position import BEFORE_ALL, Position
 
@@ -83,7 +83,7 @@ def test_the_ends_of_a_topic_have_ids_of_their_own() -> None:
 def test_fields_that_libraries_add_to_message_ids_are_not_looked_at() -> None:
     body = {"ledgerId": 1, "entryId": 2, "batchIndex": -1, "batchSize": 0, "firstChunkMessageId": None}
     assert read_target(body) == Target(Position(1, 2))
-    with pytest.raises(Unprocessable, match="batchIndex"):
+    with pytest.raises(BadRequest, match="batchIndex"):
         read_target({**body, "batchIndex": 3})
 
 
@@ -108,11 +108,14 @@ def test_figures_of_partitions_are_added_and_the_partitions_left_as_they_are() -
     def one(backlog: int, kind: str, consumers: list[dict[str, Any]]) -> dict[str, Any]:
         subscription = {
             "msgBacklog": backlog, "backlogSize": backlog * 10, "unackedMessages": 1, "msgDelayed": 0, "type": kind,
-            "consumers": consumers, "blockedSubscriptionOnUnackedMsgs": backlog > 5,
+            "consumers": consumers, "blockedSubscriptionOnUnackedMsgs": backlog > 5, "msgBacklogNoDelayed": backlog,
+            "msgInReplay": 0, "drainingHashesCount": 0, "nonContiguousDeletedMessagesRanges": 3,
         }  # fmt: skip
         return {
             "msgInCounter": 10, "msgRateIn": 0.5, "storageSize": 100, "backlogSize": backlog * 10, "publishers": [],
-            "subscriptions": {"jobs": subscription},
+            "subscriptions": {"jobs": subscription}, "msgThroughputIn": 5.0, "bytesInCounter": 100,
+            "waitingPublishers": 1, "nonContiguousDeletedMessagesRanges": 3, "backlogQuotaLimitSize": -1,
+            "backlogQuotaLimitTime": -1,
         }  # fmt: skip
 
     found = {"p-0": one(2, "None", []), "p-1": one(7, "Shared", [{"consumerName": "c"}])}
@@ -122,5 +125,7 @@ def test_figures_of_partitions_are_added_and_the_partitions_left_as_they_are() -
     assert (jobs["msgBacklog"], jobs["unackedMessages"], jobs["type"]) == (9, 2, "Shared")
     assert jobs["blockedSubscriptionOnUnackedMsgs"]
     assert stats["metadata"]["partitions"] == 3
+    assert (stats["averageMsgSize"], stats["waitingPublishers"], stats["backlogQuotaLimitSize"]) == (10.0, 2, -1)
+    assert jobs["nonContiguousDeletedMessagesRanges"] == 6
     assert found["p-0"]["subscriptions"]["jobs"]["msgBacklog"] == 2
     assert found["p-0"]["subscriptions"]["jobs"]["consumers"] == []

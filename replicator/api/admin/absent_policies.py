@@ -1,0 +1,99 @@
+"""Policies that Pulsar has and this version does not. Pure.
+
+Reading one shows what Pulsar shows where nothing was set, so that tools which read all policies of a namespace go on.
+Setting one to what is so in any case is accepted: it asks for nothing. Any other value is refused with the reason,
+never ignored. Taking one back is accepted: there is nothing to take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+NO_RATES: Final = "there are no rate limits"
+NO_OFFLOAD: Final = "there is no offloading: all of a topic is in the worker's store"
+TYPES: Final = frozenset({"Exclusive", "Shared", "Failover", "Key_Shared"})
+_PERIOD: Final = "ratePeriodInSecond"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentPolicy:
+    """A policy that cannot be set."""
+
+    why: str
+    shown: Any = None
+    """What reading it answers; None for nothing."""
+    asks_nothing: Callable[[Any], bool] = lambda body: body is None
+    """Whether a body is what is so in any case."""
+
+
+def _is(*values: Any) -> Callable[[Any], bool]:
+    return lambda body: any(body is value or (type(body) is type(value) and body == value) for value in values)
+
+
+def _unlimited(body: Any) -> bool:
+    """A rate of 0 or less is no limit."""
+    return isinstance(body, dict) and all(
+        not isinstance(value, int | float) or isinstance(value, bool) or value <= 0
+        for name, value in body.items()
+        if name != _PERIOD
+    )
+
+
+def _one_copy(body: Any) -> bool:
+    numbers = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+    return isinstance(body, dict) and all(body.get(name) in (None, 0, 1) for name in numbers)
+
+
+def _kept_when_unused(body: Any) -> bool:
+    return isinstance(body, dict) and body.get("deleteWhileInactive") is False
+
+
+def _all_types(body: Any) -> bool:
+    return isinstance(body, list) and (not body or TYPES.issubset(set(map(str, body))))
+
+
+_RATE: Final = AbsentPolicy(NO_RATES, asks_nothing=_unlimited)
+_COUNT: Final = AbsentPolicy("this number is not limited in this version", asks_nothing=_is(0))
+
+ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
+    "publishRate": _RATE,
+    "dispatchRate": _RATE,
+    "subscriptionDispatchRate": _RATE,
+    "replicatorDispatchRate": _RATE,
+    "subscribeRate": _RATE,
+    "maxTopicsPerNamespace": AbsentPolicy("topics of a namespace are not limited", 0, _is(0)),
+    "maxConsumersPerSubscription": _COUNT,
+    "maxSubscriptionsPerTopic": _COUNT,
+    "subscriptionExpirationTime": AbsentPolicy("subscriptions do not expire", asks_nothing=_is(0)),
+    "inactiveTopicPolicies": AbsentPolicy("topics are not deleted when nobody uses them", None, _kept_when_unused),
+    "persistence": AbsentPolicy("a worker keeps one copy; copies in other clusters are made by links", None, _one_copy),
+    "deduplicationSnapshotInterval": AbsentPolicy(
+        "what deduplication knows is written with every commit", None, lambda body: isinstance(body, int)
+    ),
+    "offloadThreshold": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),
+    "offloadThresholdInSeconds": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),
+    "offloadDeletionLagMs": AbsentPolicy(NO_OFFLOAD),
+    "offloadPolicies": AbsentPolicy(NO_OFFLOAD),
+    "removeOffloadPolicies": AbsentPolicy(NO_OFFLOAD),
+    "subscriptionTypesEnabled": AbsentPolicy("all types of subscriptions are enabled", [], _all_types),
+    "encryptionRequired": AbsentPolicy("whether messages are encrypted is up to producers", False, _is(False)),
+    "subscriptionAuthMode": AbsentPolicy("there are no roles", "None", _is("None")),
+    "entryFilters": AbsentPolicy("there are no plug-ins"),
+    "resourcegroup": AbsentPolicy("there are no resource groups"),
+    "antiAffinity": AbsentPolicy("a cluster is one worker"),
+    "dispatcherPauseOnAckStatePersistent": AbsentPolicy(
+        "all of what is acknowledged is kept, however many ranges that are", False, _is(False, True)
+    ),
+    "shadowTopics": AbsentPolicy("there are no shadow topics", None, _is([])),
+    "allowedClusters": AbsentPolicy("which clusters get a namespace says its policy `replication`", [], _is([])),
+    "replication": AbsentPolicy("which clusters get a topic says its namespace's policy `replication`"),
+    "autoSubscriptionCreation": AbsentPolicy("it is a policy of namespaces, for all of their topics"),
+    "properties": AbsentPolicy("there are no properties of topics and namespaces", {}, _is({})),
+    "isAllowAutoUpdateSchema": AbsentPolicy(
+        "producers may always bring a schema that goes with the others", True, _is(True)
+    ),
+    "schemaValidationEnforced": AbsentPolicy("a producer without a schema is let in", False, _is(False)),
+}
+"""By the name in the path, of namespaces and topics alike."""

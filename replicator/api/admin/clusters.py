@@ -1,0 +1,106 @@
+"""Clusters: ``/admin/v2/clusters``. They are those of the topology file, and are changed there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.addresses import ClusterAddress, addresses_of, own_address
+from replicator.api.admin.errors import AlreadyThere, NotSupported, NotThere
+from replicator.api.admin.requests import ENGINE, no_content, read_json
+
+CLUSTER: Final = "/admin/v2/clusters/{cluster}"
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of clusters."""
+    return [
+        web.get("/admin/v2/clusters", list_clusters),
+        web.get(CLUSTER, show),
+        web.put(CLUSTER, create),
+        web.post(CLUSTER, change),
+        web.delete(CLUSTER, change),
+        web.get(f"{CLUSTER}/peers", no_peers),
+        web.post(f"{CLUSTER}/peers", set_peers),
+        web.get(f"{CLUSTER}/failureDomains", no_domains),
+        web.get(f"{CLUSTER}/failureDomains/{{domain}}", no_domain),
+        web.get(f"{CLUSTER}/namespaceIsolationPolicies", no_isolation),
+    ]
+
+
+async def list_clusters(request: web.Request) -> web.Response:
+    return web.json_response(sorted(cluster_names(request)))
+
+
+async def show(request: web.Request) -> web.Response:
+    """Where a cluster is reached."""
+    return web.json_response(_shown(_address(request)))
+
+
+async def create(request: web.Request) -> web.Response:
+    """Refused: a cluster is made by its worker's topology."""
+    name = request.match_info["cluster"]
+    if name in cluster_names(request):
+        raise AlreadyThere(f"there is a cluster {name!r} already")
+    raise NotSupported("clusters are those of the topology file: add it there, and let the workers read it again")
+
+
+async def change(request: web.Request) -> web.Response:
+    """Refused likewise."""
+    _address(request)
+    raise NotSupported("clusters are those of the topology file: change it there, and let the workers read it again")
+
+
+async def no_peers(request: web.Request) -> web.Response:
+    _address(request)
+    return no_content()
+
+
+async def set_peers(request: web.Request) -> web.Response:
+    """Which clusters belong together say the links of the topology; setting none is fine."""
+    _address(request)
+    if await read_json(request):
+        raise NotSupported("there are no peer clusters: links are those of the topology file")
+    return no_content()
+
+
+async def no_domains(request: web.Request) -> web.Response:
+    _address(request)
+    return web.json_response({})
+
+
+async def no_domain(request: web.Request) -> web.Response:
+    _address(request)
+    raise NotThere("there are no failure domains: a cluster is one worker")
+
+
+async def no_isolation(request: web.Request) -> web.Response:
+    _address(request)
+    raise NotThere("there are no isolation policies: a cluster is one worker")
+
+
+def cluster_names(request: web.Request) -> set[str]:
+    """Those of the topology, and in any case this one."""
+    return {request.app[ENGINE].cluster, *addresses_of(request)}
+
+
+def _address(request: web.Request) -> ClusterAddress:
+    name = request.match_info["cluster"]
+    if name == request.app[ENGINE].cluster:
+        return own_address(request, name)
+    if name not in (addresses := addresses_of(request)):
+        raise NotThere(f"there is no cluster {name[:40]!r}")
+    return addresses[name]
+
+
+def _shown(address: ClusterAddress) -> dict[str, Any]:
+    shown: dict[str, Any] = {"serviceUrl": address.http_url, "brokerServiceUrl": address.pulsar_url}
+    if address.pulsar_tls_url is not None:
+        shown["brokerServiceUrlTls"] = address.pulsar_tls_url
+    return {
+        **shown,
+        "brokerClientTlsEnabled": False,
+        "tlsAllowInsecureConnection": False,
+        "brokerClientTlsEnabledWithKeyStore": False,
+    }

@@ -1,0 +1,147 @@
+"""Figures of topics: ``…/stats``, ``…/internalStats``, those of partitions, and where messages lie."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.addresses import own_address
+from replicator.api.admin.internal_stats import internal_stats, ledger_info
+from replicator.api.admin.message_ids import read_target, to_json
+from replicator.api.admin.requests import (
+    ENGINE,
+    flag_parameter,
+    log_of_one,
+    logs_of,
+    number_of,
+    one_topic,
+    read_json,
+    topic_name,
+)
+from replicator.api.admin.sizes import TopicSizes
+from replicator.api.admin.subscriptions import TOPIC
+from replicator.api.admin.topic_stats import partitioned_stats, topic_stats
+from replicator.api.admin.traffic import TrafficMeter
+from replicator.engine.errors import TopicNotFound
+from replicator.engine.log.last_message import last_message
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+SIZES: Final = web.AppKey("admin_sizes", TopicSizes)
+TRAFFIC: Final = web.AppKey("admin_traffic", TrafficMeter)
+STATS_AT_ONCE: Final = 20
+"""Topics whose figures are made before others get their turn: some hundred microseconds each."""
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of figures."""
+    return [
+        web.get(f"{TOPIC}/stats", stats),
+        web.get(f"{TOPIC}/internalStats", internal),
+        web.get(f"{TOPIC}/internal-info", info),
+        web.get(f"{TOPIC}/partitioned-stats", stats_of_partitions),
+        web.get(f"{TOPIC}/partitioned-internalStats", internal_of_partitions),
+        web.get(f"{TOPIC}/lastMessageId", last_message_id),
+        web.get(f"{TOPIC}/messageid/{{timestamp}}", message_id_at),
+        web.put(f"{TOPIC}/backlogSize", backlog_size),
+    ]
+
+
+async def stats(request: web.Request) -> web.Response:
+    return web.json_response(await _stats(request, await log_of_one(request)))
+
+
+async def internal(request: web.Request) -> web.Response:
+    return web.json_response(await _internal(request, await log_of_one(request)))
+
+
+async def info(request: web.Request) -> web.Response:
+    return web.json_response(ledger_info(await log_of_one(request)))
+
+
+async def stats_of_partitions(request: web.Request) -> web.Response:
+    """The sums over all partitions; ``perPartition=false`` leaves out those of each."""
+    each = flag_parameter(request, "perPartition", default=True)
+    partitions, found = await _of_partitions(request, _stats)
+    return web.json_response(partitioned_stats(found, partitions=partitions, each=each))
+
+
+async def internal_of_partitions(request: web.Request) -> web.Response:
+    partitions, found = await _of_partitions(request, _internal)
+    return web.json_response({"metadata": {"partitions": partitions, "deleted": False}, "partitions": found})
+
+
+async def last_message_id(request: web.Request) -> web.Response:
+    """The id of the last message; -1 and -1 in a topic without any."""
+    topic = await log_of_one(request)
+    last = last_message(topic.log)
+    batch_size = 1 if last == BEFORE_ALL else topic.reading.batch_size(last)
+    return web.json_response(to_json(last, topic.partition, batch_size - 1 if batch_size > 1 else -1))
+
+
+async def message_id_at(request: web.Request) -> web.Response:
+    """The id of the first message that was published at a time or later; past the end, that of the next one."""
+    published_ms = number_of(request.match_info["timestamp"], "timestamp")
+    topic = await one_topic(request)
+    log = topic.log
+    before = await topic.reading.position_at_time(published_ms, after=log.trimmed)
+    return web.json_response(to_json(log.next_after(before) or _following(log.last), topic.partition))
+
+
+async def backlog_size(request: web.Request) -> web.Response:
+    """Bytes from the message of the body on."""
+    target = read_target(await read_json(request))
+    topic = await one_topic(request)
+    measures = request.app[SIZES]
+    sizes = await measures.measure(topic)
+    position = target.position if target.excluded or target.anywhere else _preceding(target.position)
+    return web.json_response(measures.bytes_after(topic, sizes, position))
+
+
+async def _of_partitions(
+    request: web.Request, figures: Callable[[web.Request, Topic], Awaitable[dict[str, Any]]]
+) -> tuple[int, dict[str, Any]]:
+    """How many partitions there are, and the figures of each. Raises :class:`TopicNotFound`."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    if not (partitions := engine.partitioned.count(name)):
+        raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
+    found: dict[str, Any] = {}
+    for number, topic in enumerate(await logs_of(request)):
+        if number % STATS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        found[topic.name] = await figures(request, topic)
+    return partitions, found
+
+
+async def _stats(request: web.Request, topic: Topic) -> dict[str, Any]:
+    measures = request.app[SIZES]
+    sizes = await measures.measure(topic)
+    return topic_stats(
+        topic,
+        rate_in=request.app[TRAFFIC].messages_per_second(topic.name),
+        storage_bytes=sizes.size_bytes,
+        bytes_after=lambda position: measures.bytes_after(topic, sizes, position),
+        broker=own_address(request, request.app[ENGINE].cluster).http_url.partition("://")[2],
+    )
+
+
+async def _internal(request: web.Request, topic: Topic) -> dict[str, Any]:
+    measures = request.app[SIZES]
+    sizes = await measures.measure(topic)
+    return internal_stats(
+        topic,
+        storage_bytes=sizes.size_bytes,
+        bytes_after=lambda position: measures.bytes_after(topic, sizes, position),
+        started_at_ms=request.app[ENGINE].started_at_ms,
+    )
+
+
+def _following(position: Position) -> Position:
+    return position if position == BEFORE_ALL else Position(position.ledger, position.entry + 1)
+
+
+def _preceding(position: Position) -> Position:
+    return Position(position.ledger, position.entry - 1)

@@ -1,0 +1,92 @@
+"""What is done to all topics of a namespace at once, and its one bundle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aiohttp import web
+
+from replicator.api.admin.absent_policies import ABSENT_POLICIES
+from replicator.api.admin.errors import NotSupported, SubscriptionBusy
+from replicator.api.admin.policies import OF_NAMESPACE
+from replicator.api.admin.requests import ENGINE, namespace_name, no_content, subscription_name
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic_name import EPOCHS_TOPIC
+
+BUNDLES: Final = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+"""A namespace is not spread over brokers: a cluster is one worker."""
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of namespaces as a whole; what is asked of a bundle is asked of all of it."""
+    found = [
+        web.get(f"{OF_NAMESPACE}/bundles", bundles),
+        web.put(f"{OF_NAMESPACE}/unload", unload),
+        web.get(f"{OF_NAMESPACE}/persistence/bookieAffinity", no_affinity),
+        web.delete(f"{OF_NAMESPACE}/persistence/bookieAffinity", no_affinity),
+    ]
+    for at in (OF_NAMESPACE, f"{OF_NAMESPACE}/{{bundle:0x[0-9a-f]+_0x[0-9a-f]+}}"):
+        found += [
+            web.post(f"{at}/clearBacklog", clear_backlog),
+            web.post(f"{at}/clearBacklog/{{subscription}}", clear_backlog),
+            web.post(f"{at}/unsubscribe/{{subscription}}", unsubscribe),
+        ]
+    found += [
+        web.route("*", f"{OF_NAMESPACE}/property/{{key}}", refuse_property),
+        web.route("*", f"{OF_NAMESPACE}/property/{{key}}/{{value}}", refuse_property),
+    ]
+    return [*found, web.put(f"{OF_NAMESPACE}/{{bundle:0x[0-9a-f]+_0x[0-9a-f]+}}/unload", unload)]
+
+
+async def bundles(request: web.Request) -> web.Response:
+    request.app[ENGINE].catalog.namespace(namespace_name(request))
+    return web.json_response(BUNDLES)
+
+
+async def no_affinity(request: web.Request) -> web.Response:
+    """A worker has its store in itself; none was set, so there is none to take back."""
+    request.app[ENGINE].catalog.namespace(namespace_name(request))
+    return no_content()
+
+
+async def unload(request: web.Request) -> web.Response:
+    """There is no other broker to move to; clients stay where they are."""
+    request.app[ENGINE].catalog.namespace(namespace_name(request))
+    return no_content()
+
+
+async def refuse_property(request: web.Request) -> web.Response:
+    raise NotSupported(ABSENT_POLICIES["properties"].why)
+
+
+async def clear_backlog(request: web.Request) -> web.Response:
+    """Treat everything as consumed: of one subscription, or of all."""
+    async for subscription in _subscriptions(request):
+        await subscription.moves.clear_backlog()
+    return no_content()
+
+
+async def unsubscribe(request: web.Request) -> web.Response:
+    """Delete a subscription in every topic that has it; refused while it has consumers anywhere."""
+    found = [subscription async for subscription in _subscriptions(request)]
+    if busy := [each for each in found if each.consumers]:
+        raise SubscriptionBusy(f"subscription {busy[0].name!r} of {busy[0].topic.name} has consumers: disconnect them")
+    for subscription in found:
+        await subscription.deleting.delete()
+    return no_content()
+
+
+async def _subscriptions(request: web.Request) -> AsyncIterator[Subscription]:
+    """Those of the path's name, or all of the namespace's; between topics others have their turn."""
+    name = subscription_name(request) if "subscription" in request.match_info else None
+    engine = request.app[ENGINE]
+    for topic_name in engine.catalog.topics(namespace_name(request)):
+        topic = engine.find(topic_name)
+        if topic is None or topic_name == EPOCHS_TOPIC:
+            continue
+        for subscription in list(topic.subscriptions.values()):
+            if name is None or subscription.name == name:
+                yield subscription
+        await asyncio.sleep(0)

@@ -1,0 +1,93 @@
+"""What is done to a topic: compacting, emptying, terminating; and what there is nothing to do for."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from replicator.api.admin.errors import CompactionRunning, NotSupported
+from replicator.api.admin.requests import (
+    ENGINE,
+    log_of_one,
+    logs_of,
+    no_content,
+    topic_name,
+)
+from replicator.api.admin.subscriptions import TOPIC
+from replicator.engine.errors import TopicNotFound
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of what is done to topics."""
+    return [
+        web.put(f"{TOPIC}/compaction", compact),
+        web.get(f"{TOPIC}/compaction", compaction_status),
+        web.put(f"{TOPIC}/unload", leave_as_it_is),
+        web.post(f"{TOPIC}/trim", leave_as_it_is),
+        web.delete(f"{TOPIC}/truncate", truncate),
+        web.post(f"{TOPIC}/createMissedPartitions", make_missing),
+        web.post(f"{TOPIC}/terminate", terminate),
+        web.post(f"{TOPIC}/terminate/partitions", terminate),
+        web.put(f"{TOPIC}/offload", refuse_offload),
+        web.get(f"{TOPIC}/offload", offload_status),
+    ]
+
+
+async def compact(request: web.Request) -> web.Response:
+    """Start compacting; it goes on when this is answered."""
+    topics = await logs_of(request)
+    if running := [topic.name for topic in topics if topic.compaction.running]:
+        raise CompactionRunning(f"{running[0]} is being compacted")
+    for topic in topics:
+        topic.compaction.start()
+    return no_content()
+
+
+async def compaction_status(request: web.Request) -> web.Response:
+    """``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``, and the last error."""
+    compaction = (await log_of_one(request)).compaction
+    if compaction.running:
+        status = "RUNNING"
+    elif compaction.error is not None:
+        status = "ERROR"
+    else:
+        status = "SUCCESS" if compaction.state.generation else "NOT_RUN"
+    return web.json_response({"status": status, "lastError": compaction.error or ""})
+
+
+async def leave_as_it_is(request: web.Request) -> web.Response:
+    """Unloading: there is no other broker to move to. Trimming: maintenance does so by itself, as policies say."""
+    await logs_of(request)
+    return no_content()
+
+
+async def truncate(request: web.Request) -> web.Response:
+    """Treat all as consumed in every subscription, and delete it as far as links have it; the last block stays."""
+    for topic in await logs_of(request):
+        for subscription in list(topic.subscriptions.values()):
+            await subscription.moves.clear_backlog()
+        await topic.trimming.trim(topic.log.last)
+    return no_content()
+
+
+async def make_missing(request: web.Request) -> web.Response:
+    """Make the partitions of a partitioned topic that are not there."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    if not (partitions := engine.partitioned.count(name)):
+        raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
+    await engine.partitioned.create(name, partitions)
+    return no_content()
+
+
+async def terminate(request: web.Request) -> web.Response:
+    await logs_of(request)
+    raise NotSupported("topics cannot be terminated in this version; delete the topic when it is consumed")
+
+
+async def refuse_offload(request: web.Request) -> web.Response:
+    await logs_of(request)
+    raise NotSupported("there is no offloading: all of a topic is in the worker's store")
+
+
+async def offload_status(request: web.Request) -> web.Response:
+    await logs_of(request)
+    return web.json_response({"status": "NOT_RUN", "lastError": ""})

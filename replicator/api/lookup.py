@@ -1,0 +1,59 @@
+"""Lookup of topics over HTTP: ``/lookup/v2``, for clients whose service URL is ``http://host:port``.
+
+One worker serves all topics of its cluster, so every topic has the same answer. Nothing is made here: clients ask for
+the number of partitions beside this (``…/partitions?checkAllowAutoCreation=true``), and that makes what policies make.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from replicator.api.addresses import own_address
+from replicator.api.admin.errors import NotSupported
+from replicator.api.admin.requests import ENGINE, topic_name
+from replicator.engine.errors import InvalidTopicName
+
+BUNDLE: Final = "0x00000000_0xffffffff"
+"""A namespace is not spread over brokers."""
+_TOPIC: Final = "{domain}/{tenant}/{namespace}/{topic}"
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of lookups; the second form is that of older clients."""
+    return [
+        web.get(f"/lookup/v2/topic/{_TOPIC}", lookup),
+        web.get(f"/lookup/v2/destination/{_TOPIC}", lookup),
+        web.get(f"/lookup/v2/topic/{_TOPIC}/bundle", bundle),
+    ]
+
+
+async def lookup(request: web.Request) -> web.Response:
+    """Where clients reach the topic."""
+    _check_topic(request)
+    if request.query.get("listenerName"):
+        raise NotSupported(
+            "parameter listenerName: a cluster has one address, clusters.NAME.advertised of its topology"
+        )
+    address = own_address(request, request.app[ENGINE].cluster)
+    return web.json_response(
+        {
+            "brokerUrl": address.pulsar_url,
+            "httpUrl": address.http_url,
+            "nativeUrl": address.pulsar_url,
+            "brokerUrlSsl": address.pulsar_tls_url or "",
+        }
+    )
+
+
+async def bundle(request: web.Request) -> web.Response:
+    """The range of the namespace that the topic is in: all of it."""
+    _check_topic(request)
+    return web.Response(text=BUNDLE)
+
+
+def _check_topic(request: web.Request) -> None:
+    if (domain := request.match_info["domain"]) != "persistent":
+        raise InvalidTopicName(f"topics here are persistent://…, not {domain[:40]}://…")
+    topic_name(request)
