@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,10 +64,11 @@ class ServedWorker:
 
 
 @contextmanager
-def served_worker(directory: Path, *, cluster: str = "us-east", more: str = "") -> Iterator[ServedWorker]:
-    """A worker of one cluster with its data in ``directory``; ``more`` stands beside its address in the topology."""
+def served_worker(*, cluster: str = "us-east", more: str = "") -> Iterator[ServedWorker]:
+    """A worker of one cluster, without anything in it; ``more`` stands beside its address in the topology."""
     (port,) = free_ports(1)
-    directory.mkdir(mode=0o755, exist_ok=True)
+    # Not below pytest's own directory: as root, the embedded server runs as another user, who may not enter that.
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
     file = directory / "topology.yaml"
     file.write_text(
         f"clusters:\n  {cluster}: {{address: '127.0.0.1:{port}', data: {directory / 'data'}{more}}}\n"
@@ -83,3 +86,4 @@ def served_worker(directory: Path, *, cluster: str = "us-east", more: str = "") 
         loop.call_soon_threadsafe(loop.stop)
         thread.join(START_SECONDS_MAX)
         loop.close()
+        shutil.rmtree(directory, ignore_errors=True)

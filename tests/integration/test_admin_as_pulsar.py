@@ -153,10 +153,10 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], Answer]]:
+def asked() -> list[tuple[dict[str, Any], Answer]]:
     """Each request with the broker's answer and ours."""
     found: list[tuple[dict[str, Any], Answer]] = []
-    with served_worker(tmp_path_factory.mktemp("worker")) as worker:
+    with served_worker() as worker:
         clients = Clients(worker)
         for step in ANSWERS:
             if "do" in step:

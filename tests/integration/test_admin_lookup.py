@@ -12,8 +12,8 @@ pulsar = pytest.importorskip("pulsar")
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedWorker]:
-    with served_worker(tmp_path_factory.mktemp("worker")) as served:
+def worker() -> Iterator[ServedWorker]:
+    with served_worker() as served:
         yield served
 
 
@@ -84,8 +84,8 @@ def test_a_pattern_is_matched_over_the_topics_that_http_lists(worker: ServedWork
     client.close()
 
 
-def test_lookups_answer_what_is_advertised(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with served_worker(tmp_path_factory.mktemp("worker"), more=", advertised: 'outside.example:7000'") as worker:
+def test_lookups_answer_what_is_advertised() -> None:
+    with served_worker(more=", advertised: 'outside.example:7000'") as worker:
         answer = worker.ask("GET", "/lookup/v2/topic/persistent/public/default/t").json
         assert answer == {
             "brokerUrl": "pulsar://outside.example:7000",

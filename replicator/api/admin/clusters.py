@@ -54,7 +54,7 @@ async def change(request: web.Request) -> web.Response:
 
 async def no_peers(request: web.Request) -> web.Response:
     _address(request)
-    return no_content()
+    return web.json_response([])
 
 
 async def set_peers(request: web.Request) -> web.Response:

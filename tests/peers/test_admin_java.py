@@ -1,0 +1,49 @@
+"""Pulsar's own admin client, in Java, against an Apache Pulsar broker and against a worker: it must see the same."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+from peers.pulsar.broker import PulsarBroker, find_java, jars_of
+from served_worker import served_worker
+
+PROGRAM: Final = Path(__file__).parent / "java" / "AdminCalls.java"
+SECONDS_MAX: Final = 120
+
+DIFFERENCES: Final = {
+    "precise stats": "a backlog is counted in messages, where a broker counts entries",
+    "left": "a backlog is counted in messages, where a broker counts entries",
+    "expired by time": "a broker refuses when it finds nothing to expire",
+    "schema strategy": "there is none for a namespace in this version",
+}
+"""Calls of which the result is another one, and why."""
+
+
+def admin_calls(directory: Path, http_url: str, pulsar_url: str, cluster: str) -> dict[str, tuple[str, str]]:
+    """What came of each call: ``ok`` and the result, or the exception and its status."""
+    java = find_java()
+    if java is None or not jars_of("pulsar").is_dir():
+        pytest.skip("no Java 17, or no jars: make peers")
+    logging = directory / "log4j2.xml"
+    logging.write_text("<Configuration><Loggers><Root level='off'/></Loggers></Configuration>")
+    command = [java, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars_of('pulsar')}/*", str(PROGRAM)]
+    done = subprocess.run(
+        [*command, http_url, pulsar_url, cluster], capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    return {name: (outcome, result) for name, outcome, result in lines}
+
+
+def test_the_admin_client_sees_the_same_of_both(pulsar_broker: PulsarBroker, tmp_path: Path) -> None:
+    theirs = admin_calls(tmp_path, pulsar_broker.admin_url, pulsar_broker.url, pulsar_broker.cluster)
+    with served_worker(cluster=pulsar_broker.cluster) as worker:
+        ours = admin_calls(tmp_path, worker.url, worker.pulsar_url, pulsar_broker.cluster)
+    assert len(theirs) > 170
+    assert list(ours) == list(theirs)
+    differing = {name: (theirs[name], ours[name]) for name in theirs if theirs[name] != ours[name]}
+    assert {name: both for name, both in differing.items() if name not in DIFFERENCES} == {}
+    assert set(differing) == set(DIFFERENCES), "a difference that is named is none"
