@@ -7,17 +7,22 @@ official client would.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any, TypeVar
+
+from engine_support import opened, serving
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
+from replicator.links.link import Link
 from replicator.protocol.client import Answered, ClientConnection
 from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
 from replicator.protocol.errors import Refused
@@ -62,32 +67,95 @@ class ServedEngine:
 
 
 @contextmanager
-def served_engine(path: Path, settings: EngineSettings | None = None) -> Iterator[ServedEngine]:
-    """An engine in ``path`` that official clients can use."""
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="engine of a test", daemon=True)
+    thread = threading.Thread(target=loop.run_forever, name="engines of a test", daemon=True)
     thread.start()
-
-    async def start() -> ServedEngine:
-        engine = await Engine.open(path, cluster="solo", settings=settings)
-        bound = socket.create_server(("127.0.0.1", 0))
-        port = int(bound.getsockname()[1])
-        gateway = Gateway(engine, Addresses(f"pulsar://127.0.0.1:{port}"))
-        await gateway.listen(bound)
-        return ServedEngine(engine, gateway, port, loop)
-
-    async def stop(served: ServedEngine) -> None:
-        await served.gateway.stop()
-        await served.engine.close()
-
-    served = asyncio.run_coroutine_threadsafe(start(), loop).result(DEADLINE_SECONDS)
     try:
-        yield served
+        yield loop
     finally:
-        asyncio.run_coroutine_threadsafe(stop(served), loop).result(DEADLINE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(DEADLINE_SECONDS)
         loop.close()
+
+
+@asynccontextmanager
+async def serving_clients(engine: Engine) -> AsyncIterator[ServedEngine]:
+    """An engine that official clients can use, on the loop that runs."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = int(bound.getsockname()[1])
+    gateway = Gateway(engine, Addresses(f"pulsar://127.0.0.1:{port}"))
+    await gateway.listen(bound)
+    try:
+        yield ServedEngine(engine, gateway, port, asyncio.get_running_loop())
+    finally:
+        await gateway.stop()
+
+
+@contextmanager
+def entered(
+    loop: asyncio.AbstractEventLoop, context: AbstractAsyncContextManager[T], *, seconds: float = DEADLINE_SECONDS
+) -> Iterator[T]:
+    """What an asynchronous context gives, on a loop in another thread: in one task from its start to its end."""
+    given: concurrent.futures.Future[T] = concurrent.futures.Future()
+    over = asyncio.Event()
+
+    async def stay() -> None:
+        try:
+            async with context as value:
+                given.set_result(value)
+                await over.wait()
+        except BaseException as error:
+            if given.done():
+                raise
+            given.set_exception(error)
+
+    staying = asyncio.run_coroutine_threadsafe(stay(), loop)
+    try:
+        yield given.result(seconds)
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        staying.result(seconds)
+
+
+@contextmanager
+def served_engine(path: Path, settings: EngineSettings | None = None) -> Iterator[ServedEngine]:
+    """An engine in ``path`` that official clients can use."""
+
+    @asynccontextmanager
+    async def served() -> AsyncIterator[ServedEngine]:
+        engine = await Engine.open(path, cluster="solo", settings=settings)
+        try:
+            async with serving_clients(engine) as gateway:
+                yield gateway
+        finally:
+            await engine.close()
+
+    with running_loop() as loop, entered(loop, served()) as gateway:
+        yield gateway
+
+
+@contextmanager
+def linked_engines(path: Path, *names: str) -> Iterator[dict[str, ServedEngine]]:
+    """Clusters by name, each linked with each, that official clients can use."""
+
+    @asynccontextmanager
+    async def linked() -> AsyncIterator[dict[str, ServedEngine]]:
+        async with AsyncExitStack() as stack:
+            engines = {name: await stack.enter_async_context(opened(path / name, name)) for name in names}
+            servers = {
+                name: await stack.enter_async_context(serving(engines[name], [each for each in names if each != name]))
+                for name in names
+            }
+            for source, destination in permutations(names, 2):
+                link = Link(engines[source], destination, servers[destination].address)
+                stack.push_async_callback(link.stop)
+                link.start()
+            yield {name: await stack.enter_async_context(serving_clients(engines[name])) for name in names}
+
+    with running_loop() as loop, entered(loop, linked()) as served:
+        yield served
 
 
 class BareClient:

@@ -176,6 +176,18 @@ class InvalidAck(EngineError):
     """An acknowledgement of a position that does not exist in this topic."""
 
 
+class MessageIdUnknown(EngineError):
+    """A message id of another cluster (by its ledger) that does not say which message here it is of."""
+
+    status = 404
+
+
+class MessageNotHereYet(EngineError):
+    """A message id of another cluster whose message has not come yet."""
+
+    status = 503
+
+
 class SchemaNotFound(EngineError):
     """The topic has no schema, or none of that version."""
 

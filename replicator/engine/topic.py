@@ -11,6 +11,7 @@ part                    answers for
 ``topic.reading``       reading blocks and entries, and finding where things lie
 ``topic.writing``       publishes, markers and copied blocks, and the gate before publishes
 ``topic.origins``       how far each origin is here, and what links left out
+``topic.foreign``       whose log a position is of that a client brought along, and where its message lies here
 ``topic.producers``     who is connected to publish
 ``topic.subscriptions`` the subscriptions by name; making and deleting them, connecting consumers
 ``topic.policies``      what counts of the engine's, the namespace's and its own policies
@@ -33,6 +34,7 @@ from replicator.engine.errors import StoreFailed, TopicNotFound
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.block_cache import BlockCache
+from replicator.engine.log.foreign_positions import ForeignPositions
 from replicator.engine.log.ledger_ends import HERE
 from replicator.engine.log.left_out import LeftOutNote
 from replicator.engine.log.log_index import LogIndex
@@ -92,6 +94,7 @@ class Topic:
         view = CompactedView(store, self.topic_id)
         self.reading = TopicReading(record, self.log, store, cache, view.find)
         self.origins = Origins(self.topic_id, self.log, store, self.reading)
+        self.foreign = ForeignPositions(record, self.log, self.origins, store)
         self.policies = LayeredPolicies(
             self.topic_id,
             store,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from replicator.gateway.connection import Connection
 from replicator.gateway.consuming import ConsumerSession
+from replicator.gateway.message_ids import place_of
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConsumerStatsResponse, ServerError
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame
+from snapshots.position import Position
 
 T = BaseCommand.Type
 
@@ -43,7 +45,11 @@ def seek(connection: Connection, frame: Frame) -> None:
         return
 
     async def go() -> None:
-        await session.seek(wanted)
+        target: Position | int = wanted.message_publish_time
+        if wanted.HasField("message_id"):
+            target, known_as = place_of(session.topic, wanted.message_id)
+            connection.known_as.put(wanted.consumer_id, known_as)
+        await session.seek(target)
         connection.succeeded(wanted.request_id)
 
     connection.request(wanted.request_id, go(), "seeking")

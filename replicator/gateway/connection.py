@@ -23,6 +23,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
+from replicator.gateway.message_ids import Sought
 from replicator.gateway.refusals import server_error
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags
 from replicator.protocol.errors import ProtocolError, Refused
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
         self.watchers = served.watchers
         self.schemas = served.schemas
         self.writable = True
+        self.known_as = Sought()
         self._loop = asyncio.get_running_loop()
         self.state = ServerConnection(self._loop.time(), software=SOFTWARE, features=FEATURES)
         self._handlers = served.handlers

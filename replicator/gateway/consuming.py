@@ -2,19 +2,25 @@
 
 Deliveries of one dispatch leave in one write, entries as the bytes that are stored. A subscription that is put
 elsewhere (seek, reset) closes its consumers, as upstream: the client subscribes again, and what it had is void.
+
+After a failover clients bring ids of the other cluster along (:mod:`replicator.gateway.message_ids`). What they name is
+looked up by the exact mapping, and never compared by number (invariant 5).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError
+from replicator.engine.errors import EngineError, InvalidAck, MessageIdUnknown, MessageNotHereYet, NotAllowedError
+from replicator.engine.log.foreign_positions import ForeignPosition
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
+from replicator.gateway.message_ids import KnownAs
 from replicator.gateway.permits import Permits
 from replicator.gateway.refusals import server_error
 from replicator.gateway.wire import Wire
@@ -28,7 +34,6 @@ from replicator.protocol.commands_pb2 import (
     CommandGetLastMessageIdResponse,
     CommandMessage,
     CommandRedeliverUnacknowledgedMessages,
-    CommandSeek,
     MessageIdData,
     ServerError,
 )
@@ -42,12 +47,15 @@ from snapshots.position import BEFORE_ALL, Position
 class ConsumerSession:
     """One consumer of a connection. ``deliver`` is given to the engine; :meth:`connected` comes first."""
 
-    def __init__(self, wire: Wire, consumer_id: int, topic: Topic, epoch: int | None) -> None:
+    def __init__(
+        self, wire: Wire, consumer_id: int, topic: Topic, epoch: int | None, known_as: KnownAs | None = None
+    ) -> None:
         self._wire = wire
         self._id = consumer_id
         self.topic = topic
         self._epoch = epoch
         """Counts the redeliveries of everything; what carries an older one is dropped by clients that count them."""
+        self._known_as = known_as
         self._permits = Permits()
         self._over = False
         self.consumer: EngineConsumer
@@ -94,23 +102,53 @@ class ConsumerSession:
         if command.txnid_least_bits or command.txnid_most_bits:
             raise NotAllowedError("an acknowledgement of a transaction, which this cluster does not have")
         if command.ack_type == CommandAck.AckType.Individual:
-            return self.consumer.begin_acknowledge([self._ack(each) for each in command.message_id])
+            return self._acknowledge_each(command.message_id)
         if len(command.message_id) != 1:
             raise InvalidAck("a cumulative acknowledgement is of one message")
         (message,) = command.message_id
         position = position_of(message)
-        if not self.topic.reading.has_position(position):
-            # Such as one of another cluster: by its number alone it would cover what nobody consumed (invariant 5).
-            raise InvalidAck(f"position {position} is not in {self.topic.name}")
         left = first_unacked(message.ack_set)
+        foreign = self.topic.foreign.find(position)
+        if foreign is not None:
+            return self._acknowledge_before(foreign, left)
+        if not self.topic.reading.has_position(position):
+            raise InvalidAck(f"position {position} is not in {self.topic.name}")
         if left is None:
             return self.consumer.begin_acknowledge_cumulative(position)
         if left:
             return self.consumer.begin_acknowledge_cumulative(position, left - 1)
         return self.consumer.begin_acknowledge_cumulative(Position(position.ledger, position.entry - 1))
 
+    def _acknowledge_each(self, messages: Sequence[MessageIdData]) -> asyncio.Future[None]:
+        """Clients send ids of both clusters in one list: those that say nothing here do not hold up the others."""
+        acks: list[Ack] = []
+        refusal: EngineError | None = None
+        for message in messages:
+            try:
+                acks.append(self._ack(message))
+            except (MessageIdUnknown, MessageNotHereYet) as error:
+                refusal = error
+        durable = self.consumer.begin_acknowledge(acks)
+        if refusal is not None:
+            raise refusal
+        return durable
+
+    def _acknowledge_before(self, foreign: ForeignPosition, left: int | None) -> asyncio.Future[None]:
+        """All that the other cluster published up to there, as far as it is here. What it had of others lay elsewhere
+        in its order, so it is not covered: it comes again at worst. ``left`` is the first message of the batch that is
+        not meant, None if all of it is."""
+        positions = self.topic.foreign.through(foreign, above=self.consumer.subscription.mark_delete)
+        batches: dict[Position, BitMap] = {}
+        if left is not None and foreign.here is not None:
+            positions.discard(foreign.here)
+            if left:
+                batches[foreign.here] = BitMap(range(left))
+        durable = self.consumer.begin_acknowledge_before(positions, batches)
+        self.topic.foreign.check_arrived(foreign)
+        return durable
+
     def _ack(self, message: MessageIdData) -> Ack:
-        position = position_of(message)
+        position = self.topic.foreign.message(position_of(message))
         if not message.ack_set or position <= self.consumer.subscription.mark_delete:
             return Ack(position)
         # Its real size: the one that the client gives is not to be trusted.
@@ -119,16 +157,18 @@ class ConsumerSession:
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
         if command.HasField("consumer_epoch"):
             self._epoch = command.consumer_epoch
-        if not self.consumer.closed:
-            positions = [position_of(each) for each in command.message_ids]
+        if self.consumer.closed:
+            return
+        positions = []
+        for each in command.message_ids:
+            with suppress(MessageIdUnknown, MessageNotHereYet):  # what the other cluster delivered comes here anyway
+                positions.append(self.topic.foreign.message(position_of(each)))
+        if positions or not command.message_ids:
             self.consumer.redeliver(positions or None)
 
-    def seek(self, command: CommandSeek) -> Awaitable[None]:
-        """Returns when the subscription is there; raises what the engine does."""
-        if not command.HasField("message_id"):
-            return self.consumer.seek(command.message_publish_time)
-        position = position_of(command.message_id)
-        return self.consumer.seek(position)
+    def seek(self, target: Position | int) -> Awaitable[None]:
+        """To a position or a time; returns when the subscription is there; raises what the engine does."""
+        return self.consumer.seek(target)
 
     async def unsubscribe(self, *, force: bool) -> None:
         """Delete the subscription. Raises what the engine does; then the consumer goes on."""
@@ -146,7 +186,7 @@ class ConsumerSession:
         position = self.consumer.last_message()
         size = 1 if position == BEFORE_ALL else self.topic.reading.batch_size(position)
         return CommandGetLastMessageIdResponse(
-            last_message_id=message_id(position, partition, size - 1 if size > 1 else -1),
+            last_message_id=message_id(self._name_of(position), partition, size - 1 if size > 1 else -1),
             consumer_mark_delete_position=message_id(self.consumer.subscription.mark_delete, partition),
         )
 
@@ -174,7 +214,7 @@ class ConsumerSession:
         for delivery in deliveries:
             message = CommandMessage(
                 consumer_id=self._id,
-                message_id=message_id(delivery.position, self.topic.partition),
+                message_id=message_id(self._name_of(delivery.position), self.topic.partition),
                 redelivery_count=delivery.redelivery_count,
             )
             if delivery.acked is not None:
@@ -187,6 +227,10 @@ class ConsumerSession:
         if not self._wire.writable:
             self._permits.blocked()
         self._grant(self._permits.delivered(deliveries))
+
+    def _name_of(self, position: Position) -> Position:
+        known_as = self._known_as
+        return known_as.name if known_as is not None and known_as.position == position else position
 
     def writable(self) -> None:
         """The socket takes more again."""

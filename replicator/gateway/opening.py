@@ -11,6 +11,7 @@ from replicator.engine.types import AccessMode, InitialPosition, SubscribeOption
 from replicator.gateway import schemas
 from replicator.gateway.connection import Connection
 from replicator.gateway.consuming import ConsumerSession
+from replicator.gateway.message_ids import start_of
 from replicator.gateway.producing import ProducerSession
 from replicator.gateway.values import producer_options, subscribe_options
 from replicator.protocol.commands_pb2 import (
@@ -124,8 +125,10 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         topic = await connection.engine.topic(wanted.topic, create=wanted.force_topic_creation)
         await schemas.check_consumer(connection, topic.name, schemas.schema_of(wanted))
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
-        session = ConsumerSession(connection, wanted.consumer_id, topic, epoch)
-        consumer = await topic.subscribe(wanted.subscription, subscribe_options(wanted), session.deliver)
+        start, known_as = start_of(topic, wanted)
+        known_as = connection.known_as.take(wanted.consumer_id) or known_as
+        session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as)
+        consumer = await topic.subscribe(wanted.subscription, subscribe_options(wanted, start), session.deliver)
     except BaseException:
         consumers.failed(slot)
         raise
@@ -139,6 +142,7 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
 def close_consumer(connection: Connection, frame: Frame) -> None:
     """CLOSE_CONSUMER; of one that is not there it succeeds as well."""
     wanted = frame.command.close_consumer
+    connection.known_as.take(wanted.consumer_id)
     session: ConsumerSession | None = connection.state.consumers.close(wanted.consumer_id)
     if session is not None:
         session.close()

@@ -29,6 +29,8 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.InvalidPattern, ServerError.NotAllowedError),
     (errors.InvalidSeek, ServerError.MetadataError),
     (errors.InvalidAck, ServerError.MetadataError),
+    (errors.MessageIdUnknown, ServerError.MetadataError),
+    (errors.MessageNotHereYet, ServerError.ServiceNotReady),
     (errors.TooBusy, ServerError.TooManyRequests),
     (errors.TooManyWatchers, ServerError.TooManyRequests),
     (errors.StoreFull, ServerError.PersistenceError),

@@ -17,9 +17,7 @@ from replicator.protocol.commands_pb2 import (
     CommandProducer,
     CommandSubscribe,
     KeySharedMode,
-    MessageIdData,
 )
-from replicator.protocol.values import position_of
 from snapshots.position import Position
 
 _TYPES: Final = {
@@ -31,20 +29,8 @@ _TYPES: Final = {
 _MODES: Final = tuple(AccessMode)
 
 
-def start_of(message: MessageIdData) -> Position:
-    """The last position that is not sent to a reader which starts at ``message``.
-
-    The entry that it names is sent: as upstream, it is the client that drops what it does not want of it, which is
-    nothing of it, some of its batch, or all.
-    """
-    position = position_of(message)
-    if position.entry >= 0:
-        return Position(position.ledger, position.entry - 1)
-    return position
-
-
-def subscribe_options(command: CommandSubscribe) -> SubscribeOptions:
-    """What a client asks for as it subscribes."""
+def subscribe_options(command: CommandSubscribe, start: Position | None) -> SubscribeOptions:
+    """What a client asks for as it subscribes; ``start`` is the last position that is not sent to it."""
     key_shared = KeySharedPolicy()
     if command.HasField("keySharedMeta"):
         meta = command.keySharedMeta
@@ -64,7 +50,7 @@ def subscribe_options(command: CommandSubscribe) -> SubscribeOptions:
             if command.initialPosition == CommandSubscribe.InitialPosition.Earliest
             else InitialPosition.LATEST
         ),
-        start=start_of(command.start_message_id) if command.HasField("start_message_id") else None,
+        start=start,
         durable=command.durable,
         replicated=command.replicate_subscription_state if command.HasField("replicate_subscription_state") else None,
         read_compacted=command.read_compacted,

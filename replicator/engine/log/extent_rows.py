@@ -77,6 +77,26 @@ def read_extent_rows(
     return found
 
 
+def read_extents_down(
+    store: Store, topic_id: int, origin: str, incarnation: int, *, upto: Position, above: Position
+) -> list[Extent]:
+    """The extents that begin at or below the origin position ``upto`` and end ``above`` a position here, from the
+    last one down."""
+    prefix = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, 0, 0)[:8]
+    found: list[Extent] = []
+    with store.env.begin(db=store.tables["extents"]) as txn:
+        cursor = txn.cursor()
+        after = EXTENT_KEY_TAIL.pack(incarnation, upto.ledger, upto.entry + 1)[8:]
+        more = cursor.prev() if cursor.set_range(prefix + after) else cursor.last()
+        while more and cursor.key().startswith(prefix):
+            extent = _extent(*cursor.item())
+            if extent.local_last <= above:
+                break
+            found.append(extent)
+            more = cursor.prev()
+    return found
+
+
 def extent_row(topic_id: int, origin: str, incarnation: int, extent: Extent) -> tuple[bytes, bytes]:
     """Key and value of the row of an extent."""
     key = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, *extent.origin_first)

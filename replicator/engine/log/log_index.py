@@ -165,6 +165,13 @@ class LogIndex:
             and self._first[at] <= position[1] <= self._last[at]
         )
 
+    def has_ledger(self, ledger: int) -> bool:
+        """Whether ``ledger`` is one of this log, or was, as far as is known."""
+        at = bisect_left(self._ledgers, ledger)
+        if at < len(self._ledgers) and self._ledgers[at] == ledger:
+            return True
+        return ledger == self.trimmed.ledger or any(end.ledger == ledger for end in self.trimmed_ends)
+
     def next_after(self, position: Position) -> Position | None:
         """The lowest position above ``position``; it need not exist itself."""
         at = bisect_left(self._ledgers, position[0])

@@ -23,7 +23,17 @@ from snapshots.position_set import PositionSet
 class Origins:
     """The clusters whose messages are in one topic, this one among them."""
 
-    __slots__ = ("_high_waters", "_left_out", "_log", "_message_vector", "_reading", "_store", "_topic_id")
+    __slots__ = (
+        "_high_waters",
+        "_ledger",
+        "_left_out",
+        "_log",
+        "_message_vector",
+        "_reading",
+        "_store",
+        "_topic_id",
+        "ledgers_begun",
+    )
 
     def __init__(self, topic_id: int, log: LogIndex, store: Store, reading: TopicReading) -> None:
         self._topic_id = topic_id
@@ -34,6 +44,9 @@ class Origins:
         self._message_vector = store.message_vector(topic_id, self._high_waters)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
         """By origin, what was asked for since the last hole of it."""
+        self._ledger = log.last.ledger
+        self.ledgers_begun = 0
+        """Grows when a block begins another ledger, here or at its origin."""
         self._load_parts()
 
     def vector(self) -> dict[str, Position]:
@@ -72,7 +85,13 @@ class Origins:
             header = appended.header
             if header.kind is BlockKind.MESSAGES:
                 self._message_vector[header.origin] = header.origin_last
+            if appended.position.ledger != self._ledger:
+                self._ledger = appended.position.ledger
+                self.ledgers_begun += 1
             if header.kind is not BlockKind.LOCAL_MARKERS:
+                before = self._high_waters.get(header.origin)
+                if before is None or before.position.ledger != header.origin_last.ledger:
+                    self.ledgers_begun += 1
                 self._high_waters[header.origin] = HighWater(header.incarnation, header.origin_last)
             if appended.hole:
                 self._left_out.pop(header.origin, None)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol
+
+from pyroaring import BitMap
 
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 PERMITS_MAX: Final = 1_000_000
 CLOSED: Final = "ConsumerClosed"
@@ -56,6 +59,10 @@ class ConsumedSubscription(Protocol):
     def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]: ...
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]: ...
+
+    def begin_acknowledge_before(
+        self, positions: PositionSet, batches: Mapping[Position, BitMap]
+    ) -> asyncio.Future[None]: ...
 
     def last_message(self) -> Position: ...
 
@@ -115,6 +122,13 @@ class EngineConsumer:
         """As :meth:`acknowledge_cumulative`, likewise."""
         self._check_open()
         return self.subscription.begin_acknowledge_cumulative(position, batch_index)
+
+    def begin_acknowledge_before(
+        self, positions: PositionSet, batches: Mapping[Position, BitMap]
+    ) -> asyncio.Future[None]:
+        """See :meth:`Subscription.begin_acknowledge_before`."""
+        self._check_open()
+        return self.subscription.begin_acknowledge_before(positions, batches)
 
     def redeliver(self, positions: Sequence[Position] | None = None) -> None:
         """Send again what this consumer has not acknowledged: all of it, or ``positions``."""

@@ -42,6 +42,7 @@ from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.subscriptions.unannounced import Unannounced
 from replicator.engine.types import Ack, LoggedEntry, ReadEntries
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 
 class SubscriptionNews(Protocol):
@@ -183,12 +184,7 @@ class Subscription:
 
         Raises :class:`NotAllowedError` on Shared types, :class:`InvalidAck`.
         """
-        dispatcher = self._pump.dispatcher
-        if dispatcher is not None and not dispatcher.type.one_active:
-            raise NotAllowedError(
-                f"a {dispatcher.type.value} subscription has no cumulative acknowledgement: it would acknowledge "
-                "what other consumers hold; acknowledge each message"
-            )
+        self._check_one_active()
         before = self.cursor.mark_delete
         if self.cursor.lacks(position):
             batch_index = None  # compacted away since it was sent: none of it is left to be acknowledged
@@ -199,6 +195,23 @@ class Subscription:
         self.backlog.moved()
         self.changed(before, local=True)
         return self.saved()
+
+    def begin_acknowledge_before(
+        self, positions: PositionSet, batches: Mapping[Position, BitMap]
+    ) -> asyncio.Future[None]:
+        """As :meth:`begin_acknowledge_cumulative`, of one in the order of another cluster: ``positions`` are what lies
+        here of it, and ``batches`` the messages of batches of which only a part is meant."""
+        self._check_one_active()
+        self.merging.acks(positions, batches, announce=True)
+        return self.saved()
+
+    def _check_one_active(self) -> None:
+        dispatcher = self._pump.dispatcher
+        if dispatcher is not None and not dispatcher.type.one_active:
+            raise NotAllowedError(
+                f"a {dispatcher.type.value} subscription has no cumulative acknowledgement: it would acknowledge "
+                "what other consumers hold; acknowledge each message"
+            )
 
     def note_all(self) -> None:
         """See :meth:`CursorState.note_all`. Not yet saved."""

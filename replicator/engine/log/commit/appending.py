@@ -71,7 +71,10 @@ class LogAppender:
     def next_position(self, tail: Tail) -> Position:
         self.remember(tail)
         if tail.ledger is None or tail.next_entry >= LEDGER_ENTRIES_MAX:
+            origins = {each.position.ledger for each in tail.high_water.values()}
             tail.ledger = self.new_id()
+            while tail.ledger in origins:  # ids tell whose a ledger is, when clients bring them to another cluster
+                tail.ledger = self.new_id()
             tail.next_entry = 0
         return Position(tail.ledger, tail.next_entry)
 

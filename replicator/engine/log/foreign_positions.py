@@ -1,0 +1,140 @@
+"""Positions of other clusters' logs, as clients bring them along over a failover: whose they are, and where it is here.
+
+Invariant 5 (DESIGN §3): a number alone says nothing. The position of another cluster's log is above or below those of
+this one by chance, so it is never compared with them:
+
+1. A position whose ledger is one of this log (or was) is of this log.
+2. Else it is of the origin that has a ledger of that id, which the extents say. Where that origin published the entry
+   there, the extents say where it lies here. What that cluster had copied from elsewhere has no identity by that
+   position, so it cannot be told what it is.
+3. Ledger ids come from clocks, so that two clusters may have the same one for a topic, if they begin it within the same
+   millisecond and draw the same salt. An entry that both of them have is nobody's: such a position is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicator.engine.errors import MessageIdUnknown, MessageNotHereYet
+from replicator.engine.log.extent_rows import extent_keys, read_extents, read_extents_down
+from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.origins import Origins
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TopicRecord
+from snapshots.extents import Extent
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPosition:
+    """A position of the log of ``origin``; the message that was published there lies at ``here``, if it is here."""
+
+    origin: str
+    incarnation: int
+    position: Position
+    here: Position | None
+
+
+class ForeignPositions:
+    """Looks up positions of other clusters' logs, for one topic."""
+
+    __slots__ = ("_log", "_name", "_origins", "_shared", "_shared_at", "_store", "_topic_id")
+
+    def __init__(self, record: TopicRecord, log: LogIndex, origins: Origins, store: Store) -> None:
+        self._name = record.name
+        self._topic_id = record.topic_id
+        self._log = log
+        self._origins = origins
+        self._store = store
+        self._shared: frozenset[int] = frozenset()
+        """The ledger ids of this log that another origin has as well."""
+        self._shared_at = -1
+
+    def find(self, position: Position) -> ForeignPosition | None:
+        """None for a position of this log. Raises :class:`MessageIdUnknown` if it cannot be told whose it is."""
+        if self._origins.ledgers_begun != self._shared_at:
+            self._look_for_shared()
+        own = position in self._log
+        if own and position.ledger not in self._shared:
+            return None
+        foreign = self._foreign(position)
+        if own:
+            if foreign is None or foreign.here is None:
+                return None
+            raise MessageIdUnknown(
+                f"{position} of {self._name} is a message of this cluster and another one of {foreign.origin}: it "
+                "cannot be told which one is meant"
+            )
+        if foreign is None and not self._log.has_ledger(position.ledger):
+            raise MessageIdUnknown(
+                f"{position}: its ledger is not one of {self._name}, nor of a cluster whose messages are here"
+            )
+        return foreign
+
+    def message(self, position: Position) -> Position:
+        """Where the message at ``position``, of whichever log, lies here.
+
+        Raises :class:`MessageIdUnknown`, :class:`MessageNotHereYet`.
+        """
+        foreign = self.find(position)
+        return position if foreign is None else self.here(foreign)
+
+    def here(self, foreign: ForeignPosition) -> Position:
+        """Where it lies here. Raises as :meth:`message`."""
+        if foreign.here is not None:
+            return foreign.here
+        self.check_arrived(foreign)
+        raise MessageIdUnknown(
+            f"{foreign.position} of {self._name} at {foreign.origin} is no message that {foreign.origin} published and "
+            "that is here: it came there from another cluster, or was left out on the way, or is trimmed here"
+        )
+
+    def check_arrived(self, foreign: ForeignPosition) -> None:
+        """Raises :class:`MessageNotHereYet` if not all of the origin's messages up to there have come."""
+        reached = self._origins.high_water(foreign.origin)
+        if reached is not None and reached.incarnation == foreign.incarnation and reached.position < foreign.position:
+            raise MessageNotHereYet(
+                f"{foreign.position} of {self._name} at {foreign.origin} is not here yet: its messages are here up to "
+                f"{reached.position}"
+            )
+
+    def through(self, foreign: ForeignPosition, *, above: Position) -> PositionSet:
+        """Where the messages lie that the origin published up to ``foreign``, that one included; only what lies here
+        ``above`` a position."""
+        found = PositionSet()
+        origin, incarnation, upto = foreign.origin, foreign.incarnation, foreign.position
+        for extent in read_extents_down(self._store, self._topic_id, origin, incarnation, upto=upto, above=above):
+            first, last = extent.local_first.entry, extent.local_last.entry
+            if extent.origin_last > upto:
+                last = first + upto.entry - extent.origin_first.entry
+            if extent.local_first <= above:
+                first = above.entry + 1
+            if first <= last:
+                found.add_range(extent.local_first.ledger, first, last)
+        return found
+
+    def _foreign(self, position: Position) -> ForeignPosition | None:
+        found: ForeignPosition | None = None
+        for origin, incarnation in extent_keys(self._store, self._topic_id):
+            if self._first_of_ledger(origin, incarnation, position.ledger) is None:
+                continue
+            if found is not None:
+                raise MessageIdUnknown(f"{position} of {self._name}: {found.origin} and {origin} have such a ledger")
+            here = self._store.translate(self._topic_id, origin, incarnation, position)
+            found = ForeignPosition(origin, incarnation, position, here)
+        return found
+
+    def _look_for_shared(self) -> None:
+        self._shared_at = self._origins.ledgers_begun
+        origins = extent_keys(self._store, self._topic_id)
+        self._shared = frozenset(
+            ledger
+            for ledger, _ in self._log.ledgers()
+            if any(self._first_of_ledger(origin, incarnation, ledger) is not None for origin, incarnation in origins)
+        )
+
+    def _first_of_ledger(self, origin: str, incarnation: int, ledger: int) -> Extent | None:
+        at = Position(ledger, 0)
+        found = read_extents(self._store, self._topic_id, origin, incarnation, at=at, runs_max=1)
+        return found[0] if found and found[0].origin_first.ledger == ledger else None

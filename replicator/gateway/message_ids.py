@@ -1,0 +1,77 @@
+"""Message ids that clients bring along from another cluster: where they begin to read, and what they seek to.
+
+Official clients keep the ids of the cluster that they came from. The message is found by the exact mapping
+(:mod:`replicator.engine.log.foreign_positions`), or the request is refused.
+
+A client that starts at a message, or seeks to it, is sent that message, and drops it (or the first part of its batch)
+by itself if it does not want it. It knows it by its id. So to that client the message goes under the id that it gave,
+and under no other: else a reader would be shown again what it has read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.engine.errors import MessageIdUnknown, MessageNotHereYet
+from replicator.engine.topic import Topic
+from replicator.engine.types import END_LEDGER
+from replicator.protocol.commands_pb2 import CommandSubscribe, MessageIdData
+from replicator.protocol.values import position_of
+from snapshots.position import BEFORE_ALL, Position
+
+SOUGHT_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAs:
+    """The message at ``position`` is known to a client as ``name``, its position in another cluster."""
+
+    position: Position
+    name: Position
+
+
+class Sought:
+    """The messages that consumers of one connection sought, until they come back; at most :data:`SOUGHT_MAX`."""
+
+    __slots__ = ("_by_consumer",)
+
+    def __init__(self) -> None:
+        self._by_consumer: dict[int, KnownAs] = {}
+
+    def put(self, consumer_id: int, known_as: KnownAs | None) -> None:
+        self.take(consumer_id)
+        if known_as is None:
+            return
+        if len(self._by_consumer) >= SOUGHT_MAX:
+            del self._by_consumer[next(iter(self._by_consumer))]
+        self._by_consumer[consumer_id] = known_as
+
+    def take(self, consumer_id: int) -> KnownAs | None:
+        return self._by_consumer.pop(consumer_id, None)
+
+
+def place_of(topic: Topic, message: MessageIdData) -> tuple[Position, KnownAs | None]:
+    """Where a message lies here, or an end of the log; and by which id its client knows it, if that is not this place.
+
+    Raises :class:`MessageIdUnknown`, :class:`MessageNotHereYet`.
+    """
+    position = position_of(message)
+    if position == BEFORE_ALL or position.ledger >= END_LEDGER:
+        return position, None
+    here = topic.foreign.message(position)
+    return here, None if here == position else KnownAs(here, position)
+
+
+def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, KnownAs | None]:
+    """The last position that is not sent to somebody who subscribes, None if that is not asked for; and as
+    :func:`place_of`, from which it raises unless the subscription is there and its start does not count."""
+    if not command.HasField("start_message_id"):
+        return None, None
+    try:
+        position, known_as = place_of(topic, command.start_message_id)
+    except (MessageIdUnknown, MessageNotHereYet):
+        if command.subscription in topic.subscriptions:
+            return None, None
+        raise
+    return (Position(position.ledger, position.entry - 1) if position.entry >= 0 else position), known_as
