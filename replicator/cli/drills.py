@@ -76,7 +76,8 @@ def drill(
         typer.Option(
             metavar="NAME",
             help="kill-primary (default), kill-each, partition, one-way-partition, flap, planned, failback, "
-            "mesh-lose-one, slow-link, postgres-down, move (default with --against), or all; see docs/drills.md.",
+            "mesh-lose-one, slow-link, postgres-down, official-clients, move (default with --against), or all; see "
+            "docs/drills.md.",
         ),
     ] = None,
     subscriptions: Annotated[
@@ -101,6 +102,14 @@ def drill(
         typer.Option(
             metavar="spark|embedded",
             help="What carries the links. Default: as the topology says, which is spark if it says nothing.",
+        ),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            metavar="own|pulsar",
+            help="The drill's producers and consumers: this project's client, or Pulsar's official one (package "
+            "pulsar-client). Default: own, but in the scenario official-clients.",
         ),
     ] = None,
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
@@ -140,6 +149,7 @@ def drill(
             links=links,
             sync=sync,
             engine=engine,
+            client=client,
             rate=rate,
             seed=seed,
             out_dir=out_dir,

@@ -174,6 +174,8 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "TenantExists": NotAllowedError,
     "TenantNotEmpty": NotAllowedError,
     "TooManyWatchers": ServiceUnitNotReady,
+    "MessageIdUnknown": InvalidAck,
+    "MessageNotHereYet": ServiceUnitNotReady,
 } | {
     kind.__name__: kind
     for kind in (

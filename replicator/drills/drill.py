@@ -139,6 +139,7 @@ def _run_job(
             "input": source.description,
             "topic": outcome.topic,
             "rate": options.rate,
+            "client": job.client,
             "sync": getattr(topology.sync, "mode", EXACT),
             "links": "both-ways" if job.cast.both_ways else "one-way",
             "clusters": list(topology.names),
@@ -206,6 +207,8 @@ async def _run(
                 count=count,
                 rate=options.rate,
                 seed=options.seed,
+                client=job.client,
+                out_dir=job.setting.out_dir,
                 failover=_failover(stage.topology),
                 on_progress=on_progress,
             )

@@ -15,5 +15,9 @@ class ScenarioImpossible(DrillError):
     """The topology has not what the scenario needs; with ``--scenario all`` it is left out."""
 
 
+class ClientMissing(ScenarioImpossible):
+    """The client library that the drill is to use is not installed."""
+
+
 class NoPair(ScenarioImpossible):
     """The topology has not the clusters and links that the scenario needs."""

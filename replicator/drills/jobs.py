@@ -21,6 +21,7 @@ from replicator.drills.scenarios.cast import Cast, choose_cast
 from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
 from replicator.drills.stage import Setting, make_topology
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
+from replicator.drills.traffic.making import OWN, check_client
 from replicator.topology import Topology, load_topology
 from replicator.topology.fields import ENGINES
 
@@ -48,6 +49,8 @@ class DrillOptions:
     sync: str | None = None
     engine: str | None = None
     """None: as the topology says; Spark for clusters of the drill's own."""
+    client: str | None = None
+    """None: as the scenario says, else this project's own."""
     rate: int = 6000
     seed: int = 1
     out_dir: Path = Path("drill-report")
@@ -65,6 +68,7 @@ class Job:
     subscriptions: tuple[TestedSubscription, ...]
     cast: Cast
     topic: str
+    client: str
 
     @property
     def scenario(self) -> Scenario:
@@ -80,6 +84,8 @@ def plan_jobs(options: DrillOptions) -> tuple[list[Job], list[str]]:
         raise DrillError(f"--sync is {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
     if options.engine not in (None, *ENGINES):
         raise DrillError(f"--engine is {' or '.join(ENGINES)}, not {options.engine!r}")
+    if options.client is not None:
+        check_client(options.client)
     scenarios = _scenarios(options)
     modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
     topology = _topology(options)
@@ -116,7 +122,9 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     topology = make_topology(setting)
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
-    return Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic)
+    client = options.client or setting.scenario.client or OWN
+    check_client(client)
+    return Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic, client)
 
 
 def _scenarios(options: DrillOptions) -> list[Scenario]:

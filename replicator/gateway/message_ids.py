@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from replicator.engine.errors import MessageIdUnknown, MessageNotHereYet
+from replicator.engine.errors import MessageIdUnknown, MessageNotHereYet, NotAllowedError
 from replicator.engine.topic import Topic
 from replicator.engine.types import END_LEDGER
 from replicator.protocol.commands_pb2 import CommandSubscribe, MessageIdData
@@ -65,13 +65,19 @@ def place_of(topic: Topic, message: MessageIdData) -> tuple[Position, KnownAs | 
 
 def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, KnownAs | None]:
     """The last position that is not sent to somebody who subscribes, None if that is not asked for; and as
-    :func:`place_of`, from which it raises unless the subscription is there and its start does not count."""
+    :func:`place_of`. Of a subscription that is there its start does not count.
+
+    Raises :class:`MessageNotHereYet`, and :class:`NotAllowedError` where clients are to stop: those who are told
+    another reason try again until their time is over.
+    """
     if not command.HasField("start_message_id"):
         return None, None
     try:
         position, known_as = place_of(topic, command.start_message_id)
-    except (MessageIdUnknown, MessageNotHereYet):
+    except (MessageIdUnknown, MessageNotHereYet) as error:
         if command.subscription in topic.subscriptions:
             return None, None
+        if isinstance(error, MessageIdUnknown):
+            raise NotAllowedError(str(error)) from error
         raise
     return (Position(position.ledger, position.entry - 1) if position.entry >= 0 else position), known_as

@@ -63,6 +63,14 @@ def check(report: dict[str, Any], messages: int) -> None:
     assert report["subscription_updates"] > 0
 
 
+def test_official_clients_lose_nothing_and_get_nothing_again_that_had_settled(tmp_path: Path) -> None:
+    pytest.importorskip("pulsar")
+    report = run_drill(tmp_path / "out", "--client", "pulsar", "--messages", str(MESSAGES))
+    check(report, MESSAGES)
+    assert report["client"] == "pulsar"
+    assert [each["received"] for each in report["subscriptions"]] == [MESSAGES] * len(KINDS)
+
+
 def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes_alone_do(
     tmp_path: Path,
 ) -> None:

@@ -6,6 +6,7 @@ at B is what the ids of A said.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -206,7 +207,8 @@ def test_in_a_list_of_ids_those_that_say_nothing_do_not_hold_up_the_others(stage
 
 
 def test_a_late_id_of_the_other_cluster_counts_though_the_log_is_trimmed_above_its_number(stage: Stage) -> None:
-    stage.publish("A", b"a0", b"a1", b"a2")
+    stage.publish("A", b"a0")
+    stage.publish("A", b"a1", b"a2")
     ids = stage.received("A", 3)
     served = stage.clusters["B"]
     stage.consumer("B").close()
@@ -214,7 +216,10 @@ def test_a_late_id_of_the_other_cluster_counts_though_the_log_is_trimmed_above_i
     first = topic.log.first
     assert first is not None
     served.run(stage.subscription("B").moves.consume_through(first))
-    served.run(topic.trimming.trim(first))
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while topic.log.trimmed < first:  # links hold it until they have heard how far the other cluster is
+        assert time.monotonic() < deadline
+        served.run(topic.trimming.trim(first))
     assert Position(ids[b"a2"].ledger_id(), ids[b"a2"].entry_id()) <= topic.log.trimmed, "else this shows nothing"
     consumer = stage.consumer("B")
     consumer.acknowledge(ids[b"a2"])
@@ -272,7 +277,7 @@ def test_a_reader_that_is_at_the_end_in_one_cluster_is_so_in_the_other(stage: St
 
 def test_a_reader_from_an_id_that_says_nothing_is_refused(stage: Stage) -> None:
     stage.publish("A", b"m0")
-    with pytest.raises(pulsar.PulsarException, match="MetadataError"):
+    with pytest.raises(pulsar.PulsarException, match="NotAllowedError"):
         stage.clients["B"].create_reader(stage.topic, pulsar.MessageId(-1, UNKNOWN_LEDGER, 0, -1))
 
 

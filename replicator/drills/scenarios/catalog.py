@@ -72,6 +72,8 @@ class Scenario:
     judged: frozenset[Judged] = frozenset()
     moves_everybody: bool = False
     """Whether it uses the service's own failover, which moves all clients of a cluster."""
+    client: str | None = None
+    """The client library that it is about, as ``--client`` names it."""
 
     def steps(self, source: random.Random) -> tuple[Step, ...]:
         return tuple(self.make_steps(source))
@@ -253,6 +255,8 @@ SCENARIOS: Final = {
                  _postgres_down, frozenset({Need.OWN_WORKERS, Need.DATABASES}),
                  frozenset({Judged.TRAFFIC_GOES_ON, Judged.DATABASES_BACK})),
         Scenario("move", "clients move with nothing broken and no cluster told", _move, frozenset()),
+        Scenario("official-clients", "kill-primary, with Pulsar's official client as producers and consumers",
+                 _kill_primary, _KILLS, client="pulsar"),
     )
 }  # fmt: skip
 ALL: Final = "all"

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -26,6 +27,7 @@ from replicator.drills.stage import Stage
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.traffic.ack_watcher import AckWatcher
 from replicator.drills.traffic.active import ActiveCluster, Drill
+from replicator.drills.traffic.making import make_clients
 from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.traffic.subscriber import Subscriber
 from replicator.drills.traffic.tail_reader import TailReader
@@ -93,6 +95,8 @@ class Run:
         count: int,
         rate: int,
         seed: int,
+        client: str,
+        out_dir: Path,
         failover: Failover,
         on_progress: Callable[[Progress], None],
     ) -> None:
@@ -107,7 +111,9 @@ class Run:
         observations = Observations(tuple(each.observed for each in subscriptions))
         for name in stage.topology.names:
             observations.clusters.code(name)
-        self._drill = Drill(topic, observations, ActiveCluster(self._cast.primary, urls), source, asyncio.Event())
+        active = ActiveCluster(self._cast.primary)
+        clients = make_clients(client, stage.topology, active, out_dir)
+        self._drill = Drill(topic, observations, active, clients, source, asyncio.Event())
         self._publisher = Publisher(self._drill, messages, rate)
         self._seen = {each.name: _Seen() for each in subscriptions}
         self._subscribers = [

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, ServiceUnitNotReady, Timeout
 from replicator.drills.observations import Observations
+from replicator.drills.traffic.clients import DrillClients
 
-RECEIVE_MESSAGES_MAX: Final = 1000
-RECEIVE_MILLIS: Final = 50
 POLL_SECONDS: Final = 0.05
 
 LOST: Final = (ConnectError, AlreadyClosed, Timeout, ServiceUnitNotReady, ClusterFenced)
@@ -22,14 +20,9 @@ LOST: Final = (ConnectError, AlreadyClosed, Timeout, ServiceUnitNotReady, Cluste
 class ActiveCluster:
     """Where clients are to be. The operator moves it."""
 
-    def __init__(self, name: str, urls: Mapping[str, str]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._urls = urls
         self._moved = asyncio.Condition()
-
-    @property
-    def url(self) -> str:
-        return self._urls[self.name]
 
     async def move(self, name: str) -> None:
         self.name = name
@@ -49,6 +42,7 @@ class Drill:
     topic: str
     observations: Observations
     active: ActiveCluster
+    clients: DrillClients
     random: random.Random
     finished: asyncio.Event
     """Set when consumers may stop."""

@@ -10,10 +10,10 @@ from replicator.client import Client, InitialPosition
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.drills.observations import drill_id_of
-from replicator.drills.traffic.active import LOST, POLL_SECONDS, RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS, Drill
+from replicator.drills.traffic.active import LOST, POLL_SECONDS, Drill
+from replicator.drills.traffic.clients import RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS, RECEIVER_QUEUE_MESSAGES
 
 TAIL_SUBSCRIPTION: Final = "drill-tail"
-RECEIVER_QUEUE_MESSAGES: Final = 5000
 
 
 class TailReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_several_runs_have_directories_of_their_own() -> None:
         "kill-primary-mark-delete",
     ]
     every = plan_jobs(replace(OPTIONS, scenario="all"))[0]
-    assert len({job.setting.out_dir for job in every}) == len(every) == 11
+    assert len({job.setting.out_dir for job in every}) == len(every) == 12
     assert [len(make_topology(job.setting).clusters) for job in every if job.scenario.name == "mesh-lose-one"] == [3]
 
 
@@ -151,3 +152,27 @@ def test_two_reports_are_compared_figure_by_figure_and_subscription_by_subscript
 
 def test_order_is_judged_for_every_kind_but_shared() -> None:
     assert [each.kind for each in parse_subscriptions("all") if not each.observed.ordered] == ["shared", "batch-index"]
+
+
+def test_the_client_is_our_own_but_where_the_scenario_or_the_options_say_otherwise() -> None:
+    pytest.importorskip("pulsar")
+    assert [job.client for job in plan_jobs(OPTIONS)[0]] == ["own"]
+    assert [job.client for job in plan_jobs(replace(OPTIONS, client="pulsar"))[0]] == ["pulsar"]
+    clients = {job.scenario.name: job.client for job in plan_jobs(replace(OPTIONS, scenario="all"))[0]}
+    assert {name for name, client in clients.items() if client == "pulsar"} == {"official-clients"}
+
+
+def test_without_the_official_client_its_scenario_is_left_out_of_all_and_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pulsar", None)
+    jobs, left_out = plan_jobs(replace(OPTIONS, scenario="all"))
+    assert "official-clients" not in {job.scenario.name for job in jobs}
+    assert any(
+        "official-clients: --client pulsar: the package pulsar-client is not installed" in each for each in left_out
+    )
+    for asked in (replace(OPTIONS, client="pulsar"), replace(OPTIONS, scenario="official-clients")):
+        with pytest.raises(DrillError, match="the package pulsar-client is not installed: pip install pulsar-client"):
+            plan_jobs(asked)
+    with pytest.raises(DrillError, match="--client is own or pulsar, not 'kafka'"):
+        plan_jobs(replace(OPTIONS, client="kafka"))

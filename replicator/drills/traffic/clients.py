@@ -1,0 +1,90 @@
+"""What a drill needs of a client library: producers and consumers at one cluster, and one error for "it is gone".
+
+Two libraries have it: this project's own client (:mod:`replicator.drills.traffic.own_client`), and Pulsar's official
+one (:mod:`replicator.drills.traffic.pulsar_client`). What is recorded of messages, and when, is the same for both.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from replicator.drills.observations import Receipt
+from replicator.drills.subscriptions import TestedSubscription
+from snapshots.position import Position
+
+RECEIVE_MESSAGES_MAX: Final = 1000
+RECEIVE_MILLIS: Final = 50
+RECEIVER_QUEUE_MESSAGES: Final = 5000
+MAX_PENDING_MESSAGES: Final = 20_000
+PUBLISH_DELAY_MILLIS: Final = 20
+KEY_GROUPS: Final = 8
+"""A batch goes to one consumer of a Key_Shared subscription, so it holds the keys of one group: its ordering key."""
+
+
+class ClientLost(Exception):
+    """The client's cluster died, cannot be reached, or is fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrillMessage:
+    """What the drill publishes; ``message_id`` is its own number for it."""
+
+    message_id: int
+    key: str
+    payload: bytes
+
+    @property
+    def key_group(self) -> str:
+        return f"group-{zlib.crc32(self.key.encode()) % KEY_GROUPS}"
+
+
+class Received(NamedTuple):
+    """A message that a consumer was handed; its payload is not kept. ``handle`` is what it is acknowledged by, and
+    ``entry`` where its entry lies in the cluster that it came from."""
+
+    handle: Any
+    entry: Position
+    receipt: Receipt
+
+
+Confirmed = Callable[[int, Position, int], None]
+"""Told of each message that is confirmed: its number, its position, and its index in the batch."""
+
+
+class DrillProducer(Protocol):
+    """A producer at one cluster. What is not confirmed when it raises, or is closed, is to be sent again."""
+
+    def send(self, message: DrillMessage, confirmed: Confirmed) -> None: ...
+
+    async def room(self) -> None:
+        """Wait until little enough is unconfirmed. Raises :class:`ClientLost`."""
+
+    async def flush(self) -> None:
+        """Wait until nothing is on its way. Raises :class:`ClientLost`."""
+
+
+class DrillConsumer(Protocol):
+    """A consumer at one cluster."""
+
+    async def receive(self) -> list[Received]:
+        """What has come, within :data:`RECEIVE_MILLIS`. Raises :class:`ClientLost`."""
+
+    async def acknowledge(self, received: Sequence[Received]) -> None:
+        """Returns when the library says that they are acknowledged. Raises :class:`ClientLost`."""
+
+    async def acknowledge_cumulative(self, last: Received) -> None:
+        """The same for all up to ``last``."""
+
+
+class DrillClients(Protocol):
+    """Makes them. Entering either context raises :class:`ClientLost`."""
+
+    def producer(self, cluster: str, topic: str) -> AbstractAsyncContextManager[DrillProducer]: ...
+
+    def consumer(
+        self, cluster: str, topic: str, tested: TestedSubscription, name: str
+    ) -> AbstractAsyncContextManager[DrillConsumer]: ...

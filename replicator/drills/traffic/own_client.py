@@ -1,0 +1,132 @@
+"""The drill's producers and consumers as this project's own client has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from replicator.client import BatchingType, Client, ConsumerType, InitialPosition
+from replicator.client.consuming.consumer import Consumer
+from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
+from replicator.client.message import MessageId, OutgoingMessage
+from replicator.client.producing.partitioned_producer import PartitionedProducer
+from replicator.client.producing.producer import Producer
+from replicator.drills.observations import Receipt, drill_id_of, drill_id_property
+from replicator.drills.subscriptions import TestedSubscription
+from replicator.drills.traffic.active import LOST
+from replicator.drills.traffic.clients import (
+    MAX_PENDING_MESSAGES,
+    PUBLISH_DELAY_MILLIS,
+    RECEIVE_MESSAGES_MAX,
+    RECEIVE_MILLIS,
+    RECEIVER_QUEUE_MESSAGES,
+    ClientLost,
+    Confirmed,
+    DrillMessage,
+    Received,
+)
+from snapshots.position import Position
+
+ACK_GROUP_MILLIS: Final = 20
+"""Acknowledgements leave after this time, so that what is measured is the sync and not the grouping."""
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except LOST as error:
+        raise ClientLost(str(error)) from error
+
+
+class OwnClients:
+    """``urls`` says where the client finds each cluster."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._urls = urls
+
+    @asynccontextmanager
+    async def producer(self, cluster: str, topic: str) -> AsyncIterator[OwnProducer]:
+        with _lost():
+            async with Client(self._urls[cluster], reconnect=False) as client:
+                producer = await client.create_producer(
+                    topic,
+                    max_pending_messages=MAX_PENDING_MESSAGES,
+                    batching_max_publish_delay_ms=PUBLISH_DELAY_MILLIS,
+                    batching_type=BatchingType.KeyBased,
+                )
+                yield OwnProducer(producer)
+
+    @asynccontextmanager
+    async def consumer(
+        self, cluster: str, topic: str, tested: TestedSubscription, name: str
+    ) -> AsyncIterator[OwnConsumer]:
+        with _lost():
+            async with Client(self._urls[cluster], reconnect=False) as client:
+                consumer = await client.subscribe(
+                    topic,
+                    tested.name,
+                    ConsumerType(tested.observed.type.value),
+                    receiver_queue_size=RECEIVER_QUEUE_MESSAGES,
+                    consumer_name=name,
+                    initial_position=InitialPosition.Earliest,
+                    replicate_subscription_state_enabled=True,
+                    batch_index_ack_enabled=tested.batch_index_acks,
+                    acknowledgement_group_time_ms=ACK_GROUP_MILLIS,
+                    ack_receipt_enabled=True,
+                )
+                yield OwnConsumer(consumer)
+
+
+class OwnProducer:
+    """See :class:`~replicator.drills.traffic.clients.DrillProducer`."""
+
+    def __init__(self, producer: Producer | PartitionedProducer) -> None:
+        self._producer = producer
+        self.room = producer.wait_for_room
+        self.flush = producer.flush
+
+    def send(self, message: DrillMessage, confirmed: Confirmed) -> None:
+        outgoing = OutgoingMessage(
+            message.payload, drill_id_property(message.message_id), message.key, message.key_group
+        )
+
+        def settle(done: asyncio.Future[MessageId]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                place = done.result()
+                position = Position(place.ledger_id(), place.entry_id())
+                confirmed(message.message_id, position, place.batch_index())
+
+        self._producer.enqueue_message(outgoing).add_done_callback(settle)
+
+
+class OwnConsumer:
+    """See :class:`~replicator.drills.traffic.clients.DrillConsumer`."""
+
+    def __init__(self, consumer: Consumer | MultiTopicsConsumer) -> None:
+        self._consumer = consumer
+
+    async def receive(self) -> list[Received]:
+        received: list[Received] = []
+        for message in await self._consumer.receive_many(RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS):
+            place = message.message_id()
+            receipt = Receipt(
+                drill_id_of(message.properties()),
+                message.origin(),
+                message.origin_message_id().position(),
+                place.batch_index(),
+                message.redelivery_count(),
+            )
+            received.append(Received(place, place.position(), receipt))
+        return received
+
+    async def acknowledge(self, received: Sequence[Received]) -> None:
+        with _lost():
+            self._consumer.acknowledge_many([each.handle for each in received])
+            await self._consumer.flush_acknowledgements()
+
+    async def acknowledge_cumulative(self, last: Received) -> None:
+        with _lost():
+            await self._consumer.acknowledge_cumulative(last.handle)
