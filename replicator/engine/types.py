@@ -65,6 +65,16 @@ class KeySharedPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """The program that connects a producer or a consumer over the network, for figures alone."""
+
+    address: str
+    software: str
+    """Its library and version, as it says."""
+    connected_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubscribeOptions:
     """One consumer as it connects, and the subscription that it makes if there is none."""
 
@@ -86,6 +96,7 @@ class SubscribeOptions:
     """Only the newest message of each key, as far as the topic is compacted; Exclusive and Failover only. It stays with
     the subscription: what was compacted away meanwhile is not there for its later consumers either."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    client: ClientInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,7 @@ class ProducerOptions:
     topic_epoch: int | None = None
     """What an exclusive producer was given before it lost its connection; lets it take its place again."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    client: ClientInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ the socket does not take more; producers, consumers and watchers of one connecti
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -23,6 +24,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
+from replicator.engine.types import ClientInfo
 from replicator.gateway.message_ids import Sought
 from replicator.gateway.refusals import server_error
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags
@@ -83,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._handlers = served.handlers
         self._on_over = on_over
         self._transport: asyncio.Transport
+        self._connected_at_ms = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
@@ -95,6 +98,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._connected_at_ms = time.time_ns() // 1_000_000
         self._alarm = self._loop.call_at(self.state.due, self._tick)
 
     def data_received(self, data: bytes) -> None:
@@ -137,6 +141,12 @@ class Connection(asyncio.Protocol):
             self._alarm = self._loop.call_at(self.state.due, self._tick)
 
     # What sessions and handlers need.
+
+    @property
+    def client(self) -> ClientInfo:
+        """Who is at the other end, for figures."""
+        host, port = (self._transport.get_extra_info("peername") or ("", 0))[:2]
+        return ClientInfo(f"/{host}:{port}", self.state.peer.software, self._connected_at_ms)
 
     def send(self, command: BaseCommand) -> None:
         self.write(encode(command))

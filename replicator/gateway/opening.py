@@ -50,7 +50,7 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         schema_version = await schemas.version_for_producer(connection, topic.name, schemas.schema_of(wanted))
         if wanted.initial_subscription_name:
             await _make_subscription(topic, wanted.initial_subscription_name)
-        options = producer_options(wanted)
+        options = producer_options(wanted, connection.client)
         if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE and topic.producers.connected:
             waiting = CommandProducerSuccess(
                 request_id=wanted.request_id, producer_name=wanted.producer_name, producer_ready=False
@@ -128,7 +128,8 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         start, known_as = start_of(topic, wanted)
         known_as = connection.known_as.take(wanted.consumer_id) or known_as
         session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as)
-        consumer = await topic.subscribe(wanted.subscription, subscribe_options(wanted, start), session.deliver)
+        options = subscribe_options(wanted, start, connection.client)
+        consumer = await topic.subscribe(wanted.subscription, options, session.deliver)
     except BaseException:
         consumers.failed(slot)
         raise

@@ -6,6 +6,7 @@ from typing import Final
 
 from replicator.engine.types import (
     AccessMode,
+    ClientInfo,
     HashRange,
     InitialPosition,
     KeySharedPolicy,
@@ -29,7 +30,7 @@ _TYPES: Final = {
 _MODES: Final = tuple(AccessMode)
 
 
-def subscribe_options(command: CommandSubscribe, start: Position | None) -> SubscribeOptions:
+def subscribe_options(command: CommandSubscribe, start: Position | None, client: ClientInfo) -> SubscribeOptions:
     """What a client asks for as it subscribes; ``start`` is the last position that is not sent to it."""
     key_shared = KeySharedPolicy()
     if command.HasField("keySharedMeta"):
@@ -55,14 +56,16 @@ def subscribe_options(command: CommandSubscribe, start: Position | None) -> Subs
         replicated=command.replicate_subscription_state if command.HasField("replicate_subscription_state") else None,
         read_compacted=command.read_compacted,
         subscription_properties={each.key: each.value for each in command.subscription_properties},
+        client=client,
     )
 
 
-def producer_options(command: CommandProducer) -> ProducerOptions:
+def producer_options(command: CommandProducer, client: ClientInfo) -> ProducerOptions:
     """What a client asks for as it produces."""
     return ProducerOptions(
         name=command.producer_name or None,
         access_mode=_MODES[command.producer_access_mode],
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         properties={each.key: each.value for each in command.metadata},
+        client=client,
     )

@@ -99,7 +99,6 @@ NOT_OURS: Final = {
     *("brokerClientSslFactoryPlugin", "brokerClientTlsKeyStoreType", "brokerClientTlsTrustStoreType"),
     *("creationDate", "modificationDate", "timestamp", "pulsar.replicated.subscription"),  # of stored ledgers
     *("originalBatchSize", "outstandingAcksInSameBatch", "firstUnoffloadedMessage"),
-    *("address", "clientVersion", "connectedSince"),  # of who is connected
 }
 """Fields that Pulsar's answers have and ours do not."""
 

@@ -15,7 +15,7 @@ from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.types import SubscriptionType
+from replicator.engine.types import ClientInfo, SubscriptionType
 from snapshots.position import Position
 
 NO_TYPE: Final = "None"
@@ -241,7 +241,8 @@ def _publisher(topic: Topic, producer: EngineProducer) -> dict[str, Any]:
         "producerId": producer.id,
         "producerName": producer.name,
         "accessMode": "Exclusive" if topic.producers.registry.exclusive else "Shared",
-        "metadata": dict(producer.properties),
+        "metadata": dict(producer.options.properties),
+        **_client(producer.options.client),
     }
 
 
@@ -253,7 +254,16 @@ def _consumer(status: Mapping[str, Any], consumer: EngineConsumer) -> dict[str, 
         "unackedMessages": status["unacked_messages"],
         "blockedConsumerOnUnackedMsgs": status["blocked_on_unacked"],
         "metadata": dict(consumer.options.consumer_properties),
+        **_client(consumer.options.client),
     }
+
+
+def _client(client: ClientInfo | None) -> dict[str, str]:
+    """Where a producer or a consumer comes from; nothing of one in the worker's own process."""
+    if client is None:
+        return {}
+    connected = iso_time(client.connected_at_ms)
+    return {"address": client.address, "clientVersion": client.software, "connectedSince": connected}
 
 
 def _ranges_count(subscription: Subscription) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, Protocol
 
@@ -50,10 +50,10 @@ class ProducedTopic(Protocol):
 class EngineProducer:
     """A producer that is connected to a topic. Made by :meth:`TopicProducers.create`."""
 
-    def __init__(self, producers: TopicProducers, name: str, properties: Mapping[str, str]) -> None:
+    def __init__(self, producers: TopicProducers, name: str, options: ProducerOptions) -> None:
         self.id = next(_sessions)
         self.name = name
-        self.properties = properties
+        self.options = options
         self.last_sequence_id = -1
         """The highest sequence id that the topic has of this name; -1 if none, or without deduplication."""
         self.topic_epoch: int | None = None
@@ -121,7 +121,7 @@ class TopicProducers:
         self.topic.check_there()
         self.topic.admission.check_producer()
         name = options.name if options.name is not None else self._new_name()
-        producer = EngineProducer(self, name, options.properties)
+        producer = EngineProducer(self, name, options)
         decisions = self.registry.connect(
             producer.id, producer.name, options, self.topic.policies.effective.max_producers
         )
