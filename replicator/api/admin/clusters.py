@@ -54,7 +54,7 @@ async def change(request: web.Request) -> web.Response:
 
 async def no_peers(request: web.Request) -> web.Response:
     _address(request)
-    return web.json_response([])
+    return no_content()
 
 
 async def set_peers(request: web.Request) -> web.Response:
