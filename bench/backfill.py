@@ -43,7 +43,7 @@ async def measure_backfill(directory: Path) -> list[Measurement]:
             path.mkdir()
             async with TwoClusters(path) as clusters:
                 await clusters.start(SOURCE)
-                await _publish(clusters.url(SOURCE), size_bytes, messages)
+                await _publish(clusters.client_url(SOURCE), size_bytes, messages)
                 runs = []
                 for _ in range(1 + RUNS):
                     await clusters.empty(DESTINATION)

@@ -59,6 +59,9 @@ class TwoClusters:
     def url(self, cluster: str) -> str:
         return f"http://{self._topology.cluster(cluster).address}"
 
+    def client_url(self, cluster: str) -> str:
+        return self._topology.cluster(cluster).pulsar_url
+
     def data(self, cluster: str) -> Path:
         """The data directory; only to be opened while the worker does not run."""
         return self._topology.cluster(cluster).data

@@ -52,7 +52,7 @@ async def measure_lag(directory: Path) -> list[Measurement]:
 
 async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurement]:
     """The same between clusters that run."""
-    async with Client(clusters.url(SOURCE)) as source, Client(clusters.url(DESTINATION)) as destination:
+    async with Client(clusters.client_url(SOURCE)) as source, Client(clusters.client_url(DESTINATION)) as destination:
         producer = await source.create_producer(TOPIC, max_pending_messages=20_000, batching_max_publish_delay_ms=1)
         consumer = await destination.subscribe(
             TOPIC, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=20_000

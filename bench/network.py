@@ -32,11 +32,11 @@ async def measure_case(case: Case, groups: Collection[str], directory: Path) -> 
     measured: dict[str, list[float]] = {}
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE)
-        measured["publish"] = await publish_rates(clusters.url(SOURCE), case)
+        measured["publish"] = await publish_rates(clusters.client_url(SOURCE), case)
         if "copy" in groups:
             measured["copy"] = await copy_rates(clusters, case)
         if "consume" in groups:
-            measured["consume"] = await consume_rates(clusters.url(SOURCE), case)
+            measured["consume"] = await consume_rates(clusters.client_url(SOURCE), case)
     return {group: runs for group, runs in measured.items() if group in groups}
 
 

@@ -23,7 +23,7 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement, percentile
 from replicator.client import Client, ConsumerType, PatternConsumer
 from replicator.client.errors import PulsarException
-from replicator.client.wire.socket_channel import SocketConnector
+from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.topics.topic_list import topic_list_hash
 
@@ -59,7 +59,7 @@ async def measure_patterns(directory: Path) -> list[Measurement]:
 
 
 async def _measure_discovery(clusters: TwoClusters, label: str, consumed_at: str, prefix: str) -> list[Measurement]:
-    async with Client(clusters.url(SOURCE)) as here, Client(clusters.url(consumed_at)) as there:
+    async with Client(clusters.client_url(SOURCE)) as here, Client(clusters.client_url(consumed_at)) as there:
         consumer = await _subscribed(there, prefix)
         latencies_ms = [await _discovery_ms(here, consumer, f"{prefix}-{number}") for number in range(DISCOVERIES)]
     return [
@@ -69,7 +69,7 @@ async def _measure_discovery(clusters: TwoClusters, label: str, consumed_at: str
 
 
 async def _measure_dropped(clusters: TwoClusters) -> Measurement:
-    async with Client(clusters.url(SOURCE)) as client:
+    async with Client(clusters.client_url(SOURCE)) as client:
         consumer = await _subscribed(client, "c", DROPPED_PERIOD_SECONDS)
         consumer.on_topics_changed = lambda *_: None  # type: ignore[method-assign]
         latencies_ms = [await _discovery_ms(client, consumer, f"c-{number}") for number in range(DROPPED)]
@@ -128,10 +128,10 @@ class _Polls:
 async def _measure_unchanged(clusters: TwoClusters) -> list[Measurement]:
     known = topic_list_hash(_name(number) for number in range(TOPICS))
     async with AsyncExitStack() as stack:
-        counted = await stack.enter_async_context(_counting(clusters.url(SOURCE)))
+        counted = await stack.enter_async_context(_counting(clusters.client_url(SOURCE)))
         watchers = []
         for _ in range(CONSUMERS):
-            connector = SocketConnector(counted.url, connection_timeout_seconds=10, operation_timeout_seconds=30)
+            connector = BrokerConnector(counted.url, connection_timeout_seconds=10, operation_timeout_seconds=30)
             stack.push_async_callback(connector.close)
             channel = await connector.open_topic_watch("bench/many/topic-.*", known)
             channel.start(polls := _Polls())
@@ -209,7 +209,7 @@ class _Counter:
 async def _counting(target: str) -> AsyncIterator[_Counter]:
     counter = _Counter(target)
     server = await asyncio.start_server(counter.serve, "127.0.0.1", 0)
-    counter.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    counter.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield counter
     finally:

@@ -47,7 +47,7 @@ async def measure_spark(directory: Path) -> list[Measurement]:
 async def _copy_rates(directory: Path, engine: str) -> tuple[float, ...]:
     async with _clusters(directory, engine) as clusters:
         await clusters.start(SOURCE)
-        await publish_rates(clusters.url(SOURCE), CASE)
+        await publish_rates(clusters.client_url(SOURCE), CASE)
         async with _driver(clusters) if engine == SPARK else nullcontext():
             return tuple([await _copy_rate(clusters) for _ in range(RUNS)])
 

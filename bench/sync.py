@@ -35,7 +35,7 @@ async def measure_sync(directory: Path) -> list[Measurement]:
     """p50 and p99 from acknowledgement to sight, and update markers in a second, with :data:`ACKS_A_SECOND`."""
     async with TwoClusters(directory) as clusters, aiohttp.ClientSession() as session:
         await clusters.start(SOURCE, DESTINATION)
-        async with Client(clusters.url(SOURCE)) as client:
+        async with Client(clusters.client_url(SOURCE)) as client:
             producer = await client.create_producer(TOPIC, batching_enabled=False)
             consumer = await client.subscribe(
                 TOPIC,

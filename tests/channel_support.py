@@ -1,29 +1,28 @@
-"""One engine reached in process or through a socket, and events that remember what they were told."""
+"""One engine reached in process or through its gateway, and events that remember what they were told."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from engine_support import TOPIC, eventually
 
-from replicator.api import client_sockets
-from replicator.api.errors import report_errors
-from replicator.api.topic_sockets import add_topic_sockets
 from replicator.client.errors import PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel
+from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.embedded_channel import EmbeddedConnector
-from replicator.client.wire.socket_channel import SocketConnector
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode, Delivery, InitialPosition, SubscriptionType
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
 from snapshots.position import Position
 
 CONNECTION_TIMEOUT_SECONDS = 0.3
@@ -136,25 +135,20 @@ class Cluster:
 
 @asynccontextmanager
 async def served(engine: Engine) -> AsyncIterator[str]:
-    """The client API of an engine on a port of its own; the URL."""
-    app = web.Application(middlewares=[report_errors])
-    app[client_sockets.ENGINE] = engine
-    app[client_sockets.SOCKETS] = set()
-    app.on_shutdown.append(client_sockets.close_sockets)
-    app.add_routes(client_sockets.routes())
-    add_topic_sockets(app, engine)
-    runner = web.AppRunner(app)
-    await runner.setup()
+    """The gateway of an engine on a port of its own; the URL."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    url = f"pulsar://127.0.0.1:{bound.getsockname()[1]}"
+    gateway = Gateway(engine, Addresses(url))
+    await gateway.listen(bound)
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield url
     finally:
-        await runner.cleanup()
+        await gateway.stop()
 
 
 @asynccontextmanager
 async def reached(transport: str, path: Path) -> AsyncIterator[Cluster]:
-    """A cluster with its data in ``path``, over ``embedded`` or ``socket`` channels."""
+    """A cluster with its data in ``path``, over ``embedded`` or ``broker`` channels."""
     if transport == "embedded":
         embedded = EmbeddedConnector(path, "us-east")
         try:
@@ -165,7 +159,7 @@ async def reached(transport: str, path: Path) -> AsyncIterator[Cluster]:
     engine = await Engine.open(path, cluster="us-east")
     try:
         async with served(engine) as url:
-            connector = SocketConnector(
+            connector = BrokerConnector(
                 url, connection_timeout_seconds=CONNECTION_TIMEOUT_SECONDS, operation_timeout_seconds=10
             )
             try:

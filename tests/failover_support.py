@@ -52,6 +52,9 @@ class Deployment:
     def url(self, name: str, path: str = "") -> str:
         return f"http://127.0.0.1:{self.ports[name]}{path}"
 
+    def client_url(self, name: str) -> str:
+        return f"pulsar://127.0.0.1:{self.ports[name]}"
+
     def start(self, *names: str, file: str = "topology.yaml") -> None:
         for name in names:
             log = self.path / f"{name}.log"

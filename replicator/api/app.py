@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from replicator.api import block_lists, client_sockets, data_plane, topic_sockets
+from replicator.api import block_lists, data_plane
 from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
@@ -69,9 +69,6 @@ def make_app(
     """
     app = web.Application(middlewares=[report_errors])
     app[data_plane.ENGINE] = engine
-    app[client_sockets.ENGINE] = engine
-    app[client_sockets.SOCKETS] = set()
-    app.on_shutdown.append(client_sockets.close_sockets)
     app[data_plane.STREAMS] = {}
     app[data_plane.PAGES_IN_FLIGHT] = []
     app.on_shutdown.append(data_plane.close_streams)
@@ -93,8 +90,6 @@ def make_app(
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
     add_links(app, source)
-    app.add_routes(client_sockets.routes())
-    topic_sockets.add_topic_sockets(app, engine)
     add_admin(app, engine, source.ready, addresses)
     if topology is not None:
         add_topology(app, topology)

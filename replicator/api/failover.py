@@ -35,7 +35,7 @@ class FailoverSource(Protocol):
 
     def state(self) -> dict[str, Any]: ...
 
-    def service_url(self, home: str, *, http: bool = False) -> tuple[dict[str, str], FailoverEpoch]: ...
+    def service_url(self, home: str) -> tuple[dict[str, str], FailoverEpoch]: ...
 
     def topics(self, names: list[str] | None) -> list[dict[str, Any]]: ...
 
@@ -100,13 +100,13 @@ async def state(request: web.Request) -> web.Response:
 
 
 async def service_url(request: web.Request) -> web.Response:
-    """Where the clients of ``cluster`` connect now; ``scheme=http`` for the HTTP address in any case."""
+    """Where the clients of ``cluster`` connect now."""
     source = request.app[FAILOVER]
     home = request.query.get("cluster", "")
     if not home:
         raise BadRequest("parameter cluster is missing: whose clients ask?")
     try:
-        answer, record = source.service_url(home, http=request.query.get("scheme") == "http")
+        answer, record = source.service_url(home)
     except KeyError:
         raise UnknownCluster(f"there is no cluster {home[:80]!r}; there are: {', '.join(source.clusters)}") from None
     epoch = f"{record.epoch} {record.writer} {record.record_id}".rstrip()

@@ -1,8 +1,8 @@
 """Errors that users of the client see.
 
 Names are those of the official Python client's ``pulsar.exceptions`` where it has the case, so that code moves over by
-changing an import. This module also owns the one mapping from the engine's error codes to these, which the
-embedded channel and the sockets share.
+changing an import. This module also owns the mappings from the engine's error codes and from those of the protocol. A
+cluster of this project says the engine's code too, which tells more cases apart.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from replicator.engine.errors import EngineError
+from replicator.protocol.commands_pb2 import ServerError
 
 
 class PulsarException(Exception):
@@ -29,7 +30,7 @@ class InvalidConfiguration(PulsarException):
 
 
 class InvalidUrl(InvalidConfiguration):
-    """A service URL that is neither ``http(s)://host:port`` nor ``embedded:PATH``."""
+    """A service URL that is neither ``pulsar://host:port`` (or ``pulsar+ssl://``) nor ``embedded:PATH``."""
 
 
 class OperationNotSupported(PulsarException):
@@ -47,6 +48,26 @@ class ConnectError(PulsarException):
 class ClusterFenced(PulsarException):
     """Another cluster serves this one's clients since a failover, or is about to; the text names it and its address.
     ``Client(service_url_provider=…)`` goes there by itself."""
+
+
+class AuthenticationError(PulsarException):
+    """The cluster wants to know who the client is."""
+
+
+class AuthorizationError(PulsarException):
+    """The client may not do that."""
+
+
+class BrokerMetadataError(PulsarException):
+    """The cluster could not do what was asked, for a reason that the text says."""
+
+
+class IncompatibleSchema(PulsarException):
+    """The topic has a schema, and this is not one that goes with it."""
+
+
+class TopicTerminated(PulsarException):
+    """Nothing can be published to the topic any more."""
 
 
 class AlreadyClosed(PulsarException):
@@ -158,7 +179,6 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "InvalidPolicies": InvalidConfiguration,
     "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,
     "EntryCorrupt": InvalidMessage,
-    "InvalidFrame": InvalidMessage,
     "MessageTooLarge": MessageTooBig,
     "StoreFull": ProducerBlockedQuotaExceededError,
     "StoreFailed": BrokerPersistenceError,
@@ -202,6 +222,41 @@ def from_code(code: str, text: str) -> PulsarException:
     """The client's error for a ``code`` that an engine or a worker reported."""
     kind = _BY_CODE.get(code)
     return kind(text) if kind is not None else UnknownError(f"{code}: {text}")
+
+
+_BY_SERVER_ERROR: Final[dict[int, type[PulsarException]]] = {
+    ServerError.MetadataError: BrokerMetadataError,
+    ServerError.PersistenceError: BrokerPersistenceError,
+    ServerError.AuthenticationError: AuthenticationError,
+    ServerError.AuthorizationError: AuthorizationError,
+    ServerError.ConsumerBusy: ConsumerBusy,
+    ServerError.ServiceNotReady: ServiceUnitNotReady,
+    ServerError.ProducerBlockedQuotaExceededError: ProducerBlockedQuotaExceededError,
+    ServerError.ProducerBlockedQuotaExceededException: ProducerBlockedQuotaExceededException,
+    ServerError.ChecksumError: InvalidMessage,
+    ServerError.TopicNotFound: TopicNotFound,
+    ServerError.SubscriptionNotFound: SubscriptionNotFound,
+    ServerError.TooManyRequests: ServiceUnitNotReady,
+    ServerError.TopicTerminatedError: TopicTerminated,
+    ServerError.ProducerBusy: ProducerBusy,
+    ServerError.InvalidTopicName: InvalidTopicName,
+    ServerError.IncompatibleSchema: IncompatibleSchema,
+    ServerError.ConsumerAssignError: InvalidConfiguration,
+    ServerError.NotAllowedError: NotAllowedError,
+    ServerError.ProducerFenced: ProducerFenced,
+}
+
+
+def from_server(code: int, text: str, engine_error: str = "") -> PulsarException:
+    """The client's error for what a server refused a request with."""
+    if engine_error:
+        return from_code(engine_error, text)
+    kind = _BY_SERVER_ERROR.get(code)
+    return kind(text) if kind is not None else UnknownError(f"{_server_error_name(code)}: {text}")
+
+
+def _server_error_name(code: int) -> str:
+    return ServerError.Name(ServerError.ValueType(code)) if code in ServerError.values() else str(code)
 
 
 def from_engine(error: EngineError) -> PulsarException:

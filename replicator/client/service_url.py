@@ -1,7 +1,8 @@
 """Which cluster a client talks to, and how: from a service URL, or from providers of one, to a connector.
 
 1. ``embedded:PATH`` is an engine in this process.
-2. ``http(s)://host:port`` is a worker. It is not called before the first producer or consumer is made.
+2. ``pulsar://host:port`` is a worker or a broker (``pulsar+ssl://`` through TLS). It is not called before the first
+   producer or consumer is made.
 3. With providers the URL is asked for, again and again, and the connector follows it
    (:mod:`replicator.client.wire.following`). Every URL is checked before anything is asked.
 """
@@ -15,9 +16,9 @@ from urllib.parse import urlsplit
 
 from replicator.client.errors import InvalidConfiguration, InvalidUrl
 from replicator.client.wire.channel import Connector
+from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.embedded_channel import EmbeddedConnector
 from replicator.client.wire.following import FollowingConnector
-from replicator.client.wire.socket_channel import SocketConnector
 
 EMBEDDED: Final = "embedded:"
 """How the URL of an engine in this process begins; the path of its data directory follows."""
@@ -34,11 +35,13 @@ def following_connector(
     if not named:
         raise InvalidConfiguration("service_url_provider is an empty list")
 
-    def connect(url: str) -> SocketConnector:
-        return _socket_connector(url, connection_timeout_seconds, operation_timeout_seconds)
+    def connect(url: str) -> BrokerConnector:
+        return _broker_connector(url, connection_timeout_seconds, operation_timeout_seconds)
 
-    for url in (*named, *([] if default_url is None else [default_url])):
-        connect(url)  # refuses what is no address
+    for provider in named:
+        _check_provider(provider)
+    if default_url is not None:
+        connect(default_url)  # refuses what is no address
     return FollowingConnector(named, connect, default_url=default_url, check_interval_seconds=check_interval_seconds)
 
 
@@ -52,25 +55,26 @@ def connector_of(
         if not path:
             raise InvalidUrl(f"{service_url!r}: the path of the data directory is missing")
         return EmbeddedConnector(Path(path), cluster)
-    return _socket_connector(service_url, connection_timeout_seconds, operation_timeout_seconds)
+    return _broker_connector(service_url, connection_timeout_seconds, operation_timeout_seconds)
 
 
-def _socket_connector(
+def _broker_connector(
     service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float
-) -> SocketConnector:
-    if not isinstance(service_url, str):
-        raise InvalidUrl(f"{service_url!r:.80} is not a str")
-    if "," in service_url:
-        raise InvalidUrl(f"{service_url!r}: give one address; a list of addresses is not a failover")
-    try:
-        parts = urlsplit(service_url)
-        port = parts.port
-    except ValueError as error:
-        raise InvalidUrl(f"{service_url!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InvalidUrl(f"{service_url!r}: expected http://host:port, https://host:port or embedded:PATH")
-    return SocketConnector(
+) -> BrokerConnector:
+    return BrokerConnector(
         service_url,
         connection_timeout_seconds=connection_timeout_seconds,
         operation_timeout_seconds=operation_timeout_seconds,
     )
+
+
+def _check_provider(url: str) -> None:
+    if not isinstance(url, str):
+        raise InvalidUrl(f"{url!r:.80} is not a str")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidUrl(f"{url!r}: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InvalidUrl(f"{url!r}: a service_url_provider is http://host:port/path")

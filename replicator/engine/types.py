@@ -133,6 +133,8 @@ class Ack:
 
     position: Position
     batch_indexes: tuple[int, ...] | None = None
+    batch_size: int = field(default=0, compare=False)
+    """How many messages the batch has, as far as a client knows; 0: unknown. The engine goes by the log."""
 
 
 class LoggedEntry(NamedTuple):

@@ -69,7 +69,7 @@ class FailoverService:
     """The failover of the worker of ``engine``'s cluster.
 
     ``addresses`` has the HTTP address of every cluster of the topology, this one included; ``service_urls`` where
-    clients of Pulsar's binary protocol connect, for clusters that have it.
+    clients connect, for clusters of which that is another address.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class FailoverService:
         """Why no client is taken for the moment; a fenced worker is ready: links and readers use it."""
         return None if self._core.learned else "the other clusters are being asked whether one of them took over"
 
-    def service_url(self, home: str, *, http: bool = False) -> tuple[dict[str, str], FailoverEpoch]:
+    def service_url(self, home: str) -> tuple[dict[str, str], FailoverEpoch]:
         """In the form that Pulsar's clients poll: where the clients of ``home`` connect, and the record behind it.
 
         Raises :class:`KeyError` for a cluster that the topology does not have.
@@ -278,9 +278,8 @@ class FailoverService:
         by = serving(self._core.record, home)
         if by not in self._addresses:
             by = home
-        url = f"http://{self._addresses[by]}" if http else self._urls()[by]
         return {
-            "serviceUrl": url,
+            "serviceUrl": self._urls()[by],
             "tlsTrustCertsFilePath": "",
             "authPluginClassName": "",
             "authParamsString": "",
@@ -378,7 +377,7 @@ class FailoverService:
         await self.engine.remember(table, names[-SWITCHES_KEPT:])
 
     def _urls(self) -> dict[str, str]:
-        return {name: self._service_urls.get(name, f"http://{address}") for name, address in self._addresses.items()}
+        return {name: self._service_urls.get(name, f"pulsar://{address}") for name, address in self._addresses.items()}
 
 
 def _tell_failure(name: str, error: BaseException) -> None:

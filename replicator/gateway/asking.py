@@ -55,6 +55,13 @@ def seek(connection: Connection, frame: Frame) -> None:
     connection.request(wanted.request_id, go(), "seeking")
 
 
+def restarted(connection: Connection, frame: Frame) -> None:
+    """RESTARTED: the client has seen that the subscription was put elsewhere."""
+    session: ConsumerSession | None = connection.state.consumers.get(frame.command.restarted.consumer_id)
+    if session is not None:
+        session.restart_seen()
+
+
 def last_message_id(connection: Connection, frame: Frame) -> None:
     """GET_LAST_MESSAGE_ID."""
     wanted = frame.command.getLastMessageId

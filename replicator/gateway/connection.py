@@ -81,7 +81,9 @@ class Connection(asyncio.Protocol):
         self.writable = True
         self.known_as = Sought()
         self._loop = asyncio.get_running_loop()
-        self.state = ServerConnection(self._loop.time(), software=SOFTWARE, features=FEATURES)
+        self.state = ServerConnection(
+            self._loop.time(), software=SOFTWARE, features=FEATURES, cluster=served.engine.cluster
+        )
         self._handlers = served.handlers
         self._on_over = on_over
         self._transport: asyncio.Transport
@@ -199,6 +201,8 @@ class Connection(asyncio.Protocol):
         """Answer a request with the code that clients know for ``error``."""
         code = error.code if isinstance(error, Refused) else server_error(error)
         refusal = CommandError(request_id=request_id, error=code, message=str(error))
+        if isinstance(error, EngineError):
+            refusal.engine_error = error.code
         self.send(BaseCommand(type=T.ERROR, error=refusal))
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:

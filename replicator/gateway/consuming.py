@@ -3,6 +3,10 @@
 Deliveries of one dispatch leave in one write, entries as the bytes that are stored. A subscription that is put
 elsewhere (seek, reset) closes its consumers, as upstream: the client subscribes again, and what it had is void.
 
+A client that asked for our additions stays subscribed instead, and is told by RESTARTED. It answers the same, and what
+it acknowledges or asks for again before that answer is about the former place: it changes nothing, else a seek back
+would mark as consumed what nobody has consumed since (invariant 5). It is answered all the same.
+
 After a failover clients bring ids of the other cluster along (:mod:`replicator.gateway.message_ids`). What they name is
 looked up by the exact mapping, and never compared by number (invariant 5).
 """
@@ -34,9 +38,11 @@ from replicator.protocol.commands_pb2 import (
     CommandGetLastMessageIdResponse,
     CommandMessage,
     CommandRedeliverUnacknowledgedMessages,
+    CommandRestarted,
     MessageIdData,
     ServerError,
 )
+from replicator.protocol.errors import OutOfOrder
 from replicator.protocol.frames import encode_head
 from replicator.protocol.server import NO_REQUEST
 from replicator.protocol.values import ack_set, acked_indexes, first_unacked, message_id, position_of
@@ -48,7 +54,14 @@ class ConsumerSession:
     """One consumer of a connection. ``deliver`` is given to the engine; :meth:`connected` comes first."""
 
     def __init__(
-        self, wire: Wire, consumer_id: int, topic: Topic, epoch: int | None, known_as: KnownAs | None = None
+        self,
+        wire: Wire,
+        consumer_id: int,
+        topic: Topic,
+        epoch: int | None,
+        known_as: KnownAs | None = None,
+        *,
+        extended: bool = False,
     ) -> None:
         self._wire = wire
         self._id = consumer_id
@@ -56,6 +69,9 @@ class ConsumerSession:
         self._epoch = epoch
         """Counts the redeliveries of everything; what carries an older one is dropped by clients that count them."""
         self._known_as = known_as
+        self._extended = extended
+        self._unseen = 0
+        """Restarts that the client may not know of yet."""
         self._permits = Permits()
         self._over = False
         self.consumer: EngineConsumer
@@ -81,10 +97,14 @@ class ConsumerSession:
         wanted = command.HasField("request_id")
         if wanted:
             answer.request_id = command.request_id
+        if self._unseen:
+            if wanted:
+                self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+            return
         try:
             durable = self._acknowledged(command)
         except EngineError as error:
-            answer.error, answer.message = server_error(error), str(error)
+            answer.error, answer.message, answer.engine_error = server_error(error), str(error), error.code
             if wanted:
                 self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
             return
@@ -157,7 +177,7 @@ class ConsumerSession:
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
         if command.HasField("consumer_epoch"):
             self._epoch = command.consumer_epoch
-        if self.consumer.closed:
+        if self.consumer.closed or self._unseen:
             return
         positions = []
         for each in command.message_ids:
@@ -169,6 +189,12 @@ class ConsumerSession:
     def seek(self, target: Position | int) -> Awaitable[None]:
         """To a position or a time; returns when the subscription is there; raises what the engine does."""
         return self.consumer.seek(target)
+
+    def restart_seen(self) -> None:
+        """The client knows of one more restart."""
+        if not self._unseen:
+            raise OutOfOrder("RESTARTED from a client that was not told of a restart")
+        self._unseen -= 1
 
     async def unsubscribe(self, *, force: bool) -> None:
         """Delete the subscription. Raises what the engine does; then the consumer goes on."""
@@ -221,6 +247,8 @@ class ConsumerSession:
                 message.ack_set.extend(ack_set(BitMap.deserialize(delivery.acked), delivery.batch_size))
             if self._epoch is not None:
                 message.consumer_epoch = self._epoch
+            if self._extended:
+                self._extend(message, delivery)
             pieces.append(encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry)))
             pieces.append(delivery.entry)
         self._wire.write(b"".join(pieces))
@@ -246,7 +274,19 @@ class ConsumerSession:
         change = CommandActiveConsumerChange(consumer_id=self._id, is_active=active)
         self._wire.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
 
+    def _extend(self, message: CommandMessage, delivery: Delivery) -> None:
+        if delivery.batch_size != 1:
+            message.batch_size = delivery.batch_size
+        if delivery.origin_position != delivery.position or delivery.origin != self.topic.cluster:
+            message.origin = delivery.origin
+            message.origin_ledger, message.origin_entry = delivery.origin_position
+
     def _restarted(self) -> None:
+        if self._extended:
+            self._unseen += 1
+            restarted = CommandRestarted(consumer_id=self._id)
+            self._wire.send(BaseCommand(type=BaseCommand.RESTARTED, restarted=restarted))
+            return
         self._let_go("", "")
         self.consumer.close()
 
@@ -258,5 +298,7 @@ class ConsumerSession:
             if not self._wire.understands(CLOSE_BY_SERVER_SINCE):
                 self._wire.fail(reason)
                 return
-            closing = CommandCloseConsumer(consumer_id=self._id, request_id=NO_REQUEST)
+            closing = CommandCloseConsumer(
+                consumer_id=self._id, request_id=NO_REQUEST, engine_error=code, reason=reason
+            )
             self._wire.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closing))

@@ -22,6 +22,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     T.ACK: asking.acknowledge,
     T.REDELIVER_UNACKNOWLEDGED_MESSAGES: asking.redeliver,
     T.SEEK: asking.seek,
+    T.RESTARTED: asking.restarted,
     T.GET_LAST_MESSAGE_ID: asking.last_message_id,
     T.CONSUMER_STATS: asking.stats,
     T.PARTITIONED_METADATA: lookups.partitions,

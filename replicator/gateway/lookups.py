@@ -59,7 +59,7 @@ async def _partitions(connection: Connection, wanted: CommandPartitionedTopicMet
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Success
     except EngineError as error:
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Failed
-        answer.error, answer.message = server_error(error), str(error)
+        answer.error, answer.message, answer.engine_error = server_error(error), str(error), error.code
     connection.send(BaseCommand(type=T.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer))
 
 

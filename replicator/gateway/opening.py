@@ -6,6 +6,8 @@ it is there, and open it again.
 
 from __future__ import annotations
 
+import asyncio
+
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.gateway import schemas
@@ -51,6 +53,8 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         if wanted.initial_subscription_name:
             await _make_subscription(topic, wanted.initial_subscription_name)
         options = producer_options(wanted, connection.client)
+        if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE and (task := asyncio.current_task()) is not None:
+            slot.abandoned = task.cancel  # else it would keep its place in the queue, and take the topic in its turn
         if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE and topic.producers.connected:
             waiting = CommandProducerSuccess(
                 request_id=wanted.request_id, producer_name=wanted.producer_name, producer_ready=False
@@ -127,7 +131,7 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
         start, known_as = start_of(topic, wanted)
         known_as = connection.known_as.take(wanted.consumer_id) or known_as
-        session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as)
+        session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as, extended=wanted.extended)
         options = subscribe_options(wanted, start, connection.client)
         consumer = await topic.subscribe(wanted.subscription, options, session.deliver)
     except BaseException:

@@ -33,6 +33,8 @@ from replicator.running.short_tasks import awaited
 from snapshots.position import Position
 
 ENTRIES_PER_PUBLISH_MAX: Final = 1_000
+CLOSE_SECONDS_MAX: Final = 2.0
+"""How long an answer is waited for when the producer is over."""
 
 _Sent = tuple[CommandSend, bytes]
 
@@ -54,6 +56,8 @@ class ProducerSession:
         self._calls: deque[tuple[list[_Sent], asyncio.Task[list[Position]]]] = deque()
         self._answering = False
         self._over = False
+        self._farewell: CommandCloseProducer | None = None
+        """What the client is told when everything before it is answered."""
         producer.on_closed = self._let_go
 
     def send(self, command: CommandSend, entry: bytes) -> None:
@@ -75,6 +79,8 @@ class ProducerSession:
         self._over = True
         self.producer.on_closed = None
         self.producer.close()
+        if self._calls:  # a backlog over its quota may hold them for hours
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._give_up)
 
     def _tick(self) -> None:
         self._scheduled = False
@@ -93,13 +99,16 @@ class ProducerSession:
 
     async def _answer(self) -> None:
         while self._calls:
-            sent, task = self._calls.popleft()
+            sent, task = self._calls[0]
             try:
                 await asyncio.wait([task])
-                self._wire.write(b"".join(await self._answers(sent, task)))
+                if not task.cancelled():
+                    self._wire.write(b"".join(await self._answers(sent, task)))
             finally:
+                self._calls.popleft()
                 self._wire.held(-sum(len(entry) for _, entry in sent))
         self._answering = False
+        self._say_farewell()
 
     async def _answers(self, sent: Sequence[_Sent], task: asyncio.Task[list[Position]]) -> list[bytes]:
         try:
@@ -130,18 +139,39 @@ class ProducerSession:
 
     def _refusal(self, command: CommandSend, error: EngineError) -> bytes:
         refusal = CommandSendError(
-            producer_id=self._id, sequence_id=command.sequence_id, error=server_error(error), message=str(error)
+            producer_id=self._id,
+            sequence_id=command.sequence_id,
+            error=server_error(error),
+            message=str(error),
+            engine_error=error.code,
         )
         return encode(BaseCommand(type=BaseCommand.SEND_ERROR, send_error=refusal))
 
     def _let_go(self, code: str, reason: str) -> None:
-        """The engine lets go of the producer: the client is to look the topic up again, and hears why then."""
+        """The engine lets go of the producer: the client is to look the topic up again, and hears why then. First it
+        hears of what it sent before, or it would send again what is stored."""
         if self._over:
             return
         self._over = True
         if self._wire.producer_gone(self._id, self):
-            if not self._wire.understands(CLOSE_BY_SERVER_SINCE):
-                self._wire.fail(reason)
-                return
-            closing = CommandCloseProducer(producer_id=self._id, request_id=NO_REQUEST)
-            self._wire.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=closing))
+            self._farewell = CommandCloseProducer(
+                producer_id=self._id, request_id=NO_REQUEST, engine_error=code, reason=reason
+            )
+            self._publish()
+            if self._answering:
+                asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._say_farewell)
+            else:
+                self._say_farewell()
+
+    def _say_farewell(self) -> None:
+        farewell, self._farewell = self._farewell, None
+        if farewell is None:
+            return
+        if self._wire.understands(CLOSE_BY_SERVER_SINCE):
+            self._wire.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=farewell))
+        else:
+            self._wire.fail(farewell.reason)
+
+    def _give_up(self) -> None:
+        for _, task in self._calls:
+            task.cancel()

@@ -25,8 +25,12 @@ T = BaseCommand.Type
 
 
 def watch(connection: Connection, frame: Frame) -> None:
-    """WATCH_TOPIC_LIST."""
+    """WATCH_TOPIC_LIST. A watcher that is there already is answered again, as upstream: so clients poll."""
     wanted = frame.command.watchTopicList
+    session: WatcherSession | None = connection.state.watchers.get(wanted.watcher_id)
+    if session is not None:
+        session.list(wanted)
+        return
     try:
         slot = connection.state.watchers.begin(wanted.watcher_id)
     except Refused as error:
@@ -58,17 +62,21 @@ class WatcherSession:
         """The topics that the client knows of, by the names that the engine tells."""
         self._watch: TopicWatch = connection.watchers.open(connection, wanted.topics_pattern, self._changed)
         connection.state.watchers.opened(slot, self)
-        connection.watchers.list(self._watch, None, self._listed)
+        self.list(wanted)
+
+    def list(self, wanted: CommandWatchTopicList) -> None:
+        """Answer a request with the topics that there are."""
+        self._connection.watchers.list(self._watch, None, lambda listing: self._listed(wanted, listing))
 
     def close(self) -> None:
         """Nothing is told any more."""
         self._connection.watchers.close(self._watch)
 
-    def _listed(self, listing: TopicListing | EngineError) -> None:
-        wanted = self._wanted
+    def _listed(self, wanted: CommandWatchTopicList, listing: TopicListing | EngineError) -> None:
         if isinstance(listing, EngineError):
-            self._connection.state.watchers.close(wanted.watcher_id)
-            self.close()
+            if wanted is self._wanted:  # the first one: there is no such watcher
+                self._connection.state.watchers.close(wanted.watcher_id)
+                self.close()
             self._connection.refuse(wanted.request_id, listing)
             return
         engine = self._connection.engine

@@ -19,7 +19,7 @@ from replicator.protocol.commands_pb2 import (
     FeatureFlags,
 )
 from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Refused, Unresponsive
-from replicator.protocol.frames import Frame, FrameDecoder, encode
+from replicator.protocol.frames import MESSAGE_BYTES_MAX, Frame, FrameDecoder, encode
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX, KEEP_ALIVE_SECONDS
 from replicator.protocol.versions import NEWEST, Peer, server_of
 
@@ -59,14 +59,24 @@ class Answered(NamedTuple):
 class ClientConnection:
     """One connection to a server. :meth:`connect` gives the bytes to begin with."""
 
-    def __init__(self, now: float, *, software: str, features: FeatureFlags | None = None) -> None:
+    def __init__(
+        self,
+        now: float,
+        *,
+        software: str,
+        features: FeatureFlags | None = None,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
         self.peer: Peer | None = None
         """The server, once it has answered."""
+        self.cluster = ""
+        """Whose server it is, if it is one of ours; empty for others. Only ours is sent our additions."""
         self.message_bytes_max = 0
         """Of one message, as the server says."""
         self.due = now + HANDSHAKE_SECONDS_MAX
         self._software = software
         self._features = features or FeatureFlags()
+        self._keep_alive_seconds = keep_alive_seconds
         self._decoder = FrameDecoder()
         self._waiting: set[int] = set()
         self._last_request_id = -1
@@ -124,7 +134,7 @@ class ClientConnection:
             self._over = True
             raise Unresponsive("the server does not answer")
         self._heard = False
-        self.due = now + KEEP_ALIVE_SECONDS
+        self.due = now + self._keep_alive_seconds
         return encode(BaseCommand(type=T.PING, ping=CommandPing()))
 
     def _connected(self, command: BaseCommand, now: float) -> None:
@@ -133,8 +143,9 @@ class ClientConnection:
         if command.type != T.CONNECTED:
             raise OutOfOrder(f"{T.Name(command.type)} instead of CONNECTED")
         self.peer = server_of(command.connected)
-        self.message_bytes_max = command.connected.max_message_size
-        self.due = now + KEEP_ALIVE_SECONDS
+        self.cluster = command.connected.cluster
+        self.message_bytes_max = command.connected.max_message_size or MESSAGE_BYTES_MAX
+        self.due = now + self._keep_alive_seconds
 
     def _answered(self, answer: Any, frame: Frame) -> Iterator[Frame | Answered]:
         request_id = answer.request_id
@@ -145,4 +156,4 @@ class ClientConnection:
             return
         self._waiting.discard(request_id)
         refused = frame.command.type == T.ERROR
-        yield Answered(request_id, Refused(answer.error, answer.message) if refused else answer)
+        yield Answered(request_id, Refused(answer.error, answer.message, answer.engine_error) if refused else answer)

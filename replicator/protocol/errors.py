@@ -32,6 +32,8 @@ class NotAuthenticated(ProtocolError):
 class Refused(Exception):
     """A request that is answered with an error; the connection goes on."""
 
-    def __init__(self, code: ServerError, message: str) -> None:
+    def __init__(self, code: ServerError, message: str, engine_error: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.engine_error = engine_error
+        """What a server of this project calls it; empty from others."""

@@ -76,6 +76,7 @@ COMMANDS: Final = frozenset(
         T.TC_CLIENT_CONNECT_REQUEST,
         T.WATCH_TOPIC_LIST,
         T.WATCH_TOPIC_LIST_CLOSE,
+        T.RESTARTED,
     }
 )
 """What an open connection hands to its caller; the rest is answered here, or is for clients only."""
@@ -106,7 +107,8 @@ class _State(Enum):
 
 
 class ServerConnection:
-    """One client's connection. ``now`` is any clock in seconds that does not go backwards."""
+    """One client's connection. ``now`` is any clock in seconds that does not go backwards; ``cluster`` is said to the
+    client, which then knows whose server this is."""
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class ServerConnection:
         authenticator: Authenticator | None = None,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         sessions_max: int = SESSIONS_MAX,
+        cluster: str = "",
     ) -> None:
         self.peer: Peer
         """There once the client has introduced itself."""
@@ -129,6 +132,7 @@ class ServerConnection:
         self._features = features or FeatureFlags()
         self._authenticator = authenticator or Anyone()
         self._message_bytes_max = message_bytes_max
+        self._cluster = cluster
         self._decoder = FrameDecoder()
         self._state = _State.CONNECT_AWAITED
         self._heard = True
@@ -228,4 +232,6 @@ class ServerConnection:
                 max_message_size=self._message_bytes_max,
                 feature_flags=self._features,
             )
+            if self._cluster:
+                connected.cluster = self._cluster
             yield encode(BaseCommand(type=T.CONNECTED, connected=connected))

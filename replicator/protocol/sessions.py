@@ -16,6 +16,7 @@ A session goes through these states; what is not drawn is an error of the client
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from replicator.protocol.commands_pb2 import ServerError
@@ -27,13 +28,15 @@ S = TypeVar("S")
 
 
 class Slot(Generic[S]):
-    """The place of one session that is being opened, or is open. ``session`` is None until it is open."""
+    """The place of one session that is being opened, or is open. ``session`` is None until it is open; ``abandoned``,
+    where it is set, is called when the client closes it before."""
 
-    __slots__ = ("number", "session")
+    __slots__ = ("abandoned", "number", "session")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.session: S | None = None
+        self.abandoned: Callable[[], object] | None = None
 
 
 class Sessions(Generic[S]):
@@ -94,7 +97,11 @@ class Sessions(Generic[S]):
         """The client closes it; returns what is to be closed, if it was open."""
         self._gone.pop(number, None)
         slot = self._slots.pop(number, None)
-        return None if slot is None else slot.session
+        if slot is None:
+            return None
+        if slot.session is None and slot.abandoned is not None:
+            slot.abandoned()
+        return slot.session
 
     def let_go(self, number: int, session: S) -> bool:
         """The server closes it. False if the id is no longer, or not yet, this session's."""

@@ -60,7 +60,7 @@ class Region(Deployment):
         contents = [b"%06d" % number + bytes(payload_bytes - 6) for number in range(messages)]
 
         async def publish() -> None:
-            async with Client(self.url("A")) as client:
+            async with Client(self.client_url("A")) as client:
                 producer = await client.create_producer(topic, batching_max_messages=50)
                 await producer.send_many(contents)
 
@@ -71,7 +71,7 @@ class Region(Deployment):
         """The messages of a topic in a cluster, in order, each as often as it is there."""
 
         async def read() -> list[bytes]:
-            async with Client(self.url(cluster)) as client:
+            async with Client(self.client_url(cluster)) as client:
                 reader = await client.create_reader(topic, MessageId.earliest)
                 found = []
                 while await reader.has_message_available():
@@ -116,7 +116,7 @@ def run_of(
 
 async def _consume(region: Region, topic: str, subscription: str, acknowledge: Callable[[int, int], bool]) -> None:
     """Receive all of a topic; ``acknowledge`` says of which entry and index of a batch it is done with a message."""
-    async with Client(region.url("A")) as client:
+    async with Client(region.client_url("A")) as client:
         consumer = await client.subscribe(
             topic,
             subscription,

@@ -62,7 +62,7 @@ def test_the_steps_of_the_page_bring_a_region_up(page: Page) -> None:
     page.start("us-east", file="regions.yaml")
 
     async def use() -> None:
-        async with Client(page.url("us-east")) as client:
+        async with Client(page.client_url("us-east")) as client:
             producer = await client.create_producer("orders")
             await producer.send_many([b"%d" % number for number in range(100)])
             consumer = await client.subscribe(
@@ -91,7 +91,7 @@ def test_the_steps_of_the_page_bring_a_region_up(page: Page) -> None:
             assert "done: ap-south has everything that us-east had" in done.stdout
 
     async def move() -> list[bytes]:
-        async with Client(page.url("ap-south")) as client:
+        async with Client(page.client_url("ap-south")) as client:
             consumer = await client.subscribe("orders", "billing", consumer_type=ConsumerType.Shared)
             return [(await consumer.receive(timeout_millis=5_000)).data() for _ in range(34)]
 

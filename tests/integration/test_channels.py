@@ -1,4 +1,4 @@
-"""The contract of channels, against both of them: in process, and through the sockets of a real HTTP server."""
+"""The contract of channels, against both of them: in process, and over connections to a real gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from channel_support import Cluster, Received, Sent, pause_longer_than_connecting_may_take, reached
 from engine_support import TOPIC, eventually, marker, message
 
-from replicator.api import client_sockets
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -30,7 +29,7 @@ from replicator.client.errors import (
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire import embedded_channel
 from replicator.client.wire.channel import ConsumerChannel, ProducerChannel
-from replicator.client.wire.frames import ACKS_PER_FRAME_MAX
+from replicator.client.wire.consumer_channel import POSITIONS_PER_COMMAND_MAX
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.types import (
     DUPLICATE,
@@ -41,6 +40,7 @@ from replicator.engine.types import (
     KeySharedPolicy,
     SubscriptionType,
 )
+from replicator.gateway import producing
 from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20
@@ -48,7 +48,7 @@ DEADLINE_SECONDS = 20
 Scenario = Callable[[Cluster], Awaitable[None]]
 
 
-@pytest.fixture(params=["embedded", "socket"])
+@pytest.fixture(params=["embedded", "broker"])
 def with_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     """Runs a scenario over channels of either kind."""
 
@@ -164,7 +164,7 @@ def test_what_a_quota_holds_of_a_producer_that_leaves_is_given_up(
 ) -> None:
     """Else those that come and go would fill what may be held for all (invariant 11)."""
     monkeypatch.setattr(embedded_channel, "CLOSE_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(client_sockets, "CLOSE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.2)
 
     async def scenario(cluster: Cluster) -> None:
         leaving, sent = await cluster.producer("leaving")
@@ -556,7 +556,7 @@ def test_any_number_of_entries_can_be_asked_for_again_at_once(with_cluster: With
         (position,) = await published(cluster, 1)
         channel, received = await cluster.consumer(kind=SubscriptionType.SHARED, permits=10)
         await received.hears(position)
-        channel.redeliver([*(Position(1, entry) for entry in range(ACKS_PER_FRAME_MAX)), position])
+        channel.redeliver([*(Position(1, entry) for entry in range(POSITIONS_PER_COMMAND_MAX)), position])
         await received.hears(position, position)
         assert received.deliveries[-1].redelivery_count == 1
 

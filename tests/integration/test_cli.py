@@ -160,7 +160,7 @@ def test_a_worker_keeps_to_the_policies_of_its_topology(tmp_path: Path) -> None:
     assert "max_consumers 1" in " ".join(done.stdout.split())
 
     async def main() -> None:
-        async with Client(f"http://127.0.0.1:{port}") as client:
+        async with Client(f"pulsar://127.0.0.1:{port}") as client:
             await client.subscribe("orders", "first", consumer_type=ConsumerType.Shared)
             with pytest.raises(NotAllowedError, match="the limit of its policies"):
                 await client.subscribe("orders", "second", consumer_type=ConsumerType.Shared)

@@ -1,20 +1,18 @@
-"""The client against a real engine: in process, and through the sockets of a real HTTP server on loopback."""
+"""The client against a real engine: in process, and through a real gateway on loopback."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
+from channel_support import Received, Sent
+from engine_support import eventually
 from engine_support import message as entry_of
 
-from replicator.api import client_sockets, topic_sockets
 from replicator.client import (
     AlreadyClosed,
     Client,
@@ -35,61 +33,52 @@ from replicator.client import (
     ProducerQueueIsFull,
     Timeout,
 )
+from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire import reopening
-from replicator.client.wire.frame_codec import encode_request
-from replicator.client.wire.frames import FRAME_BYTES_MAX, Produce, Publish, Subscribe
+from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
-from replicator.engine.types import AccessMode, ProducerOptions, SubscribeOptions, SubscriptionType
+from replicator.engine.types import SubscriptionType
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
 
 TOPIC = "persistent://public/default/flights"
 DEADLINE_SECONDS = 20
 
 
 class Worker:
-    """An engine behind the client sockets of an HTTP server, which can be cut off and come back."""
+    """An engine behind its gateway, which can be cut off and come back."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.engine: Engine
         self.port = 0
-        self._runner: web.AppRunner | None = None
+        self.gateway: Gateway | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"pulsar://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
         self.engine = await Engine.open(self._path, cluster="us-east")
         await self.serve()
 
     async def serve(self) -> None:
-        app = web.Application()
-        app[client_sockets.ENGINE] = self.engine
-        app[client_sockets.SOCKETS] = set()
-        app.on_shutdown.append(client_sockets.close_sockets)
-        app.add_routes(client_sockets.routes())
-        topic_sockets.add_topic_sockets(app, self.engine)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        bound = socket.create_server(("127.0.0.1", self.port))
+        self.port = bound.getsockname()[1]
+        self.gateway = Gateway(self.engine, Addresses(self.url))
+        await self.gateway.listen(bound)
 
     async def cut_off(self) -> None:
         """Break every connection without a goodbye, and take no new ones."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for site in list(self._runner.sites):
-            await site.stop()
-        for connection in list(self._runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        await self._runner.cleanup()
-        self._runner = None
+        assert self.gateway is not None
+        for connection in list(self.gateway._connections):
+            connection._transport.abort()
+        await self.gateway.stop()
+        self.gateway = None
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self.gateway is not None:
+            await self.gateway.stop()
         await self.engine.close()
 
 
@@ -103,7 +92,7 @@ async def running_worker(path: Path) -> AsyncIterator[Worker]:
         await worker.stop()
 
 
-@pytest.fixture(params=["embedded", "socket"])
+@pytest.fixture(params=["embedded", "broker"])
 def with_client(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Callable[[Callable[[Client], Awaitable[None]]], None]:
@@ -657,144 +646,56 @@ def test_reopening_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_worker_that_is_not_there_is_a_connect_error_that_names_it() -> None:
     async def scenario() -> None:
-        async with Client("http://127.0.0.1:9", reconnect=False) as client:
+        async with Client("pulsar://127.0.0.1:9", reconnect=False) as client:
             with pytest.raises(ConnectError, match=r"127\.0\.0\.1:9"):
                 await client.create_producer("flights")
 
     asyncio.run(scenario())
 
 
-# Hostile and slow clients of the sockets.
+# Others at the same worker.
 
 
-async def last_words(socket: aiohttp.ClientWebSocketResponse) -> tuple[dict[str, Any] | None, int | None]:
-    """The last text frame before the close, and the close code."""
-    last: dict[str, Any] | None = None
-    while (message := await socket.receive(timeout=10)).type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-        last = json.loads(message.data) if message.type is aiohttp.WSMsgType.TEXT else None
-    return last, socket.close_code
-
-
-PRODUCE = encode_request(Produce(TOPIC, ProducerOptions("p")))
-SUBSCRIBE = encode_request(Subscribe(TOPIC, "s", SubscribeOptions(SubscriptionType.SHARED, "c")))
-
-
-def waiting_produce(name: str) -> str:
-    """The first frame of a producer that waits until it is alone."""
-    return str(encode_request(Produce(TOPIC, ProducerOptions(name, AccessMode.WAIT_FOR_EXCLUSIVE))))
-
-
-@pytest.mark.parametrize(
-    ("path", "frames", "code", "reason"),
-    [
-        ("producer", ["garbage"], "InvalidFrame", "not JSON"),
-        ("producer", [b"\x00"], "InvalidFrame", "shorter than its header"),
-        ("producer", [SUBSCRIBE], "InvalidFrame", "first frame of a producer is produce"),
-        ("producer", [str(PRODUCE).replace("default", "..")], "InvalidTopicName", "'..'"),
-        ("producer", [encode_request(Produce("x" * 500, ProducerOptions("p")))], "InvalidTopicName", "longer than 400"),
-        ("producer", [PRODUCE, '{"type":"flow","permits":1}'], "InvalidFrame", "publish frames"),
-        ("producer", [PRODUCE, '{"type":"dance"}'], "InvalidFrame", "dance"),
-        ("consumer", [PRODUCE], "InvalidFrame", "first frame of a consumer is subscribe"),
-        ("consumer", [SUBSCRIBE, '{"type":"flow","permits":-5}'], "InvalidFrame", "permits is -5"),
-        (
-            "consumer",
-            [SUBSCRIBE, '{"type":"flow","permits":900000}', '{"type":"flow","permits":900000}'],
-            "InvalidFrame",
-            "permits without a delivery",
-        ),
-        ("consumer", [SUBSCRIBE, '{"type":"flow","permits":0}'], "InvalidFrame", "permits is 0"),
-        ("consumer", [SUBSCRIBE, '{"type":"restart_seen"}'], "InvalidFrame", "without a restart"),
-        ("consumer", [str(SUBSCRIBE).replace('"Shared"', '"Quantum"')], "InvalidFrame", "consumer_type is 'Quantum'"),
-        ("consumer", [str(SUBSCRIBE).replace('"priority":0', '"priority":-1')], "InvalidFrame", "priority is -1"),
-        ("consumer", [SUBSCRIBE, encode_request(Publish(1, (b"x",)))], "InvalidFrame", "unexpected Publish"),
-        ("consumer", [str(SUBSCRIBE).replace('"s"', '"../s"')], "InvalidSubscriptionName", "subscription name"),
-    ],
-)
-def test_a_bad_frame_costs_its_own_connection_only(
-    tmp_path: Path, path: str, frames: list[str | bytes], code: str, reason: str
-) -> None:
+def test_a_refused_publish_is_named_and_those_around_it_are_stored_in_order(tmp_path: Path) -> None:
     async def scenario(worker: Worker) -> None:
-        async with Client(worker.url) as client, aiohttp.ClientSession() as session:
-            producer = await client.create_producer("flights")
-            async with session.ws_connect(f"{worker.url}/client/v1/{path}") as socket:
-                for frame in frames:
-                    await (socket.send_str(frame) if isinstance(frame, str) else socket.send_bytes(frame))
-                error, close_code = await last_words(socket)
-            assert error is not None
-            assert (error["type"], error["id"], error["error"]) == ("error", None, code)
-            assert reason in error["message"]
-            assert close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
-            await producer.send(b"the others go on")
-            topic = worker.engine.find(TOPIC)
-            assert topic is not None
-            assert topic.log.messages == 1
-
-    run_with_worker(tmp_path / "engine", scenario)
-
-
-def test_a_frame_over_the_limit_closes_the_connection_with_1009(tmp_path: Path) -> None:
-    async def scenario(worker: Worker) -> None:
-        async with aiohttp.ClientSession() as session, session.ws_connect(f"{worker.url}/client/v1/producer") as socket:
-            await socket.send_str(str(PRODUCE))
-            await socket.send_bytes(bytes(FRAME_BYTES_MAX + 1))
-            _, close_code = await last_words(socket)
-            assert close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
+        connector = BrokerConnector(worker.url, connection_timeout_seconds=5, operation_timeout_seconds=5)
+        channel = await connector.open_producer(ProducerSettings(TOPIC, "p"))
+        channel.start(sent := Sent())
+        entries = [entry_of(b"%d" % index, sequence_id=index) for index in range(2)]
+        for entry_id, entry in ((1, entries[0]), (2, b"not an entry"), (3, entries[1])):
+            channel.publish(entry_id, entry)
+        await sent.answered(1, 2, 3)
+        assert list(sent.receipts) == [1, 3]
+        assert type(sent.refusals[2]) is InvalidMessage
+        await connector.close()
         async with Client(worker.url) as client:
-            await (await client.create_producer("flights")).send(b"the others go on")
-
-    run_with_worker(tmp_path / "engine", scenario)
-
-
-def test_a_refused_publish_is_named_by_its_id_and_those_around_it_are_stored_in_order(tmp_path: Path) -> None:
-    async def scenario(worker: Worker) -> None:
-        async with Client(worker.url) as client, aiohttp.ClientSession() as session:
-            async with session.ws_connect(f"{worker.url}/client/v1/producer") as socket:
-                await socket.send_str(str(PRODUCE))
-                assert json.loads((await socket.receive()).data)["type"] == "ready"
-                entries = [entry_of(b"%d" % index, sequence_id=index) for index in range(2)]
-                for request_id, entry in ((1, entries[0]), (2, b"not an entry"), (3, entries[1])):
-                    frame = encode_request(Publish(request_id, (entry,)))
-                    assert isinstance(frame, bytes)
-                    await socket.send_bytes(frame)
-                replies = [json.loads((await socket.receive()).data) for _ in range(3)]
-            assert [(reply["type"], reply["id"]) for reply in replies] == [("receipt", 1), ("error", 2), ("receipt", 3)]
-            assert replies[1]["error"] == "EntryCorrupt"
             consumer = await client.subscribe("flights", "s", initial_position=InitialPosition.Earliest)
             assert contents(await receive(consumer, 2)) == [b"0", b"1"]
 
     run_with_worker(tmp_path / "engine", scenario)
 
 
-def test_a_request_that_is_not_a_websocket_is_told_so(tmp_path: Path) -> None:
-    async def scenario(worker: Worker) -> None:
-        async with aiohttp.ClientSession() as session, session.get(f"{worker.url}/client/v1/producer") as response:
-            assert response.status == 426
-
-    run_with_worker(tmp_path / "engine", scenario)
-
-
 def test_a_consumer_that_does_not_read_does_not_fill_the_workers_memory(tmp_path: Path) -> None:
     async def scenario(worker: Worker) -> None:
-        async with Client(worker.url) as client, aiohttp.ClientSession() as session:
+        connector = BrokerConnector(worker.url, connection_timeout_seconds=5, operation_timeout_seconds=5)
+        settings = ConsumerSettings(TOPIC, "s", "c", SubscriptionType.SHARED)
+        async with Client(worker.url) as client:
             producer = await client.create_producer("flights", batching_enabled=False)
-            url = f"{worker.url}/client/v1/consumer"
-            async with session.ws_connect(url, max_msg_size=FRAME_BYTES_MAX) as socket:
-                await socket.send_str(str(SUBSCRIBE))
-                assert json.loads((await socket.receive()).data)["type"] == "ready"
-                await producer.send_many([bytes(1024 * 1024)] * 120)
-                await socket.send_str('{"type":"flow","permits":1000}')
-                # A round trip on another connection for each entry: time enough for a worker that does not hold back.
-                for _ in range(60):
-                    await producer.send(b"x")
-                topic = worker.engine.find(TOPIC)
-                assert topic is not None
-                (status,) = topic.subscriptions["s"].status()["consumers"]
-                assert 0 < status["unacked_entries"] < 120
-                received = 0
-                while received < 180:
-                    message = await socket.receive(timeout=10)
-                    header = json.loads(message.data[4 : 4 + int.from_bytes(message.data[:4], "big")])
-                    received += len(header["entries"])
+            channel = await connector.open_consumer(settings)
+            channel.start(received := Received())
+            channel._connection._transport.pause_reading()
+            await producer.send_many([bytes(1024 * 1024)] * 120)
+            channel.flow(1000)
+            # A round trip on another connection for each entry: time enough for a worker that does not hold back.
+            for _ in range(60):
+                await producer.send(b"x")
+            topic = worker.engine.find(TOPIC)
+            assert topic is not None
+            (status,) = topic.subscriptions["s"].status()["consumers"]
+            assert 0 < status["unacked_entries"] < 120
+            channel._connection._transport.resume_reading()
+            await eventually(lambda: len(received.deliveries) == 180, "all messages")
+        await connector.close()
 
     run_with_worker(tmp_path / "engine", scenario)
 

@@ -17,7 +17,7 @@ from replicator.client import Client
 from replicator.engine.policies import TopicPolicies
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
-SHOWN_URL = "http://127.0.0.1:7101"
+SHOWN_URL = "pulsar://127.0.0.1:7101"
 DEADLINE_SECONDS = 60
 
 

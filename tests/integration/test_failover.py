@@ -116,7 +116,7 @@ def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(
             back = await asyncio.to_thread(deployed.report, "failback", "--to", "A")
             assert (back["outcome"], back["epoch"], back["not_received"], back["may_be_repeated"]) == ("done", 2, 0, 0)
             assert deployed.state("A")["producers"] == "open"
-            await publish(deployed.url("B"), b"B serves its own clients again", topic="public/default/of-b")
+            await publish(deployed.client_url("B"), b"B serves its own clients again", topic="public/default/of-b")
             await more(traffic)
             status = await asyncio.to_thread(deployed.report, "failover-status")
             assert status["stranded"] == [], "what B publishes after the failback was not stranded there"
@@ -126,7 +126,7 @@ def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(
         assert traffic.repeated == []
         assert sorted(set(traffic.received)) == traffic.confirmed
         for name in ("A", "B"):
-            assert sorted(await drained(deployed.url(name))) == traffic.confirmed
+            assert sorted(await drained(deployed.client_url(name))) == traffic.confirmed
 
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(main(deployed))
@@ -147,8 +147,8 @@ def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_wr
             await more(traffic)
             deployed.start("A")
             assert deployed.state("A")["fenced"] is True
-            with pytest.raises(ClusterFenced, match=r"served by B at http://.* since failover epoch 1"):
-                await publish(deployed.url("A"), b"late")
+            with pytest.raises(ClusterFenced, match=r"served by B at pulsar://.* since failover epoch 1"):
+                await publish(deployed.client_url("A"), b"late")
             status = await asyncio.to_thread(deployed.report, "failover-status")
             assert status["agreed"] is True
             assert status["stranded"] is not None
@@ -160,7 +160,7 @@ def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_wr
 
         traffic = await with_traffic(deployed, act)
         assert set(traffic.confirmed) <= set(traffic.received), "a confirmed message was lost"
-        assert set(traffic.confirmed) <= set(await drained(deployed.url("B")))
+        assert set(traffic.confirmed) <= set(await drained(deployed.client_url("B")))
 
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(main(deployed))
@@ -170,10 +170,10 @@ def test_what_a_dead_primary_had_and_nobody_else_is_counted_and_flows_when_it_re
     tmp_path: Path, databases: dict[str, str]
 ) -> None:
     with deployment(tmp_path, "A", "B", links=A_TO_B, databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), b"received"))
+        asyncio.run(publish(deployed.client_url("A"), b"received"))
         deployed.until(lambda: messages_in(deployed, "B"), "B has the message")
         deployed.kill("B")
-        asyncio.run(publish(deployed.url("A"), *(b"stranded %d" % n for n in range(7))))
+        asyncio.run(publish(deployed.client_url("A"), *(b"stranded %d" % n for n in range(7))))
         deployed.kill("A")
         deployed.start("B")
         refused = deployed.command("failover", "--from", "A", "--to", "B")
@@ -190,28 +190,28 @@ def test_what_a_dead_primary_had_and_nobody_else_is_counted_and_flows_when_it_re
         )
         (stranded,) = deployed.report("failover-status")["stranded"]
         assert stranded["messages"] == 7
-        assert len(asyncio.run(drained(deployed.url("B")))) == 8
+        assert len(asyncio.run(drained(deployed.client_url("B")))) == 8
 
 
 def test_an_isolated_old_primary_goes_on_and_what_it_took_is_merged(tmp_path: Path, databases: dict[str, str]) -> None:
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), b"one"))
+        asyncio.run(publish(deployed.client_url("A"), b"one"))
         deployed.kill("A")
         deployed.report("failover", "--from", "A", "--to", "B", "--unplanned")
         deployed.kill("B")  # for A as if the network were cut: nobody answers
         deployed.start("A")
         assert deployed.state("A")["fenced"] is False
         assert "going on with the failover epoch that is stored" in (deployed.path / "A.log").read_text()
-        asyncio.run(publish(deployed.url("A"), b"two"))
+        asyncio.run(publish(deployed.client_url("A"), b"two"))
         deployed.start("B")
         deployed.until(lambda: deployed.state("A")["fenced"], "A hears of the epoch")
         deployed.until(lambda: deployed.state("A")["epoch"] == 1, "A knows it")
-        assert sorted(asyncio.run(drained(deployed.url("B")))) == [b"one", b"two"]
+        assert sorted(asyncio.run(drained(deployed.client_url("B")))) == [b"one", b"two"]
 
 
 def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(tmp_path: Path, databases: dict[str, str]) -> None:
     with deployment(tmp_path, "A", "B", links="[]", databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), b"one"))
+        asyncio.run(publish(deployed.client_url("A"), b"one"))
         linked = deployed.write(BOTH_WAYS, "linked.yaml")  # the operator's file has a link, the workers' has none
         report = deployed.report("failover", "--from", "A", "--to", "B", "--timeout", "1", status=1, file=linked.name)
         assert report["outcome"] == "refused"
@@ -220,7 +220,7 @@ def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(tmp_path: Pa
         for name in ("A", "B"):
             assert deployed.state(name)["epoch"] == 0
             assert deployed.state(name)["producers"] == "open"
-        asyncio.run(publish(deployed.url("A"), b"two"))
+        asyncio.run(publish(deployed.client_url("A"), b"two"))
 
 
 def test_over_a_one_way_link_a_planned_failover_works_also_where_the_target_consumed_more(
@@ -242,21 +242,21 @@ def test_over_a_one_way_link_a_planned_failover_works_also_where_the_target_cons
             await consumer.flush_acknowledgements()
 
     with deployment(tmp_path, "A", "B", links=A_TO_B, databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), *(b"%d" % number for number in range(6))))
+        asyncio.run(publish(deployed.client_url("A"), *(b"%d" % number for number in range(6))))
         deployed.until(lambda: messages_in(deployed, "B"), "B has the message")
-        asyncio.run(consume(deployed.url("B"), 4))  # of which A never hears
-        asyncio.run(consume(deployed.url("A"), 0, 2))
+        asyncio.run(consume(deployed.client_url("B"), 4))  # of which A never hears
+        asyncio.run(consume(deployed.client_url("A"), 0, 2))
         report = deployed.report("failover", "--from", "A", "--to", "B", "--timeout", "10")
         assert (report["outcome"], report["not_received"], report["may_be_repeated"]) == ("done", 0, 0)
-        assert sorted(asyncio.run(drained(deployed.url("B"), subscription="sub"))) == [b"1", b"3", b"5"]
+        assert sorted(asyncio.run(drained(deployed.client_url("B"), subscription="sub"))) == [b"1", b"3", b"5"]
 
 
 def test_a_dry_run_reports_and_changes_nothing(tmp_path: Path, databases: dict[str, str]) -> None:
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), b"one"))
+        asyncio.run(publish(deployed.client_url("A"), b"one"))
         deployed.until(lambda: messages_in(deployed, "B"), "B has the message")
         deployed.kill("B")
-        asyncio.run(publish(deployed.url("A"), b"two", b"three"))
+        asyncio.run(publish(deployed.client_url("A"), b"two", b"three"))
         done = deployed.command("failover", "--from", "A", "--to", "B", "--dry-run")
         assert done.returncode == 3
         assert "B at 127.0.0.1" in done.stderr
@@ -283,7 +283,7 @@ def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(
         return [each.returncode for each in done]
 
     with deployment(tmp_path, "A", "B", "C", links=MESH, databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), b"one"))
+        asyncio.run(publish(deployed.client_url("A"), b"one"))
         deployed.kill("A")
         statuses = asyncio.run(both(deployed))
         assert 0 in statuses
@@ -295,7 +295,7 @@ def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(
         assert deployed.state(serving)["serves"] == sorted(["A", serving])
         for name in ("A", "B", "C"):
             answer = deployed.get(name, "/failover/v1/service-url?cluster=A")
-            assert answer["serviceUrl"] == deployed.url(serving)
+            assert answer["serviceUrl"] == deployed.client_url(serving)
 
 
 def test_the_address_that_clients_poll_has_the_form_that_pulsar_clients_read(
@@ -307,7 +307,7 @@ def test_the_address_that_clients_poll_has_the_form_that_pulsar_clients_read(
             answer = json.load(response)
             assert response.headers["X-Replicator-Epoch"] == "0"
         assert answer == {
-            "serviceUrl": deployed.url("A"),
+            "serviceUrl": deployed.client_url("A"),
             "tlsTrustCertsFilePath": "",
             "authPluginClassName": "",
             "authParamsString": "",
@@ -356,12 +356,12 @@ def test_consumers_may_stay_at_a_fenced_cluster(tmp_path: Path, databases: dict[
             return message.data()
 
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
-        asyncio.run(publish(deployed.url("A"), b"one"))
+        asyncio.run(publish(deployed.client_url("A"), b"one"))
         report = deployed.report("failover", "--from", "A", "--to", "B", "--keep-consumers")
         assert report["outcome"] == "done"
         state = deployed.state("A")
         assert (state["producers"], state["consumers"]) == ("fenced", "open")
-        assert asyncio.run(consume(deployed.url("A"))) == b"one"
+        assert asyncio.run(consume(deployed.client_url("A"))) == b"one"
         with suppress(ClusterFenced):
-            asyncio.run(publish(deployed.url("A"), b"two"))
+            asyncio.run(publish(deployed.client_url("A"), b"two"))
             pytest.fail("a fenced cluster took a message")

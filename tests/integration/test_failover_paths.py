@@ -162,7 +162,9 @@ def test_an_epoch_is_durable_and_known_after_a_restart(tmp_path: Path) -> None:
             fenced = {**switch["record"], "epoch": 2, "writer": "eu-west", "serving": {"us-east": "eu-west"}}
             await ask("POST", "epochs", {"record": fenced})
             topic = await engine.topic(TOPIC)
-            with pytest.raises(ClusterFenced, match=f"is served by eu-west at http://{NOBODY} since failover epoch 2"):
+            with pytest.raises(
+                ClusterFenced, match=f"is served by eu-west at pulsar://{NOBODY} since failover epoch 2"
+            ):
                 await topic.publish([message()])
             await ask("POST", "epochs", {"record": switch["record"]})
             assert service.state()["epoch"] == 2, "an older record was adopted"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from channel_support import served
 from engine_support import eventually, opened, serving
@@ -22,6 +21,8 @@ from replicator.client import Client, ConsumerType, InitialPosition, Message, Pa
 from replicator.client.errors import (
     AlreadyClosed,
     ConsumerBusy,
+    InvalidConfiguration,
+    PulsarException,
     ServiceUnitNotReady,
     TopicNotFound,
 )
@@ -58,7 +59,7 @@ async def cluster(transport: str, path: Path) -> AsyncIterator[tuple[Engine, Cli
 Scenario = Callable[[Engine, Client], Awaitable[None]]
 
 
-@pytest.fixture(params=["embedded", "socket"])
+@pytest.fixture(params=["embedded", "broker"])
 def in_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     """Runs a scenario with an engine, and a client of it over either transport."""
 
@@ -186,7 +187,7 @@ def test_a_topic_that_is_deleted_and_made_anew_at_once_is_picked_up_with_its_fir
 
 def test_acknowledging_what_is_gone_says_so_to_those_who_want_receipts(tmp_path: Path) -> None:
     async def main() -> None:
-        async with cluster("socket", tmp_path) as (engine, client):
+        async with cluster("broker", tmp_path) as (engine, client):
             consumer = await subscribed(client, ack_receipt_enabled=True)
             await publish(client, "orders-1", b"a")
             message = await consumer.receive(20_000)
@@ -379,7 +380,7 @@ def test_what_cannot_be_subscribed_to_later_is_tried_again(tmp_path: Path) -> No
 
 def test_more_topics_than_a_pool_of_connections_has_by_default(tmp_path: Path) -> None:
     async def main() -> None:
-        async with cluster("socket", tmp_path) as (engine, client):
+        async with cluster("broker", tmp_path) as (engine, client):
             topics = [f"orders-{number}" for number in range(150)]
             await asyncio.gather(*(engine.making.create(topic) for topic in topics[:120]))
             consumer = await subscribed(client, max_total_receiver_queue_size_across_partitions=600)
@@ -413,7 +414,7 @@ def test_closing_while_topics_come_leaves_no_consumer(in_cluster: Callable[[Scen
 
 def test_many_watchers_hear_of_a_topic_over_one_connection(tmp_path: Path) -> None:
     async def main() -> None:
-        async with cluster("socket", tmp_path) as (_, client):
+        async with cluster("broker", tmp_path) as (_, client):
             consumers = await asyncio.gather(*(subscribed(client, name=f"s{number}") for number in range(100)))
             await publish(client, "orders-1", b"to all")
             assert [(await received(each, 1))[0].data() for each in consumers] == [b"to all"] * 100
@@ -425,7 +426,7 @@ def test_a_connection_watches_so_many_patterns_and_no_more(tmp_path: Path, monke
     monkeypatch.setattr(topic_watch, "WATCHES_PER_CONNECTION_MAX", 2)
 
     async def main() -> None:
-        async with cluster("socket", tmp_path) as (engine, client):
+        async with cluster("broker", tmp_path) as (engine, client):
             first, second = await subscribed(client, "a.*"), await subscribed(client, "b.*")
             with pytest.raises(ServiceUnitNotReady, match="over this connection"):
                 await client._connector.open_topic_watch("c.*", topic_list_hash(()))
@@ -468,7 +469,7 @@ def test_a_worker_that_restarts_finds_its_pattern_consumers_again(tmp_path: Path
                         proxy = await clients.enter_async_context(topic_proxy(url))
                         client = await clients.enter_async_context(Client(proxy.url))
                         consumer = await subscribed(client)
-                    proxy._target = url
+                    proxy.target = url
                     assert consumer is not None
                     await consumes(consumer, *(f"orders-{number}" for number in range(life + 1)))
                     await eventually(consumer.is_connected, "all connections")
@@ -485,7 +486,7 @@ def test_with_notifications_dropped_the_next_poll_repairs_the_list(tmp_path: Pat
         assert [message.data() for message in await received(consumer, 1)] == [b"late, but not lost"]
         await engine.deleting.delete("orders-0", force=True)
         await consumes(consumer, "orders-1")
-        assert proxy.frames["changed"] >= 1, "there was something to drop"
+        assert proxy.frames["WATCH_TOPIC_UPDATE"] >= 1, "there was something to drop"
 
     over_proxy(tmp_path, scenario)
 
@@ -498,7 +499,7 @@ def test_a_topic_that_is_made_anew_while_its_consumer_is_away_is_consumed_from_i
         before = await engine.making.create("orders-1")
         consumer = await subscribed(client)
         proxy.refusing = True
-        await proxy.cut_others()
+        await proxy.cut()
         await eventually(lambda: not before.subscriptions["s"].consumers, "it is away")
         await engine.deleting.delete("orders-1")
         topic = await engine.making.create("orders-1")
@@ -514,52 +515,45 @@ def test_an_unchanged_list_is_answered_without_names(tmp_path: Path) -> None:
         for topic in ("orders-2", "orders-1", "invoices-1"):
             await engine.making.create(topic)
         names = sorted(full("orders-1", "orders-2"))
-
-        async def ask(**frame: Any) -> Any:
-            await socket.send_json(frame)
-            return await socket.receive_json(timeout=10)
-
-        async with aiohttp.ClientSession() as session, session.ws_connect(f"{proxy.url}/client/v1/topics") as socket:
-            known = topic_list_hash(names)
-            listed = {"type": "topics", "id": 7, "hash": known, "names": names}
-            assert await ask(type="watch", id=7, pattern=PATTERN.pattern, hash=None) == listed, "filtered by the worker"
-            assert await ask(type="list", id=7, hash=known) == {**listed, "names": None}
-            assert await ask(type="list", id=7, hash="00000000") == listed
-            assert await ask(type="watch", id=8, pattern="orders-.*", hash=known) == {**listed, "id": 8, "names": None}
+        known = topic_list_hash(names)
+        heard = Heard()
+        watch = await client._connector.open_topic_watch(PATTERN.pattern, topic_list_hash(()))
+        watch.start(heard)
+        assert heard.lists == [(names, known)], "filtered by the worker"
+        watch.poll(known)
+        await eventually(lambda: len(heard.lists) == 2, "the second list")
+        watch.poll("00000000")
+        await eventually(lambda: len(heard.lists) == 3, "the third list")
+        assert heard.lists[1:] == [(None, known), (names, known)]
+        await watch.close()
 
     over_proxy(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(
-    ("frame", "code"),
-    [
-        ({"type": "watch", "id": 1, "pattern": "a(", "hash": None}, "InvalidPattern"),
-        ({"type": "watch", "id": 1, "pattern": "t/.*/a", "hash": None}, "InvalidPattern"),
-        ({"type": "watch", "id": 1, "pattern": "a" * 1_001, "hash": None}, "InvalidPattern"),
-        ({"type": "list", "id": 1, "hash": "00000000"}, "InvalidFrame"),
-        ({"type": "watch", "id": -1, "pattern": "a", "hash": None}, "InvalidFrame"),
-        ({"type": "watch", "id": 1, "pattern": "a", "hash": "short"}, "InvalidFrame"),
-        ({"type": "subscribe", "id": 1}, "InvalidFrame"),
-    ],
-)
-def test_a_frame_that_makes_no_sense_is_refused(tmp_path: Path, frame: dict[str, Any], code: str) -> None:
+class Heard:
+    """What a watcher is told in answer to its polls."""
+
+    def __init__(self) -> None:
+        self.lists: list[tuple[Sequence[str] | None, str]] = []
+
+    def on_topics(self, names: Sequence[str] | None, names_hash: str) -> None:
+        self.lists.append((names, names_hash))
+
+    def on_topics_changed(self, added: Sequence[str], deleted: Sequence[str], names_hash: str) -> None: ...
+
+    def on_poll_refused(self, error: PulsarException) -> None: ...
+
+    def on_lost(self, error: PulsarException) -> None: ...
+
+
+@pytest.mark.parametrize("pattern", ["a(", "t/.*/a", "a" * 1_001])
+def test_a_pattern_that_makes_no_sense_is_refused_and_costs_nothing_else(tmp_path: Path, pattern: str) -> None:
     async def main() -> None:
-        async with (
-            opened(tmp_path) as engine,
-            served(engine) as url,
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"{url}/client/v1/topics") as socket,
-        ):
-            await socket.send_json(frame)
-            refusal = await socket.receive_json(timeout=10)
-            assert (refusal["type"], refusal["error"]) == ("error", code)
-            assert refusal["id"] == (1 if code == "InvalidPattern" else None)
-            if code == "InvalidFrame":
-                assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.CLOSE
-            else:
-                await socket.send_json({"type": "unwatch", "id": 1})
-                await socket.send_json({"type": "watch", "id": 1, "pattern": "a", "hash": None})
-                assert (await socket.receive_json(timeout=10))["type"] == "topics", "the connection is as it was"
+        async with opened(tmp_path) as engine, served(engine) as url, Client(url) as client:
+            with pytest.raises(InvalidConfiguration):
+                await client._connector.open_topic_watch(pattern, topic_list_hash(()))
+            watch = await client._connector.open_topic_watch("a", topic_list_hash(()))
+            await watch.close()
 
     asyncio.run(main())
 
@@ -584,9 +578,9 @@ def test_whatever_happens_to_notifications_after_one_poll_the_topics_are_those_o
 ) -> None:
     async def scenario(engine: Engine, client: Client, proxy: TopicProxy) -> None:
         chance = random.Random(seed)
-        held: list[str] = []
+        held: list[bytes] = []
 
-        def fault(frame: str) -> list[str]:
+        def fault(frame: bytes) -> list[bytes]:
             match chance.randrange(4):
                 case 0:
                     return []

@@ -383,7 +383,7 @@ def test_over_a_connection_that_is_cut_again_and_again_everything_is_stored_once
                 served(engine) as url,
                 CuttingProxy(int(url.rpartition(":")[2]), seed=seed, bytes_max=60_000) as proxy,
                 Client(url) as direct,
-                Client(f"http://{proxy.address}") as client,
+                Client(f"pulsar://{proxy.address}") as client,
             ):
                 producer = await client.create_producer(TOPIC, "p", max_pending_messages=10_000, **arguments)
                 expected: dict[str, list[bytes]] = defaultdict(list)

@@ -28,12 +28,13 @@ Source: seed 002 (grouping by 100 ms or 1,000, the pending set, bit sets for bat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyroaring import BitMap
 
 from replicator.client.errors import PulsarException
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX
 from replicator.engine.types import Ack
 from snapshots.position import Position
 
@@ -43,6 +44,12 @@ ACKS_PER_REQUEST_MAX: Final = 5_000
 INDEXES_PER_REQUEST_MAX: Final = 100_000
 """Keep one request far below the largest frame, which would cost the connection, again and again; as many indexes as
 one batch can have."""
+
+
+ACK_BYTES: Final = 20
+"""Of one acknowledgement on the wire, without the set of its batch."""
+REQUEST_BYTES_MAX: Final = 512 * 1024
+"""Half of what a command may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ class SendCumulative:
     request_id: int
     position: Position
     batch_index: int | None
+    batch_size: int = field(default=0, compare=False)
+    """0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,7 @@ class AckGrouping:
         "_batches",
         "_count",
         "_cumulative",
+        "_cumulative_size",
         "_entries",
         "_flush_due",
         "_group_time_ms",
@@ -119,6 +129,7 @@ class AckGrouping:
         "_partial",
         "_since",
         "_size_max",
+        "_sizes",
         "_timer_running",
         "settled",
         "ticket",
@@ -129,10 +140,13 @@ class AckGrouping:
         self._size_max = size_max
         self._entries: set[Position] = set()
         self._batches: dict[Position, BitMap] = {}
+        self._sizes: dict[Position, int] = {}
+        """How many messages the batches have; 0: unknown."""
         self._batch_index_acks = batch_index_acks
         self._partial: dict[Position, BitMap] = {}
         """Without batch-index acknowledgement: the indexes of entries that are not complete."""
         self._cumulative: _Cumulative | None = None
+        self._cumulative_size = 0
         self._count = 0
         self._since = 0
         self._in_flight: dict[int, _InFlight] = {}
@@ -159,6 +173,7 @@ class AckGrouping:
         indexes = self._batches.get(position)
         if indexes is None:
             indexes = self._batches[position] = BitMap()
+            self._sizes[position] = batch_size if batch_index < batch_size else 0
         indexes.add(batch_index)
         if len(indexes) == batch_size > batch_index:
             del self._batches[position]
@@ -182,6 +197,7 @@ class AckGrouping:
         newer = (position, None if whole else batch_index)
         if self._cumulative is None or _height(newer) > _height(self._cumulative):
             self._cumulative = newer
+            self._cumulative_size = batch_size if batch_index < batch_size else 0
         return self._gathered()
 
     def timer_fired(self) -> Sequence[Action]:
@@ -243,6 +259,7 @@ class AckGrouping:
         """The subscription was put elsewhere: forget what is unconfirmed. Every ticket so far counts as answered."""
         self._entries.clear()
         self._batches.clear()
+        self._sizes.clear()
         self._partial.clear()
         self._cumulative = None
         self._in_flight.clear()
@@ -317,17 +334,27 @@ class AckGrouping:
             self._batches = {
                 entry: indexes for entry, indexes in self._batches.items() if not _covers(cumulative, entry)
             }
-            request = SendCumulative(self._take_request_id(), *cumulative)
+            request = SendCumulative(self._take_request_id(), *cumulative, self._cumulative_size)
             self._in_flight[request.request_id] = _InFlight(request, self._since, frozenset(), {})
             return request
         acks: list[Ack] = []
         while self._entries and len(acks) < ACKS_PER_REQUEST_MAX:
             acks.append(Ack(self._entries.pop()))
         indexes_sent = 0
-        while self._batches and len(acks) < ACKS_PER_REQUEST_MAX and indexes_sent < INDEXES_PER_REQUEST_MAX:
+        bytes_sent = ACK_BYTES * len(acks)
+        while (
+            self._batches
+            and len(acks) < ACKS_PER_REQUEST_MAX
+            and indexes_sent < INDEXES_PER_REQUEST_MAX
+            and bytes_sent < REQUEST_BYTES_MAX
+        ):
             position, indexes = self._batches.popitem()
+            size = self._sizes.get(position, 0)
             indexes_sent += len(indexes)
-            acks.append(Ack(position, tuple(indexes)))
+            bytes_sent += ACK_BYTES + (size or BATCH_MESSAGES_MAX) // 5  # a set bit for each message: 11 bytes for 64
+            acks.append(Ack(position, tuple(indexes), size))
+        if not self._batches:
+            self._sizes.clear()
         acks.sort(key=lambda ack: ack.position)
         return self._send(tuple(acks), self._since)
 

@@ -178,9 +178,9 @@ class Acknowledger:
                 case SendAcks(request_id, acks):
                     if channel is not None:
                         channel.acknowledge(request_id, acks)
-                case SendCumulative(request_id, position, batch_index):
+                case SendCumulative(request_id, position, batch_index, batch_size):
                     if channel is not None:
-                        channel.acknowledge_cumulative(request_id, position, batch_index)
+                        channel.acknowledge_cumulative(request_id, position, batch_index, batch_size)
                 case StartTimer(delay_ms):
                     self._timer = self._loop.call_later(delay_ms / 1000, self._timer_fired)
                 case Refused(position, error):

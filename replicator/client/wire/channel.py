@@ -2,8 +2,7 @@
 
 A channel is one live connection to one topic. Calls on it never wait (but ``close`` and ``unsubscribe``): what they
 cause is reported to the events object that it was started with. After ``on_lost``, and after ``close``, a channel
-reports nothing more. The embedded engine and the WebSocket are the two channels; the Pulsar binary protocol can
-become the third.
+reports nothing more. An engine in this process and a broker connection are what they lead over.
 """
 
 from __future__ import annotations
@@ -99,8 +98,11 @@ class ConsumerChannel(Protocol):
     def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
         """Acknowledge individually; answered by ``on_ack_confirmed`` or ``on_ack_refused``."""
 
-    def acknowledge_cumulative(self, request_id: int, position: Position, batch_index: int | None) -> None:
-        """Acknowledge up to and with a position, or an index in it; answered as above."""
+    def acknowledge_cumulative(
+        self, request_id: int, position: Position, batch_index: int | None, batch_size: int = 0
+    ) -> None:
+        """Acknowledge up to and with a position, or an index in it; ``batch_size`` is 0 if it is not known. Answered as
+        above."""
 
     def redeliver(self, positions: Sequence[Position] | None) -> None:
         """Ask for these entries again, or for all that is unacknowledged; then ``on_redelivery_started`` follows."""

@@ -214,7 +214,9 @@ class EmbeddedConsumerChannel:
     def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
         self._tasks.start(self._answer(request_id, self._restarts, lambda: self._consumer.acknowledge(acks)))
 
-    def acknowledge_cumulative(self, request_id: int, position: Position, batch_index: int | None) -> None:
+    def acknowledge_cumulative(
+        self, request_id: int, position: Position, batch_index: int | None, batch_size: int = 0
+    ) -> None:
         self._tasks.start(
             self._answer(
                 request_id, self._restarts, lambda: self._consumer.acknowledge_cumulative(position, batch_index)

@@ -18,10 +18,11 @@ from typing import Final, Protocol, TypeVar
 
 import aiohttp
 
-from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, PulsarException
+from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, InvalidUrl, PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel, TopicWatchChannel
+from replicator.client.wire.connector import Address
 from replicator.running.supervisor import SupervisedTask
 from replicator.running.timeouts import timeout
 
@@ -175,7 +176,7 @@ class FollowingConnector:
         try:
             async with (
                 timeout(ASK_SECONDS_MAX),
-                self._session.get(provider, params={"scheme": "http"}) as response,
+                self._session.get(provider) as response,
             ):
                 response.raise_for_status()
                 if (response.content_length or 0) > ANSWER_BYTES_MAX:
@@ -186,10 +187,12 @@ class FollowingConnector:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
             _log.debug("%s: %s", provider, error or type(error).__name__)
             return None
-        if not url.startswith(("http://", "https://")):
-            _log.warning("%s: %r is not an address of this client's protocol", provider, url[:80])
+        try:
+            url = str(Address.parse(url))
+        except InvalidUrl as error:
+            _log.warning("%s: %s", provider, error)
             return None
-        return Answer(url.rstrip("/"), None if epoch is None else _epoch(epoch))
+        return Answer(url, None if epoch is None else _epoch(epoch))
 
 
 def _epoch(header: str) -> tuple[int, str, str] | None:

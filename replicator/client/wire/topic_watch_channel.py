@@ -1,46 +1,41 @@
-"""Watching patterns of topics: over one WebSocket for all watchers of a client, and on an engine in this process.
+"""Watching patterns of topics: over a broker connection, and on an engine in this process.
 
-Over the network the socket is opened with the first watcher and closed with the last one. What a watcher is told before
-it is started waits for that.
+What a watcher is told before it is started waits for that.
+
+Brokers name each partition of a topic by itself, and their hashes are of those names; a pattern consumer knows topics,
+and looks for their partitions itself. So the channel remembers the names that it was told, and passes on those of the
+topics. A topic of which partitions came or went is told as one that was made anew. When an update does not lead to the
+names that the broker says it leads to, something was missed: the watcher is told a hash that it does not have, so that
+it polls.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-import aiohttp
-
-from replicator.client.errors import AlreadyClosed, ConnectError, PulsarException, Timeout, from_code, from_engine
+from replicator.client.errors import OperationNotSupported, PulsarException, from_engine
 from replicator.client.wire.channel import TopicWatchEvents
-from replicator.client.wire.frames import Refusal
-from replicator.client.wire.topic_frames import (
-    ListTopics,
-    TopicReply,
-    TopicRequest,
-    Topics,
-    TopicsChanged,
-    Unwatch,
-    Watch,
-    decode_topic_reply,
-    encode_topic_request,
-)
+from replicator.client.wire.connection import Connection
 from replicator.engine.errors import EngineError
+from replicator.engine.topics.topic_list import topic_list_hash
+from replicator.engine.topics.topic_patterns import parse_pattern
 from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
 from replicator.engine.topics.topic_watchers import TopicWatchers
-from replicator.running.short_tasks import awaited, in_background
-from replicator.running.supervisor import TELL_SECONDS
-from replicator.running.timeouts import timeout
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
+    CommandWatchTopicListSuccess,
+    CommandWatchTopicUpdate,
+)
 
-TOPICS_PATH: Final = "/client/v1/topics"
+T = BaseCommand.Type
+_PARTITION: Final = "-partition-"
 
 _Event = Callable[[TopicWatchEvents], None]
-
-
-_log = logging.getLogger(__name__)
 
 
 class _Events:
@@ -73,192 +68,116 @@ class _Events:
         self._early.clear()
 
 
-class SocketTopicWatches:
-    """The watchers of one client, over one socket, which ``connect`` opens."""
+class BrokerTopicWatchChannel:
+    """A watcher over a broker connection."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Awaitable[aiohttp.ClientWebSocketResponse]],
-        address: str,
-        operation_timeout_seconds: float,
-    ) -> None:
-        self._connect = connect
-        self._address = address
-        self._operation_timeout_seconds = operation_timeout_seconds
-        self._opening = asyncio.Lock()
-        self._connection: _Connection | None = None
-        self._next_id = 0
-
-    async def open(self, pattern: str, known_hash: str) -> SocketTopicWatchChannel:
-        """Watch, and wait for the first answer; see :meth:`Connector.open_topic_watch`."""
-        async with self._opening:
-            if self._connection is None or self._connection.over:
-                self._connection = _Connection(await self._connect(), self._address)
-            connection = self._connection
-            self._next_id += 1
-            channel = SocketTopicWatchChannel(connection, self._next_id)
-            connection.add(channel)
-        try:
-            async with timeout(self._operation_timeout_seconds):
-                connection.send(Watch(channel.watch_id, pattern, known_hash))
-                await asyncio.shield(channel.answered)
-        except TimeoutError:
-            await channel.close()
-            raise Timeout(f"watch: no answer within {self._operation_timeout_seconds:g} s") from None
-        except BaseException:
-            await channel.close()
-            raise
-        return channel
-
-    async def lose(self, error: PulsarException) -> None:
-        """The watchers hear ``error`` as the loss of their channel."""
-        if self._connection is not None:
-            await self._connection.end(error)
-
-    async def close(self) -> None:
-        """Close the socket."""
-        if self._connection is not None:
-            await self._connection.close()
-
-
-class SocketTopicWatchChannel:
-    """One watcher among those of a socket."""
-
-    def __init__(self, connection: _Connection, watch_id: int) -> None:
+    def __init__(self, connection: Connection, pattern: str, operation_timeout_seconds: float) -> None:
         self._connection = connection
-        self.watch_id = watch_id
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the watch was accepted, or failed with why it was not."""
+        self._pattern = pattern
+        self._namespace = ""
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._id = connection.next_id()
+        self._names: frozenset[str] = frozenset()
+        """What the broker said that there is; each partition by itself."""
+        self._polling: int | None = None
         self._events = _Events()
+
+    async def open(self, known_hash: str) -> None:
+        """Watch, and wait for the first answer; see :meth:`Connector.open_topic_watch`."""
+        if not self._connection.features.supports_topic_watchers:
+            raise OperationNotSupported(f"{self._connection.address}: the cluster watches no patterns of topics")
+        try:
+            pattern = parse_pattern(self._pattern)
+        except EngineError as error:
+            raise from_engine(error) from None
+        self._pattern, self._namespace = str(pattern), pattern.namespace
+        self._connection.watchers[self._id] = self
+        try:
+            answer = await self._connection.request(
+                self._watch, f"watch of {self._pattern}", self._operation_timeout_seconds
+            )
+        except BaseException:
+            await self.close()
+            raise
+        self._listed(answer)
 
     def start(self, events: TopicWatchEvents) -> None:
         self._events.start(events)
 
     def poll(self, known_hash: str) -> None:
-        self._connection.send(ListTopics(self.watch_id, known_hash))
+        if self._polling is not None:
+            return  # its answer is on its way
+        if known_hash != topic_list_hash(_topics(self._names)):
+            self._names = frozenset()  # the watcher has something else: it is to be told all
+
+        def answered(answer: Any) -> None:
+            self._polling = None
+            if isinstance(answer, PulsarException):
+                self._events.report(lambda events: events.on_poll_refused(answer))
+            else:
+                self._listed(answer)
+
+        self._polling = self._connection.ask(self._watch, answered)
 
     async def close(self) -> None:
         self._events.stop()
-        if not self.answered.done():
-            self.answered.cancel()
-        await self._connection.remove(self)
+        if self._polling is not None:
+            self._connection.give_up(self._polling)
+        if self._connection.watchers.pop(self._id, None) is not None:
+            self._connection.ask(self._unwatch, lambda _: None)
 
-    def on_reply(self, reply: TopicReply) -> None:
-        """A frame for this watcher came."""
-        match reply:
-            case Topics(_, names_hash, names):
-                if not self.answered.done():
-                    self.answered.set_result(None)
-                self._events.report(lambda events: events.on_topics(names, names_hash))
-            case TopicsChanged(_, change, names_hash):
-                self._events.report(lambda events: events.on_topics_changed(change.added, change.deleted, names_hash))
-            case Refusal(_, code, message):
-                error = from_code(code, message)
-                if not self.answered.done():
-                    self.answered.set_exception(error)
-                else:
-                    self._events.report(lambda events: events.on_poll_refused(error))
+    # From the connection.
+
+    def on_command(self, command: BaseCommand) -> None:
+        self._updated(command.watchTopicUpdate)
 
     def on_lost(self, error: PulsarException) -> None:
-        """The socket is gone."""
-        if not self.answered.done():
-            self.answered.set_exception(error)
         self._events.lost(error)
 
+    # Inside.
 
-class _Connection:
-    """A socket, its reader and its writer."""
+    def _watch(self, request_id: int) -> BaseCommand:
+        wanted = CommandWatchTopicList(
+            request_id=request_id, watcher_id=self._id, namespace=self._namespace, topics_pattern=self._pattern
+        )
+        if self._names:
+            wanted.topics_hash = topic_list_hash(self._names)
+        return BaseCommand(type=T.WATCH_TOPIC_LIST, watchTopicList=wanted)
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, address: str) -> None:
-        self._socket = socket
-        self._address = address
-        self._channels: dict[int, SocketTopicWatchChannel] = {}
-        self._waiting: deque[TopicRequest] = deque()
-        self._wake = asyncio.Event()
-        self.over = False
-        self._tasks = [awaited(self._read()), awaited(self._write())]
-        for task in self._tasks:
-            task.add_done_callback(self._part_ended)
+    def _unwatch(self, request_id: int) -> BaseCommand:
+        wanted = CommandWatchTopicListClose(request_id=request_id, watcher_id=self._id)
+        return BaseCommand(type=T.WATCH_TOPIC_LIST_CLOSE, watchTopicListClose=wanted)
 
-    def _part_ended(self, task: asyncio.Task[None]) -> None:
-        """Without its reader or its writer the socket is of no use: its watchers watch again."""
-        if not self.over:
-            why = "it was cancelled" if task.cancelled() else repr(task.exception())
-            asyncio.get_running_loop().call_later(TELL_SECONDS, self._end_without, why)
-
-    def _end_without(self, why: str) -> None:
-        if not self.over:
-            _log.error("%s: a task of the watchers' socket ended: %s", self._address, why)
-            in_background(self.end(ConnectError(f"{self._address}: its task ended: {why}")), "losing of a socket")
-
-    def add(self, channel: SocketTopicWatchChannel) -> None:
-        self._channels[channel.watch_id] = channel
-
-    async def remove(self, channel: SocketTopicWatchChannel) -> None:
-        """Its watcher is no more; with the last one the socket is closed."""
-        if self._channels.pop(channel.watch_id, None) is None or self.over:
+    def _listed(self, answer: CommandWatchTopicListSuccess) -> None:
+        if not answer.topic and self._names and answer.topics_hash == topic_list_hash(self._names):
+            names_hash = topic_list_hash(_topics(self._names))
+            self._events.report(lambda events: events.on_topics(None, names_hash))
             return
-        if not self._channels:
-            await self.close()
-        else:
-            self.send(Unwatch(channel.watch_id))  # also of one that was refused, or is not answered yet
+        self._names = frozenset(answer.topic)
+        topics = sorted(_topics(self._names))
+        self._events.report(lambda events: events.on_topics(topics, topic_list_hash(topics)))
 
-    def send(self, request: TopicRequest) -> None:
-        """In order; nothing once the connection is gone."""
-        if not self.over:
-            self._waiting.append(request)
-            self._wake.set()
-
-    async def close(self) -> None:
-        """Close the socket; its watchers hear of it."""
-        await self.end(AlreadyClosed(f"{self._address}: the channel is closed"))
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                message = await self._socket.receive()
-                if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                    why = message.data if message.type is aiohttp.WSMsgType.ERROR else "the connection was closed"
-                    return await self.end(ConnectError(f"{self._address}: {why}"))
-                self._handle(decode_topic_reply(message.data))
-        except PulsarException as error:
-            await self.end(ConnectError(f"{self._address}: {error.error()}: {error}"))
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                if not self._waiting:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                await self._socket.send_str(encode_topic_request(self._waiting.popleft()))
-        except (aiohttp.ClientError, OSError) as error:
-            await self.end(ConnectError(f"{self._address}: {error or type(error).__name__}"))
-
-    def _handle(self, reply: TopicReply) -> None:
-        watch_id = reply.request_id if isinstance(reply, Refusal) else reply.watch_id
-        if watch_id is None:
-            assert isinstance(reply, Refusal)
-            raise from_code(reply.code, reply.message)
-        channel = self._channels.get(watch_id)
-        if channel is not None:  # else it was closed while this was on its way
-            channel.on_reply(reply)
-
-    async def end(self, error: PulsarException) -> None:
-        """Close the socket; the watchers lose their channels with ``error``."""
-        if self.over:
+    def _updated(self, update: CommandWatchTopicUpdate) -> None:
+        before = self._names
+        self._names = before.difference(update.deleted_topics).union(update.new_topics)
+        if topic_list_hash(self._names) != update.topics_hash:
+            self._events.report(lambda events: events.on_topics_changed((), (), update.topics_hash))
             return
-        self.over = True
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            channel.on_lost(error)
-        current = asyncio.current_task()
-        others = [task for task in self._tasks if task is not current]
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others)
-        await self._socket.close()
+        were, are = _topics(before), _topics(self._names)
+        touched = _topics(before ^ self._names)
+        added, deleted = sorted(touched & are), sorted(touched & were)
+        names_hash = topic_list_hash(are)
+        self._events.report(lambda events: events.on_topics_changed(added, deleted, names_hash))
+
+
+def _topics(names: Iterable[str]) -> frozenset[str]:
+    """The topics that these are, or are partitions of."""
+    return frozenset(map(_topic, names))
+
+
+def _topic(name: str) -> str:
+    topic, separator, number = name.rpartition(_PARTITION)
+    return topic if separator and number.isdecimal() else name
 
 
 class EmbeddedTopicWatchChannel:

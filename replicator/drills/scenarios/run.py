@@ -107,7 +107,7 @@ class Run:
         self._steps = scenario.steps(source)
         self._count = count
         self._on_progress = on_progress
-        urls = {cluster.name: cluster.url for cluster in stage.topology.clusters}
+        urls = {cluster.name: cluster.pulsar_url for cluster in stage.topology.clusters}
         observations = Observations(tuple(each.observed for each in subscriptions))
         for name in stage.topology.names:
             observations.clusters.code(name)
@@ -122,9 +122,12 @@ class Run:
             for number in range(1, each.consumers + 1)
         ]
         self._watchers = [
-            watcher(self._drill, name, urls[name], stage.workers.running[name])
+            watcher
             for name in self._cast.pair
-            for watcher in (TailReader, AckWatcher)
+            for watcher in (
+                TailReader(self._drill, name, urls[name], stage.workers.running[name]),
+                AckWatcher(self._drill, name, stage.topology.cluster(name).url, stage.workers.running[name]),
+            )
         ]
         self._operator = Operator(
             stage.topology,

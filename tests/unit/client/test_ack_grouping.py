@@ -21,9 +21,9 @@ from replicator.client.consuming.ack_grouping import (
     StartTimer,
 )
 from replicator.client.errors import InvalidAck, NotAllowedError
-from replicator.client.wire.frame_codec import encode_request
-from replicator.client.wire.frames import FRAME_BYTES_MAX, Acknowledge
+from replicator.client.wire.consumer_channel import acknowledging
 from replicator.engine.types import Ack
+from replicator.protocol.frames import COMMAND_BYTES_MAX
 from snapshots.position import Position
 
 
@@ -346,11 +346,11 @@ def test_an_index_of_an_id_without_its_batch_size_counts_alone() -> None:
     assert (sent.position, sent.batch_index) == (_at(1), 3)
 
 
-def test_a_request_holds_no_more_batch_indexes_than_fit_in_a_frame() -> None:
+def test_a_request_holds_no_more_batch_indexes_than_fit_in_a_command() -> None:
     grouping = AckGrouping(60_000, 10**6)
     for entry in range(12):
-        for index in range(0, 100_000, 2):  # no two in a row: each is a range of its own on the wire
+        for index in range(0, 100_000, 2):  # no two in a row: nothing in them can be left out
             grouping.acknowledge(Position(1, entry), index, 100_000)
     requests = [action for action in grouping.flush() if isinstance(action, SendAcks)]
     assert sum(len(request.acks) for request in requests) == 12
-    assert all(len(encode_request(Acknowledge(1, request.acks))) < FRAME_BYTES_MAX for request in requests)
+    assert all(acknowledging(1, request.acks).ByteSize() < COMMAND_BYTES_MAX for request in requests)

@@ -59,7 +59,7 @@ def test_a_code_has_the_name_that_users_know(code: str, kind: type[PulsarExcepti
     assert type(from_code(code, "why")) is kind
 
 
-@pytest.mark.parametrize("code", ["ProducerClosed", "InvalidFrame", "InternalError", "NotAllowedError", "ProducerBusy"])
+@pytest.mark.parametrize("code", ["ProducerClosed", "EntryCorrupt", "InternalError", "NotAllowedError", "ProducerBusy"])
 def test_a_loss_is_a_connect_error_after_which_one_may_connect_again(code: str) -> None:
     error = from_loss(code, "why")
     assert type(error) is ConnectError

@@ -29,7 +29,7 @@ from replicator.client.settings import (
     PartitionsRoutingMode,
 )
 
-UNREACHABLE = "http://127.0.0.1:9"
+UNREACHABLE = "pulsar://127.0.0.1:9"
 
 
 def _refusal(call: Any) -> PulsarException:
@@ -205,7 +205,7 @@ def test_a_code_that_the_client_does_not_know_is_reported_with_its_name() -> Non
     error = from_code("QuantumFlux", "why")
     assert (error.error(), str(error)) == ("UnknownError", "QuantumFlux: why")
     assert from_code("MessageTooLarge", "why").error() == "MessageTooBig"
-    assert from_code("InvalidFrame", "why").error() == "InvalidMessage"
+    assert from_code("EntryCorrupt", "why").error() == "InvalidMessage"
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from replicator.client.wire.following import Answer, best_answer
 
-OLD = Answer("http://a", (1, "A", "x"))
-NEW = Answer("http://b", (2, "B", "y"))
-FOREIGN = Answer("http://c", None)
+OLD = Answer("pulsar://a", (1, "A", "x"))
+NEW = Answer("pulsar://b", (2, "B", "y"))
+FOREIGN = Answer("pulsar://c", None)
 
 
 def test_the_newest_epoch_counts_whatever_the_order() -> None:
@@ -15,7 +15,7 @@ def test_the_newest_epoch_counts_whatever_the_order() -> None:
 
 
 def test_of_one_number_the_greater_writer_counts() -> None:
-    other = Answer("http://c", (2, "C", "a"))
+    other = Answer("pulsar://c", (2, "C", "a"))
     assert best_answer([other, NEW], None) is other
 
 

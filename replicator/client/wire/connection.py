@@ -1,0 +1,289 @@
+"""One connection to a broker: its transport, its clock, and who waits for what over it.
+
+The shell around :class:`replicator.protocol.client.ClientConnection`. All producers, consumers and watchers that a
+client has at one address share it, each under an id that the connection gives out.
+
+1. What comes for a consumer in one read of the socket is handed to it at once, behind the last message of that read or
+   before anything else that came: so a loss, an answer and a restart keep their place among the messages.
+2. A request is answered by a callback, or awaited. Who waits when the connection ends gets :class:`ConnectError`.
+3. While the socket takes no more, :attr:`Connection.writable` is false; producers hold what they have until then. What
+   others send is small, and bounded by what they wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, cast
+
+from replicator import __version__
+from replicator.client.errors import ConnectError, PulsarException, Timeout, from_server
+from replicator.protocol.client import Answered, ClientConnection
+from replicator.protocol.commands_pb2 import BaseCommand, CommandMessage, FeatureFlags
+from replicator.protocol.errors import OutOfOrder, ProtocolError, Refused
+from replicator.protocol.frames import Frame, encode
+from replicator.running.timeouts import timeout
+
+SOFTWARE: Final = f"replicator-client {__version__}"
+KEEP_ALIVE_SECONDS: Final = 7.5
+"""A broker that fell silent without closing the connection is noticed within twice this time."""
+WRITE_BUFFER_BYTES: Final = 1024 * 1024
+FEATURES: Final = FeatureFlags(supports_topic_watchers=True, supports_partial_producer=True)
+
+_log = logging.getLogger(__name__)
+
+T = BaseCommand.Type
+MakeRequest = Callable[[int], BaseCommand]
+"""Makes the command of a request from its id."""
+OnAnswer = Callable[[Any], None]
+"""Gets the answer, or the :class:`PulsarException` that stands for it."""
+
+
+class Session(Protocol):
+    """A producer, consumer or watcher, as its connection sees it."""
+
+    def on_command(self, command: BaseCommand) -> None:
+        """Something came that was not asked for."""
+
+    def on_lost(self, error: PulsarException) -> None:
+        """The connection is gone; nothing more comes."""
+
+
+class ProducerSession(Session, Protocol):
+    def on_writable(self) -> None:
+        """The socket takes more again."""
+
+
+class ConsumerSession(Session, Protocol):
+    def on_message(self, message: CommandMessage, entry: memoryview) -> None:
+        """An entry came."""
+
+    def on_messages_end(self) -> None:
+        """These are all for now."""
+
+
+class Connection(asyncio.Protocol):
+    """Made by the pool, and in use when :meth:`opened` has returned. ``address`` is for messages."""
+
+    def __init__(self, address: str, on_over: Callable[[Connection], None]) -> None:
+        self.address = address
+        self.producers: dict[int, ProducerSession] = {}
+        self.consumers: dict[int, ConsumerSession] = {}
+        self.watchers: dict[int, Session] = {}
+        self.writable = True
+        self.error: PulsarException | None = None
+        """Why it is over; None while it is there."""
+        self._on_over = on_over
+        self._loop = asyncio.get_running_loop()
+        self._state = ClientConnection(
+            self._loop.time(), software=SOFTWARE, features=FEATURES, keep_alive_seconds=KEEP_ALIVE_SECONDS
+        )
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._answers: dict[int, OnAnswer] = {}
+        self._last_id = 0
+        self._receiving: dict[ConsumerSession, None] = {}
+        """Those that got messages and have not heard that these are all."""
+
+    async def opened(self) -> None:
+        """Wait until the broker has introduced itself; raises :class:`ConnectError` if it does not."""
+        await self._opened
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster, if it is one of ours; then it understands our additions."""
+        return self._state.cluster
+
+    @property
+    def message_bytes_max(self) -> int:
+        return self._state.message_bytes_max
+
+    @property
+    def features(self) -> FeatureFlags:
+        assert self._state.peer is not None
+        return self._state.peer.features
+
+    @property
+    def sessions(self) -> int:
+        return len(self.producers) + len(self.consumers) + len(self.watchers)
+
+    def next_id(self) -> int:
+        """An id for a producer, consumer or watcher."""
+        self._last_id += 1
+        return self._last_id
+
+    # Sending.
+
+    def send(self, command: BaseCommand) -> None:
+        """Send a command that has nothing behind it."""
+        self.write((encode(command),))
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Send frames that are encoded already."""
+        if self.error is None and self._transport is not None:
+            self._transport.writelines(pieces)
+
+    def ask(self, make: MakeRequest, answered: OnAnswer) -> int:
+        """Send a request; ``answered`` gets its answer later. Returns its id, for :meth:`give_up`."""
+        if self.error is not None:
+            self._loop.call_soon(answered, self.error)
+            return -1
+        try:
+            request_id = self._state.request_id()
+        except OutOfOrder as error:
+            self._loop.call_soon(answered, Timeout(f"{self.address}: {error}"))
+            return -1
+        self._answers[request_id] = answered
+        self.send(make(request_id))
+        return request_id
+
+    def give_up(self, request_id: int) -> None:
+        """Nobody waits for that answer any more."""
+        self._answers.pop(request_id, None)
+        self._state.given_up(request_id)
+
+    async def request(self, make: MakeRequest, what: str, seconds_max: float | None) -> Any:
+        """Send a request and wait for its answer. Raises what it is refused with, :class:`ConnectError`, and
+        :class:`Timeout`, which names ``what`` was asked."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def answered(value: Any) -> None:
+            if answer.done():
+                return
+            if isinstance(value, PulsarException):
+                answer.set_exception(value)
+            else:
+                answer.set_result(value)
+
+        request_id = self.ask(make, answered)
+        try:
+            async with timeout(seconds_max):
+                return await answer
+        except TimeoutError:
+            raise Timeout(f"{what}: no answer within {seconds_max:g} s") from None
+        finally:
+            self.give_up(request_id)
+
+    def end(self, error: PulsarException) -> None:
+        """Close it; all who use it lose it with ``error``."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._on_over(self)
+        if self._transport is not None:
+            self._transport.close()
+        self._messages_end()
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # whether or not somebody waits for it
+        answers, self._answers = list(self._answers.values()), {}
+        for answered in answers:
+            answered(error)
+        sessions: list[Session] = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
+        for kind in (self.producers, self.consumers, self.watchers):
+            kind.clear()
+        for session in sessions:
+            session.on_lost(error)
+
+    # The transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.error is not None:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.write((self._state.connect(),))
+        self._alarm = self._loop.call_at(self._state.due, self._tick)
+
+    def data_received(self, data: bytes) -> None:
+        if self.error is not None:
+            return
+        try:
+            for step in self._state.receive(data, self._loop.time()):
+                if isinstance(step, Frame):
+                    self._received(step)
+                elif isinstance(step, Answered):
+                    self._messages_end()
+                    self._answered(step)
+                else:
+                    self.write((step,))
+                if self.error is not None:
+                    return
+        except ProtocolError as error:
+            self.end(ConnectError(f"{self.address}: {error}; is it the address of a cluster?"))
+            return
+        self._messages_end()
+        if self._state.peer is not None and not self._opened.done():
+            self._opened.set_result(None)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        for producer in list(self.producers.values()):
+            producer.on_writable()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.end(ConnectError(f"{self.address}: {error or 'the connection was closed'}"))
+
+    def _tick(self) -> None:
+        try:
+            ping = self._state.tick(self._loop.time())
+        except ProtocolError as error:
+            self.end(ConnectError(f"{self.address}: {error}"))
+            return
+        if ping:
+            self.write((ping,))
+        self._alarm = self._loop.call_at(self._state.due, self._tick)
+
+    def _received(self, frame: Frame) -> None:
+        command = frame.command
+        kind = command.type
+        if kind == T.MESSAGE:
+            message = command.message
+            consumer = self.consumers.get(message.consumer_id)
+            if consumer is not None:
+                self._receiving[consumer] = None
+                consumer.on_message(message, frame.rest)
+            return
+        self._messages_end()
+        session: Session | None = None
+        match kind:
+            case T.SEND_RECEIPT:
+                session = self.producers.get(command.send_receipt.producer_id)
+            case T.SEND_ERROR:
+                session = self.producers.get(command.send_error.producer_id)
+            case T.CLOSE_PRODUCER:
+                session = self.producers.pop(command.close_producer.producer_id, None)
+            case T.CLOSE_CONSUMER:
+                session = self.consumers.pop(command.close_consumer.consumer_id, None)
+            case T.ACTIVE_CONSUMER_CHANGE:
+                session = self.consumers.get(command.active_consumer_change.consumer_id)
+            case T.RESTARTED:
+                session = self.consumers.get(command.restarted.consumer_id)
+            case T.WATCH_TOPIC_UPDATE:
+                session = self.watchers.get(command.watchTopicUpdate.watcher_id)
+            case _:
+                _log.debug("%s: %s is of no use here", self.address, T.Name(kind))
+        if session is not None:
+            session.on_command(command)
+
+    def _answered(self, step: Answered) -> None:
+        answered = self._answers.pop(step.request_id, None)
+        if answered is not None:
+            answer = step.answer
+            if isinstance(answer, Refused):
+                answer = from_server(answer.code, str(answer), answer.engine_error)
+            answered(answer)
+
+    def _messages_end(self) -> None:
+        while self._receiving:
+            receiving, self._receiving = self._receiving, {}
+            for consumer in receiving:
+                consumer.on_messages_end()

@@ -1,0 +1,239 @@
+"""A connector to a cluster by Pulsar's binary protocol: ``pulsar://host:port``.
+
+1. Connections are shared: one for each address, or more if it has more than :data:`SESSIONS_PER_CONNECTION`. It is
+   opened with the first thing that is to go over it; those who want the same one at once wait for the same opening.
+2. A cluster of ours is one worker, which serves all topics where it is reached. Of others it is asked which broker
+   serves a topic, each time that something is opened, and what is opened goes there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from replicator.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    InvalidUrl,
+    PulsarException,
+    TopicNotFound,
+    from_server,
+)
+from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.wire.connection import Connection
+from replicator.client.wire.consumer_channel import BrokerConsumerChannel
+from replicator.client.wire.producer_channel import BrokerProducerChannel, open_producer
+from replicator.client.wire.topic_watch_channel import BrokerTopicWatchChannel
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+)
+from replicator.running.short_tasks import awaited
+from replicator.running.timeouts import timeout
+
+PLAIN: Final = "pulsar"
+TLS: Final = "pulsar+ssl"
+_PORTS: Final = {PLAIN: 6650, TLS: 6651}
+SESSIONS_PER_CONNECTION: Final = 5_000
+"""Half of what a worker allows for each kind."""
+REDIRECTS_MAX: Final = 20
+LEAVE_SECONDS_MAX: Final = 2.0
+"""How long who moves to another cluster waits for answers to what it has sent; the rest is sent again."""
+
+T = BaseCommand.Type
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Of ``pulsar://host:port`` or ``pulsar+ssl://host:port``; raises :class:`InvalidUrl`."""
+        if not isinstance(url, str):
+            raise InvalidUrl(f"{url!r:.80} is not a str")
+        if "," in url:
+            raise InvalidUrl(f"{url!r}: give one address; a list of addresses is not a failover")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidUrl(f"{url!r}: {error}") from None
+        if parts.scheme in ("http", "https") and parts.hostname and port != 0:
+            scheme = PLAIN if parts.scheme == "http" else TLS
+            raise InvalidUrl(f"{url!r}: this client speaks Pulsar's binary protocol; use {scheme}://{parts.netloc}")
+        if parts.scheme not in _PORTS or not parts.hostname or port == 0:
+            raise InvalidUrl(f"{url!r}: expected pulsar://host:port, pulsar+ssl://host:port or embedded:PATH")
+        return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == TLS)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{TLS if self.tls else PLAIN}://{host}:{self.port}"
+
+
+class BrokerConnector:
+    """Opens channels to the cluster at ``url``."""
+
+    def __init__(self, url: str, *, connection_timeout_seconds: float, operation_timeout_seconds: float) -> None:
+        self._address = Address.parse(url)
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._connections = _Connections(connection_timeout_seconds)
+
+    async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> BrokerProducerChannel:
+        connection = await self._serving(settings.topic)
+        return await open_producer(connection, settings, topic_epoch, self._operation_timeout_seconds)
+
+    async def open_consumer(self, settings: ConsumerSettings) -> BrokerConsumerChannel:
+        connection = await self._serving(settings.topic)
+        # The cluster of others by its address: a position means something there only.
+        cluster = connection.cluster or str(self._address)
+        channel = BrokerConsumerChannel(connection, settings, cluster, self._operation_timeout_seconds)
+        await channel.subscribe()
+        return channel
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        connection = await self._connections.get(self._address)
+
+        def make(request_id: int) -> BaseCommand:
+            wanted = CommandPartitionedTopicMetadata(
+                topic=topic, request_id=request_id, metadata_auto_creation_enabled=create
+            )
+            return BaseCommand(type=T.PARTITIONED_METADATA, partitionMetadata=wanted)
+
+        answer = await self._ask(connection, make, f"partitions of {topic}")
+        if answer.response == CommandPartitionedTopicMetadataResponse.LookupType.Failed:
+            error = from_server(answer.error, answer.message, answer.engine_error)
+            if isinstance(error, TopicNotFound) and not create:
+                return 0
+            raise error
+        return int(answer.partitions)
+
+    async def open_topic_watch(self, pattern: str, known_hash: str) -> BrokerTopicWatchChannel:
+        connection = await self._connections.get(self._address)
+        channel = BrokerTopicWatchChannel(connection, pattern, self._operation_timeout_seconds)
+        await channel.open(known_hash)
+        return channel
+
+    async def lose_all(self, error: PulsarException) -> None:
+        """Every channel is lost with ``error``, so that its owner opens it again elsewhere. What producers have sent is
+        answered first, if that comes soon: what was stored here and is sent again elsewhere would be there twice."""
+        connections = self._connections.all()
+        producers = [producer for connection in connections for producer in connection.producers.values()]
+        with suppress(TimeoutError):
+            async with timeout(LEAVE_SECONDS_MAX):
+                await asyncio.gather(
+                    *(producer.leave() for producer in producers if isinstance(producer, BrokerProducerChannel))
+                )
+        for connection in connections:
+            connection.end(error)
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    async def _serving(self, topic: str) -> Connection:
+        """A connection to the broker that serves a topic."""
+        connection = await self._connections.get(self._address)
+        if connection.cluster:
+            return connection
+        authoritative = False
+        for _ in range(REDIRECTS_MAX):
+
+            def make(request_id: int, authoritative: bool = authoritative) -> BaseCommand:
+                wanted = CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
+                return BaseCommand(type=T.LOOKUP, lookupTopic=wanted)
+
+            answer = await self._ask(connection, make, f"lookup of {topic}")
+            if answer.response == CommandLookupTopicResponse.LookupType.Failed:
+                raise from_server(answer.error, answer.message)
+            if answer.proxy_through_service_url:
+                raise ConnectError(f"{self._address}: {topic} is behind a proxy, which this client does not speak to")
+            url = answer.brokerServiceUrlTls if self._address.tls else answer.brokerServiceUrl
+            connection = await self._connections.get(Address.parse(url))
+            if answer.response == CommandLookupTopicResponse.LookupType.Connect:
+                return connection
+            authoritative = answer.authoritative
+        raise ConnectError(f"{self._address}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it")
+
+    async def _ask(self, connection: Connection, make: Callable[[int], BaseCommand], what: str) -> Any:
+        return await connection.request(make, f"{self._address}: {what}", self._operation_timeout_seconds)
+
+
+class _Connections:
+    """The connections of one client by their addresses."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._open: dict[Address, list[Connection]] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    def all(self) -> list[Connection]:
+        return [connection for connections in self._open.values() for connection in connections]
+
+    async def get(self, address: Address) -> Connection:
+        """A connection with room for one more session; raises :class:`ConnectError`, :class:`AlreadyClosed`."""
+        while True:
+            if self._closed:
+                raise AlreadyClosed("the client is closed")
+            for connection in self._open.get(address, ()):
+                if connection.sessions < SESSIONS_PER_CONNECTION:
+                    return connection
+            opening = self._opening.get(address)
+            if opening is None:
+                opening = self._opening[address] = awaited(self._connect(address), f"connecting to {address}")
+                opening.add_done_callback(lambda task: self._opened(address, task))
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                if opening.cancelled() and self._closed:
+                    raise AlreadyClosed("the client is closed") from None
+                raise
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        for connection in self.all():
+            connection.end(AlreadyClosed("the client is closed"))
+
+    def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
+        del self._opening[address]
+        if not task.cancelled():
+            task.exception()  # those who waited for it have it
+
+    async def _connect(self, address: Address) -> Connection:
+        loop = asyncio.get_running_loop()
+        connections = self._open.setdefault(address, [])
+
+        def over(connection: Connection) -> None:
+            if connection in connections:
+                connections.remove(connection)
+
+        connection = Connection(str(address), over)
+        context = ssl.create_default_context() if address.tls else None
+        try:
+            async with timeout(self._timeout_seconds):
+                await loop.create_connection(lambda: connection, address.host, address.port, ssl=context)
+                await connection.opened()
+        except TimeoutError:
+            connection.end(ConnectError(f"{address}: no answer within {self._timeout_seconds:g} s"))
+            raise ConnectError(f"{address}: no answer within {self._timeout_seconds:g} s") from None
+        except OSError as error:
+            raise ConnectError(f"{address}: {error or type(error).__name__}") from error
+        except BaseException as error:
+            connection.end(ConnectError(f"{address}: {error or type(error).__name__}"))
+            raise
+        connections.append(connection)
+        return connection

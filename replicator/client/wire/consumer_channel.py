@@ -1,0 +1,447 @@
+"""One consumer of one subscription over a broker connection.
+
+A cluster of ours sends with each message what opening its entry would tell, and keeps the consumer when its
+subscription is put elsewhere: it says so in its place among the messages (RESTARTED). Other brokers close the consumer
+instead. After a seek of its own the channel then subscribes again by itself, so that its owner sees the same; after
+somebody else's it is lost, like after any other closing.
+
+A redelivery of everything begins a new epoch, which the messages bear: the first of a newer epoch says that what comes
+from here on belongs to the redelivery. Where a broker does not number its messages, that is so at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from replicator.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    InvalidAck,
+    PulsarException,
+    Timeout,
+    from_loss,
+    from_server,
+)
+from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.channel import ConsumerEvents
+from replicator.client.wire.connection import Connection
+from replicator.client.wire.whole_entries import WholeEntries
+from replicator.engine.errors import EngineError
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry
+from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import KeyValue
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandAckResponse,
+    CommandCloseConsumer,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandMessage,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandRestarted,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    IntRange,
+    KeySharedMeta,
+    KeySharedMode,
+    MessageIdData,
+)
+from replicator.protocol.values import ack_set, acked_indexes, message_id, position_of
+from snapshots.position import BEFORE_ALL, Position
+
+CLOSE_SECONDS_MAX: Final = 2.0
+POSITIONS_PER_COMMAND_MAX: Final = 10_000
+PERMITS_MAX: Final = 1_000_000
+"""What a cluster of ours takes at once."""
+
+T = BaseCommand.Type
+_TYPES: Final = {
+    SubscriptionType.EXCLUSIVE: CommandSubscribe.SubType.Exclusive,
+    SubscriptionType.SHARED: CommandSubscribe.SubType.Shared,
+    SubscriptionType.FAILOVER: CommandSubscribe.SubType.Failover,
+    SubscriptionType.KEY_SHARED: CommandSubscribe.SubType.Key_Shared,
+}
+
+
+class BrokerConsumerChannel:
+    """A consumer channel (:class:`replicator.client.wire.channel.ConsumerChannel`). ``cluster``: where it leads."""
+
+    def __init__(
+        self, connection: Connection, settings: ConsumerSettings, cluster: str, operation_timeout_seconds: float
+    ) -> None:
+        self.cluster = cluster
+        self._connection = connection
+        self._settings = settings
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._id = 0
+        self._events: ConsumerEvents | None = None
+        self._early: deque[Callable[[ConsumerEvents], None]] = deque()
+        """What is to be told once somebody listens."""
+        self._arrived: list[Delivery] = []
+        self._permits = 0
+        """Granted to the broker and not used."""
+        self._acks_asked: dict[int, None] = {}
+        """The requests of acknowledgements that are not answered."""
+        self._whole: WholeEntries | None = None if connection.cluster else WholeEntries()
+        self._epoch = 0
+        self._epoch_begun = 0
+        self._seeking = False
+        self._over = False
+
+    def start(self, events: ConsumerEvents) -> None:
+        if not self._over:
+            self._events = events
+        if self._early:
+            asyncio.get_running_loop().call_soon(self._tell_early, events)
+
+    async def subscribe(self, start: Position | None = None) -> None:
+        """Connect to the subscription; with ``start`` where one that is not durable is to go on."""
+        connection = self._connection
+        consumer_id = self._id = connection.next_id()
+        connection.consumers[consumer_id] = self
+        try:
+            await connection.request(
+                lambda request_id: self._subscribing(request_id, start),
+                f"consumer of {self._settings.topic}",
+                self._operation_timeout_seconds,
+            )
+        except BaseException as error:
+            connection.consumers.pop(consumer_id, None)
+            if isinstance(error, Timeout) or not isinstance(error, PulsarException):  # it may be made all the same
+                connection.ask(lambda request_id: _closing(consumer_id, request_id), lambda _: None)
+            raise
+
+    def flow(self, permits: int) -> None:
+        if self._over:
+            return
+        if not 0 < permits <= PERMITS_MAX:
+            self._lose(ConnectError(f"flow: {permits} permits; expected 1 to {PERMITS_MAX}"))
+            self._leave()
+            return
+        self._permits += permits
+        self._flow(permits)
+
+    def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
+        if self._whole is not None:
+            if any(ack.batch_indexes is not None and not ack.batch_size for ack in acks):
+                error = InvalidAck("the id of a message of a batch does not say how many messages the batch has")
+                self._tell(lambda events: events.on_ack_refused(request_id, error))
+                return
+            acks = [self._whole.acknowledged(ack) for ack in acks]
+        self._send_ack(request_id, acknowledging(self._id, acks))
+
+    def acknowledge_cumulative(
+        self, request_id: int, position: Position, batch_index: int | None, batch_size: int = 0
+    ) -> None:
+        command = CommandAck(consumer_id=self._id, ack_type=CommandAck.AckType.Cumulative)
+        one = command.message_id.add(ledgerId=position.ledger, entryId=position.entry)
+        if batch_index is not None:
+            one.ack_set.extend(ack_set(BitMap(range(batch_index + 1)), batch_size or BATCH_MESSAGES_MAX))
+            one.batch_size = batch_size
+        if self._whole is not None:
+            self._whole.acknowledged_through(position)
+        self._send_ack(request_id, command)
+
+    def redeliver(self, positions: Sequence[Position] | None) -> None:
+        if self._over:
+            return
+        if positions is None:
+            self._epoch += 1
+            self._redeliver(())
+            return
+        for at in range(0, len(positions), POSITIONS_PER_COMMAND_MAX):
+            self._redeliver(positions[at : at + POSITIONS_PER_COMMAND_MAX])
+
+    async def seek(self, target: Position | int) -> None:
+        self._seeking = not self._connection.cluster
+        try:
+            await self._ask(lambda request_id: self._seek(request_id, target), "seek")
+            if self._seeking:
+                await self._subscribe_again(target if isinstance(target, Position) else None)
+        finally:
+            self._seeking = False
+
+    async def last_position(self) -> Position:
+        def make(request_id: int) -> BaseCommand:
+            wanted = CommandGetLastMessageId(consumer_id=self._id, request_id=request_id)
+            return BaseCommand(type=T.GET_LAST_MESSAGE_ID, getLastMessageId=wanted)
+
+        answer = await self._ask(make, "last message")
+        position = position_of(answer.last_message_id)
+        return BEFORE_ALL if position.entry < 0 else position  # others name the ledger of an empty topic
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        def make(request_id: int) -> BaseCommand:
+            wanted = CommandUnsubscribe(consumer_id=self._id, request_id=request_id, force=force)
+            return BaseCommand(type=T.UNSUBSCRIBE, unsubscribe=wanted)
+
+        await self._ask(make, "unsubscribe")
+
+    async def close(self) -> None:
+        self._early.clear()
+        if self._over:
+            return
+        self._end()
+        connection, consumer_id = self._connection, self._id
+        if connection.consumers.pop(consumer_id, None) is None:
+            return
+        with suppress(PulsarException):  # it is gone already, or is about to be
+            await connection.request(
+                lambda request_id: _closing(consumer_id, request_id), "closing of a consumer", CLOSE_SECONDS_MAX
+            )
+
+    # From the connection.
+
+    def on_message(self, message: CommandMessage, entry: memoryview) -> None:
+        if self._over:
+            return
+        epoch = message.consumer_epoch if message.HasField("consumer_epoch") else self._epoch
+        if epoch > self._epoch_begun:
+            self.on_messages_end()
+            self._begin_epochs(epoch)
+        self._arrived.append(self._delivery(message, bytes(entry)))
+
+    def on_messages_end(self) -> None:
+        if self._arrived:
+            arrived, self._arrived = self._arrived, []
+            self._permits -= sum(delivery.batch_size for delivery in arrived)
+            if self._events is not None:
+                self._events.on_deliveries(arrived)
+
+    def on_command(self, command: BaseCommand) -> None:
+        match command.type:
+            case T.ACTIVE_CONSUMER_CHANGE:
+                active = command.active_consumer_change.is_active
+                self._tell(lambda events: events.on_active_change(active))
+            case T.RESTARTED:
+                # First: what the owner asks on hearing of it is about the new place.
+                self._connection.send(BaseCommand(type=T.RESTARTED, restarted=CommandRestarted(consumer_id=self._id)))
+                self._restarted()
+            case T.CLOSE_CONSUMER if not self._seeking:
+                closing = command.close_consumer
+                reason = f"{self._connection.address}: {closing.reason or 'the broker closed the consumer'}"
+                self._lose(from_loss(closing.engine_error, reason))
+
+    def on_lost(self, error: PulsarException) -> None:
+        self._lose(error)
+
+    # Inside.
+
+    def _tell(self, event: Callable[[ConsumerEvents], None]) -> None:
+        if self._over:
+            return
+        if self._events is None or self._early:
+            self._early.append(event)
+        else:
+            event(self._events)
+
+    def _tell_early(self, events: ConsumerEvents) -> None:
+        while self._early:
+            self._early.popleft()(events)
+
+    def _lose(self, error: PulsarException) -> None:
+        if self._over:
+            return
+        events = self._events
+        self._end()
+        if events is None or self._early:
+            self._early.append(lambda events: events.on_lost(error))
+        else:
+            events.on_lost(error)
+
+    def _end(self) -> None:
+        self._over = True
+        self._events = None
+        self._arrived.clear()
+        self._give_up_acks()
+
+    def _leave(self) -> None:
+        """Close it at the broker, without waiting."""
+        consumer_id = self._id
+        if self._connection.consumers.pop(consumer_id, None) is not None:
+            self._connection.ask(lambda request_id: _closing(consumer_id, request_id), lambda _: None)
+
+    async def _ask(self, make: Callable[[int], BaseCommand], what: str) -> Any:
+        if self._over:
+            raise AlreadyClosed(f"{self._connection.address}: the channel is closed")
+        return await self._connection.request(make, what, self._operation_timeout_seconds)
+
+    def _flow(self, permits: int) -> None:
+        flow = CommandFlow(consumer_id=self._id, messagePermits=permits)
+        self._connection.send(BaseCommand(type=T.FLOW, flow=flow))
+
+    def _send_ack(self, own_id: int, command: CommandAck) -> None:
+        if self._over:
+            return
+
+        def make(request_id: int) -> BaseCommand:
+            command.request_id = request_id
+            return BaseCommand(type=T.ACK, ack=command)
+
+        def answered(answer: CommandAckResponse | PulsarException) -> None:
+            self._acks_asked.pop(asked, None)
+            if self._events is None or isinstance(answer, ConnectError):
+                return  # with the connection the channel is lost
+            if isinstance(answer, PulsarException):
+                self._events.on_ack_refused(own_id, answer)
+            elif answer.HasField("error"):
+                error = from_server(answer.error, answer.message, answer.engine_error)
+                self._events.on_ack_refused(own_id, error)
+            else:
+                self._events.on_ack_confirmed(own_id)
+
+        asked = self._connection.ask(make, answered)
+        self._acks_asked[asked] = None
+
+    def _give_up_acks(self) -> None:
+        for request_id in self._acks_asked:
+            self._connection.give_up(request_id)
+        self._acks_asked.clear()
+
+    def _redeliver(self, positions: Sequence[Position]) -> None:
+        command = CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
+        for position in positions:
+            command.message_ids.add(ledgerId=position.ledger, entryId=position.entry)
+        if not positions:
+            command.consumer_epoch = self._epoch
+        self._connection.send(
+            BaseCommand(type=T.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=command)
+        )
+
+    def _begin_epochs(self, epoch: int) -> None:
+        while self._epoch_begun < min(epoch, self._epoch):
+            self._epoch_begun += 1
+            self._tell(lambda events: events.on_redelivery_started())
+
+    def _restarted(self) -> None:
+        """All that came before is void; the broker begins none of the redeliveries that were asked for."""
+        self._begin_epochs(self._epoch)
+        if self._whole is not None:
+            self._whole.clear()
+        self._tell(lambda events: events.on_restarted())
+
+    async def _subscribe_again(self, start: Position | None) -> None:
+        """After a seek at a broker that closes its consumers: what came before it is void."""
+        self._leave()
+        self._give_up_acks()
+        self.on_messages_end()
+        try:
+            await self.subscribe(start)
+        except PulsarException as error:
+            self._lose(ConnectError(f"subscribing again after a seek: {error}"))
+            raise
+        permits, self._permits = self._permits, 0
+        self._restarted()
+        if permits > 0:
+            self.flow(permits)
+
+    def _delivery(self, message: CommandMessage, entry: bytes) -> Delivery:
+        position = position_of(message.message_id)
+        origin, origin_position = self.cluster, position
+        if self._whole is None:
+            size = message.batch_size
+            if message.origin:
+                origin = message.origin
+                origin_position = Position(message.origin_ledger, message.origin_entry)
+        else:
+            size = _batch_size(entry)
+        acked = None
+        if message.ack_set:
+            acked = BitMap(acked_indexes(message.ack_set, size)).serialize()
+        return Delivery(position, message.redelivery_count, size, acked, entry, origin, origin_position)
+
+    def _subscribing(self, request_id: int, start: Position | None) -> BaseCommand:
+        options = self._settings.options()
+        command = CommandSubscribe(
+            topic=self._settings.topic,
+            subscription=self._settings.subscription,
+            subType=_TYPES[options.type],
+            consumer_id=self._id,
+            request_id=request_id,
+            consumer_name=options.consumer_name,
+            priority_level=options.priority,
+            durable=options.durable,
+            read_compacted=options.read_compacted,
+            initialPosition=_INITIAL[options.initial],
+            force_topic_creation=self._settings.create_topic,
+            metadata=_pairs(options.consumer_properties),
+            subscription_properties=_pairs(options.subscription_properties),
+            consumer_epoch=self._epoch,
+        )
+        if options.start is not None and start is None:
+            start = Position(options.start.ledger, options.start.entry + 1)
+        if start is not None and (options.start is not None or not options.durable):
+            command.start_message_id.CopyFrom(_place(start))
+        if options.replicated is not None:
+            command.replicate_subscription_state = options.replicated
+        if options.type is SubscriptionType.KEY_SHARED:
+            command.keySharedMeta.CopyFrom(_key_shared(options))
+        if self._connection.cluster:
+            command.extended = True
+        return BaseCommand(type=T.SUBSCRIBE, subscribe=command)
+
+    def _seek(self, request_id: int, target: Position | int) -> BaseCommand:
+        command = CommandSeek(consumer_id=self._id, request_id=request_id)
+        if isinstance(target, Position):
+            command.message_id.CopyFrom(_place(target))
+        else:
+            command.message_publish_time = target
+        return BaseCommand(type=T.SEEK, seek=command)
+
+
+_INITIAL: Final = {
+    InitialPosition.LATEST: CommandSubscribe.InitialPosition.Latest,
+    InitialPosition.EARLIEST: CommandSubscribe.InitialPosition.Earliest,
+}
+
+
+def acknowledging(consumer_id: int, acks: Sequence[Ack]) -> CommandAck:
+    """The command of individual acknowledgements, without a request id."""
+    command = CommandAck(consumer_id=consumer_id, ack_type=CommandAck.AckType.Individual)
+    for ack in acks:
+        one = command.message_id.add(ledgerId=ack.position.ledger, entryId=ack.position.entry)
+        if ack.batch_indexes is not None:
+            one.ack_set.extend(ack_set(BitMap(ack.batch_indexes), ack.batch_size or BATCH_MESSAGES_MAX))
+            one.batch_size = ack.batch_size
+    return command
+
+
+def _place(position: Position) -> MessageIdData:
+    """The entry at ``position`` as a place to go on from; what is before all entries is "earliest"."""
+    return message_id(BEFORE_ALL if position <= Position(0, 0) else position, -1)
+
+
+def _key_shared(options: SubscribeOptions) -> KeySharedMeta:
+    policy = options.key_shared
+    meta = KeySharedMeta(
+        keySharedMode=KeySharedMode.AUTO_SPLIT if policy.sticky_ranges is None else KeySharedMode.STICKY,
+        allowOutOfOrderDelivery=policy.allow_out_of_order_delivery,
+    )
+    meta.hashRanges.extend(IntRange(start=start, end=end) for start, end in policy.sticky_ranges or ())
+    return meta
+
+
+def _pairs(properties: Mapping[str, str]) -> list[KeyValue]:
+    return [KeyValue(key=key, value=value) for key, value in properties.items()]
+
+
+def _closing(consumer_id: int, request_id: int) -> BaseCommand:
+    closing = CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
+    return BaseCommand(type=T.CLOSE_CONSUMER, close_consumer=closing)
+
+
+def _batch_size(entry: bytes) -> int:
+    """How many messages an entry has; 1 of one that cannot be read, which its opening will say."""
+    try:
+        metadata, _ = decode_entry(entry, check=False)
+    except EngineError:
+        return 1
+    return max(1, metadata.num_messages_in_batch)

@@ -1,0 +1,243 @@
+"""What only a network does to channels: producers that wait on a live connection, clients that vanish, and whom a
+connection is shared with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from channel_support import Received, Sent, served
+from engine_support import TOPIC, eventually, message, opened
+
+from replicator.client.errors import ConnectError
+from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.wire import connection as client_connection
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.engine import Engine
+from replicator.engine.producing.topic_writing import TopicWriting
+from replicator.engine.types import AccessMode, Ack, InitialPosition, ProducerOptions, SubscriptionType
+from replicator.protocol import server
+from snapshots.position import BEFORE_ALL
+
+DEADLINE_SECONDS = 20
+WAITING = ProducerSettings(TOPIC, "waits", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+CONSUMER = ConsumerSettings(TOPIC, "s", "c", SubscriptionType.SHARED, InitialPosition.EARLIEST)
+
+
+def with_engine(path: Path, scenario: Callable[[Engine, BrokerConnector], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS), opened(path) as engine, served(engine) as url:
+            connector = BrokerConnector(url, connection_timeout_seconds=5, operation_timeout_seconds=5)
+            try:
+                await scenario(engine, connector)
+            finally:
+                await connector.close()
+
+    asyncio.run(main())
+
+
+def connections(connector: BrokerConnector) -> list[client_connection.Connection]:
+    return connector._connections.all()
+
+
+def test_a_producer_that_waits_is_kept_alive_by_the_pings_of_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(client_connection, "KEEP_ALIVE_SECONDS", 0.1)
+
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        topic = await engine.topic(TOPIC)
+        owner = await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE))
+        waiting = asyncio.create_task(connector.open_producer(WAITING))
+        await eventually(lambda: topic.producers.registry.waiting == 1, "a producer that waits")
+        await asyncio.wait([waiting], timeout=1)  # ten pings
+        assert not waiting.done()
+        owner.close()
+        channel = await waiting
+        assert channel.ready.topic_epoch == 1
+        await channel.close()
+
+    with_engine(tmp_path, scenario)
+
+
+def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "KEEP_ALIVE_SECONDS", 0.1)
+
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        channel = await connector.open_producer(ProducerSettings(TOPIC, "p"))
+        channel.start(sent := Sent())
+        (connection,) = connections(connector)
+        assert connection._transport is not None
+        connection._transport.pause_reading()  # as if nothing came
+        await eventually(lambda: sent.lost, "the loss")
+        assert type(sent.lost[0]) is ConnectError
+        assert "does not answer" in str(sent.lost[0])
+
+    with_engine(tmp_path, scenario)
+
+
+def test_a_waiting_producer_whose_client_vanishes_leaves_the_queue(tmp_path: Path) -> None:
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        topic = await engine.topic(TOPIC)
+        await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE))
+        waiting = asyncio.create_task(connector.open_producer(WAITING))
+        await eventually(lambda: topic.producers.registry.waiting == 1, "a producer that waits")
+        (connection,) = connections(connector)
+        assert connection._transport is not None
+        connection._transport.abort()
+        await eventually(lambda: topic.producers.registry.waiting == 0, "nobody waits any more")
+        with pytest.raises(ConnectError):
+            await waiting
+
+    with_engine(tmp_path, scenario)
+
+
+def test_a_fenced_producer_has_the_receipt_of_everything_that_was_stored_before_it_hears_of_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        topic = await engine.topic(TOPIC)
+        channel = await connector.open_producer(ProducerSettings(TOPIC, "p"))
+        channel.start(sent := Sent())
+        for index in range(200):
+            channel.publish(index, message(b"%d" % index))
+        await eventually(lambda: topic.log.messages > 0, "the first message")
+        await topic.producers.create(ProducerOptions("owner", AccessMode.EXCLUSIVE_WITH_FENCING))
+        await eventually(lambda: sent.lost, "the loss")
+        assert list(sent.receipts) == list(range(topic.log.messages))
+        assert {error.error() for error in [*sent.lost, *sent.refusals.values()]} == {"ProducerFenced"}
+
+    with_engine(tmp_path, scenario)
+
+
+def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a producer that follows a failover would send again elsewhere what is stored here."""
+
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        topic = await engine.topic(TOPIC)
+        begun, release, publish = asyncio.Event(), asyncio.Event(), TopicWriting.publish
+
+        async def slow(*arguments: Any) -> Any:
+            begun.set()
+            await release.wait()
+            return await publish(*arguments)
+
+        monkeypatch.setattr(TopicWriting, "publish", slow)
+        channel = await connector.open_producer(ProducerSettings(TOPIC, "p"))
+        channel.start(sent := Sent())
+        channel.publish(0, message(b"in flight"))
+        await begun.wait()
+        moving = asyncio.ensure_future(connector.lose_all(ConnectError("served elsewhere")))
+        await asyncio.sleep(0)
+        channel.publish(1, message(b"for the next cluster"))
+        release.set()
+        await moving
+        assert (list(sent.receipts), len(sent.lost)) == ([0], 1)
+        assert topic.log.messages == 1
+
+    with_engine(tmp_path, scenario)
+
+
+def test_a_slow_reader_of_a_subscription_that_is_put_elsewhere_gets_the_new_place_for_its_permits(
+    tmp_path: Path,
+) -> None:
+    """And a seek is done for it only after it heard of the restart: what it gets after it is of the new place."""
+
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        topic = await engine.topic(TOPIC)
+        for _ in range(10):
+            await topic.publish([message(bytes(1024 * 1024))] * 6)
+        channel = await connector.open_consumer(CONSUMER)
+        channel.start(received := Received())
+        (connection,) = connections(connector)
+        assert connection._transport is not None
+        connection._transport.pause_reading()
+        channel.flow(60)
+        (subscription,) = topic.subscriptions.values()
+        await eventually(lambda: subscription.status()["consumers"][0]["unacked_entries"] >= 16, "a full socket")
+        seeking = asyncio.ensure_future(channel.seek(BEFORE_ALL))
+        await asyncio.sleep(0)
+        connection._transport.resume_reading()
+        await seeking
+        assert received.told.count("restarted") == 1
+        before = received.told.index("restarted")
+        assert before < 60
+        await eventually(lambda: len(received.deliveries) == 60, "what the permits are for")
+        channel.flow(before)  # those that it got before the restart are to be paid for, and nothing else
+        await eventually(lambda: len(received.deliveries) == 60 + before, "all again")
+        again = [delivery.position.entry for delivery in received.deliveries[before:]]
+        assert again == list(range(60))
+
+    with_engine(tmp_path, scenario)
+
+
+def test_acknowledgements_count_again_once_the_restart_is_seen(tmp_path: Path) -> None:
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        topic = await engine.topic(TOPIC)
+        (position,) = await topic.publish([message()])
+        channel = await connector.open_consumer(CONSUMER)
+        channel.start(received := Received())
+        (subscription,) = topic.subscriptions.values()
+        await subscription.moves.seek(BEFORE_ALL)
+        channel.acknowledge(1, [Ack(position)])  # before the news of the restart has come
+        await eventually(lambda: received.confirmed == [1], "the answer")
+        assert received.told == ["restarted"]
+        assert not subscription.cursor.is_consumed(position)
+        channel.acknowledge(2, [Ack(position)])
+        await eventually(lambda: received.confirmed == [1, 2], "the second answer")
+        assert subscription.cursor.is_consumed(position)
+
+    with_engine(tmp_path, scenario)
+
+
+def test_all_channels_of_a_client_share_a_connection_until_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.client.wire.connector.SESSIONS_PER_CONNECTION", 2)
+
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        channels = [await connector.open_producer(ProducerSettings(TOPIC, f"p{number}")) for number in range(4)]
+        assert len(connections(connector)) == 2
+        for channel in channels:
+            await channel.close()
+        assert [connection.sessions for connection in connections(connector)] == [0, 0]
+
+    with_engine(tmp_path, scenario)
+
+
+def test_those_who_connect_at_once_wait_for_one_connection(tmp_path: Path) -> None:
+    async def scenario(engine: Engine, connector: BrokerConnector) -> None:
+        settings = [ProducerSettings(TOPIC, f"p{number}") for number in range(20)]
+        await asyncio.gather(*(connector.open_producer(each) for each in settings))
+        assert len(connections(connector)) == 1
+
+    with_engine(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x00\x00\x00\x08\x00\x00\x00\x04\x08\x0a"]
+)
+def test_an_answer_that_no_broker_gives_is_a_connect_error(answer: bytes) -> None:
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(answer)
+            writer.close()
+
+        strange = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"pulsar://127.0.0.1:{strange.sockets[0].getsockname()[1]}"
+        connector = BrokerConnector(url, connection_timeout_seconds=5, operation_timeout_seconds=5)
+        try:
+            with pytest.raises(ConnectError, match=r"127\.0\.0\.1"):
+                await connector.partitions("t")
+        finally:
+            await connector.close()
+            strange.close()
+
+    asyncio.run(main())
