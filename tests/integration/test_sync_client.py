@@ -38,7 +38,7 @@ def test_what_is_sent_is_received_acknowledged_and_read_without_an_event_loop(tm
 
 def test_errors_pass_through_and_closing_twice_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidUrl):
-        SyncClient("pulsar://localhost:6650")
+        SyncClient("http://localhost:6650")
     client = SyncClient(f"embedded:{tmp_path / 'engine'}")
     with pytest.raises(InvalidTopicName):
         client.create_producer("persistent://a/../b")

@@ -157,7 +157,10 @@ class BrokerProducerChannel:
             self._events.on_refused(entry_id, from_server(refusal.error, refusal.message, refusal.engine_error))
 
     def _answered(self, sequence_id: int) -> int | None:
-        """The entry that an answer is about; None, and the end of the connection, if it is about none."""
+        """The entry that an answer is about; None, and the end of the connection, if it is about none. An answer to
+        what was answered before means nothing: brokers may answer a duplicate twice."""
+        if self._sent and sequence_id < self._sent[0][1]:
+            return None
         if not self._sent or self._sent[0][1] != sequence_id:
             expected = self._sent[0][1] if self._sent else "none"
             self._connection.end(
