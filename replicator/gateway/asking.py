@@ -47,7 +47,7 @@ def seek(connection: Connection, frame: Frame) -> None:
     async def go() -> None:
         target: Position | int = wanted.message_publish_time
         if wanted.HasField("message_id"):
-            target, known_as = place_of(session.topic, wanted.message_id)
+            target, known_as = place_of(session.topic, wanted.message_id, extended=session.extended)
             connection.known_as.put(wanted.consumer_id, known_as)
         await session.seek(target)
         connection.succeeded(wanted.request_id)

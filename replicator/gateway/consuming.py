@@ -69,7 +69,7 @@ class ConsumerSession:
         self._epoch = epoch
         """Counts the redeliveries of everything; what carries an older one is dropped by clients that count them."""
         self._known_as = known_as
-        self._extended = extended
+        self.extended = extended
         self._unseen = 0
         """Restarts that the client may not know of yet."""
         self._permits = Permits()
@@ -128,7 +128,7 @@ class ConsumerSession:
         (message,) = command.message_id
         position = position_of(message)
         left = first_unacked(message.ack_set)
-        foreign = self.topic.foreign.find(position)
+        foreign = None if self.extended else self.topic.foreign.find(position)
         if foreign is not None:
             return self._acknowledge_before(foreign, left)
         if not self.topic.reading.has_position(position):
@@ -168,11 +168,15 @@ class ConsumerSession:
         return durable
 
     def _ack(self, message: MessageIdData) -> Ack:
-        position = self.topic.foreign.message(position_of(message))
+        position = self._here(message)
         if not message.ack_set or position <= self.consumer.subscription.mark_delete:
             return Ack(position)
         # Its real size: the one that the client gives is not to be trusted.
         return Ack(position, acked_indexes(message.ack_set, self.topic.reading.batch_size(position)))
+
+    def _here(self, message: MessageIdData) -> Position:
+        """Where the message lies here; our own client never brings an id of another cluster along."""
+        return position_of(message) if self.extended else self.topic.foreign.message(position_of(message))
 
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
         if command.HasField("consumer_epoch"):
@@ -182,7 +186,7 @@ class ConsumerSession:
         positions = []
         for each in command.message_ids:
             with suppress(MessageIdUnknown, MessageNotHereYet):  # what the other cluster delivered comes here anyway
-                positions.append(self.topic.foreign.message(position_of(each)))
+                positions.append(self._here(each))
         if positions or not command.message_ids:
             self.consumer.redeliver(positions or None)
 
@@ -247,7 +251,7 @@ class ConsumerSession:
                 message.ack_set.extend(ack_set(BitMap.deserialize(delivery.acked), delivery.batch_size))
             if self._epoch is not None:
                 message.consumer_epoch = self._epoch
-            if self._extended:
+            if self.extended:
                 self._extend(message, delivery)
             pieces.append(encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry)))
             pieces.append(delivery.entry)
@@ -282,7 +286,7 @@ class ConsumerSession:
             message.origin_ledger, message.origin_entry = delivery.origin_position
 
     def _restarted(self) -> None:
-        if self._extended:
+        if self.extended:
             self._unseen += 1
             restarted = CommandRestarted(consumer_id=self._id)
             self._wire.send(BaseCommand(type=BaseCommand.RESTARTED, restarted=restarted))

@@ -51,13 +51,14 @@ class Sought:
         return self._by_consumer.pop(consumer_id, None)
 
 
-def place_of(topic: Topic, message: MessageIdData) -> tuple[Position, KnownAs | None]:
+def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[Position, KnownAs | None]:
     """Where a message lies here, or an end of the log; and by which id its client knows it, if that is not this place.
+    The ``extended`` are clients of ours, which know themselves whose id is whose: they bring none along.
 
     Raises :class:`MessageIdUnknown`, :class:`MessageNotHereYet`.
     """
     position = position_of(message)
-    if position == BEFORE_ALL or position.ledger >= END_LEDGER:
+    if extended or position == BEFORE_ALL or position.ledger >= END_LEDGER:
         return position, None
     here = topic.foreign.message(position)
     return here, None if here == position else KnownAs(here, position)
@@ -73,7 +74,7 @@ def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, 
     if not command.HasField("start_message_id"):
         return None, None
     try:
-        position, known_as = place_of(topic, command.start_message_id)
+        position, known_as = place_of(topic, command.start_message_id, extended=command.extended)
     except (MessageIdUnknown, MessageNotHereYet) as error:
         if command.subscription in topic.subscriptions:
             return None, None
