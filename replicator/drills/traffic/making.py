@@ -30,7 +30,5 @@ def check_client(name: str) -> None:
 def make_clients(name: str, topology: Topology, active: ActiveCluster, out_dir: Path) -> DrillClients:
     """Those of that name, for the clusters of ``topology``; raises as :func:`check_client`."""
     check_client(name)
-    if name == PULSAR:
-        urls = {cluster.name: cluster.pulsar_url for cluster in topology.clusters}
-        return PulsarClients(urls, active, out_dir / LOG)
-    return OwnClients({cluster.name: cluster.url for cluster in topology.clusters})
+    urls = {cluster.name: cluster.pulsar_url for cluster in topology.clusters}
+    return PulsarClients(urls, active, out_dir / LOG) if name == PULSAR else OwnClients(urls)
