@@ -380,8 +380,7 @@ def test_a_path_in_the_address_is_told_from_a_topic_that_there_is_not(tmp_path: 
         done = await asyncio.to_thread(run, "topics", "stats", EU, "--url", f"{cli.admin.url}/admin/v2", cwd=tmp_path)
         assert done.returncode == 2
         assert "give the worker's http://HOST:PORT alone" in done.stderr
-        async with asyncio.timeout(5), Client(f"{cli.admin.url}/admin/v2") as client:
-            with pytest.raises(InvalidUrl, match="give the worker's http://host:port alone"):
-                await client.create_producer(EU)  # at once: waiting does not make it right
+        with pytest.raises(InvalidUrl, match="pulsar://127"):  # the client's URL is another one, and is named
+            Client(f"{cli.admin.url}/admin/v2")
 
     with_cli(tmp_path, work)
