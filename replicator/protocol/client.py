@@ -83,9 +83,11 @@ class ClientConnection:
         self._heard = True
         self._over = False
 
-    def connect(self, *, method: str = "", credentials: bytes = b"") -> bytes:
-        """What is to be sent first."""
+    def connect(self, *, method: str = "", credentials: bytes = b"", proxy_to: str = "") -> bytes:
+        """What is to be sent first; ``proxy_to`` is ``host:port`` of the broker that a proxy is to connect to."""
         command = CommandConnect(client_version=self._software, protocol_version=NEWEST, feature_flags=self._features)
+        if proxy_to:
+            command.proxy_to_broker_url = proxy_to
         if method:
             command.auth_method_name, command.auth_data = method, credentials
         return encode(BaseCommand(type=T.CONNECT, connect=command))

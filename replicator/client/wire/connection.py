@@ -64,9 +64,10 @@ class ConsumerSession(Session, Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Made by the pool, and in use when :meth:`opened` has returned. ``address`` is for messages."""
+    """Made by the pool, and in use when :meth:`opened` has returned. ``address`` is for messages; a proxy there is
+    asked for the broker ``proxy_to``."""
 
-    def __init__(self, address: str, on_over: Callable[[Connection], None]) -> None:
+    def __init__(self, address: str, on_over: Callable[[Connection], None], *, proxy_to: str = "") -> None:
         self.address = address
         self.producers: dict[int, ProducerSession] = {}
         self.consumers: dict[int, ConsumerSession] = {}
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         self.error: PulsarException | None = None
         """Why it is over; None while it is there."""
         self._on_over = on_over
+        self._proxy_to = proxy_to
         self._loop = asyncio.get_running_loop()
         self._state = ClientConnection(
             self._loop.time(), software=SOFTWARE, features=FEATURES, keep_alive_seconds=KEEP_ALIVE_SECONDS
@@ -197,7 +199,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.write((self._state.connect(),))
+        self.write((self._state.connect(proxy_to=self._proxy_to),))
         self._alarm = self._loop.call_at(self._state.due, self._tick)
 
     def data_received(self, data: bytes) -> None:

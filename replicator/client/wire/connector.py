@@ -12,7 +12,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -58,6 +58,8 @@ class Address:
     host: str
     port: int
     tls: bool
+    proxy_to: str = ""
+    """The broker that a proxy there is to connect to, as ``host:port``."""
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -78,9 +80,12 @@ class Address:
             raise InvalidUrl(f"{url!r}: expected pulsar://host:port, pulsar+ssl://host:port or embedded:PATH")
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == TLS)
 
+    @property
+    def host_and_port(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{TLS if self.tls else PLAIN}://{host}:{self.port}"
+        return f"{TLS if self.tls else PLAIN}://{self.host_and_port}"
 
 
 class BrokerConnector:
@@ -157,10 +162,11 @@ class BrokerConnector:
             answer = await self._ask(connection, make, f"lookup of {topic}")
             if answer.response == CommandLookupTopicResponse.LookupType.Failed:
                 raise from_server(answer.error, answer.message)
-            if answer.proxy_through_service_url:
-                raise ConnectError(f"{self._address}: {topic} is behind a proxy, which this client does not speak to")
             url = answer.brokerServiceUrlTls if self._address.tls else answer.brokerServiceUrl
-            connection = await self._connections.get(Address.parse(url))
+            broker = Address.parse(url)
+            if answer.proxy_through_service_url and broker != self._address:
+                broker = replace(self._address, proxy_to=broker.host_and_port)
+            connection = await self._connections.get(broker)
             if answer.response == CommandLookupTopicResponse.LookupType.Connect:
                 return connection
             authoritative = answer.authoritative
@@ -221,7 +227,7 @@ class _Connections:
             if connection in connections:
                 connections.remove(connection)
 
-        connection = Connection(str(address), over)
+        connection = Connection(str(address), over, proxy_to=address.proxy_to)
         context = ssl.create_default_context() if address.tls else None
         try:
             async with timeout(self._timeout_seconds):
