@@ -151,6 +151,23 @@ def compact(
         worker.call("PUT", path)
 
 
+@app.command("terminate")
+@asks_a_worker
+def terminate(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
+    """Take no more messages of a topic, for ever; what it has can be consumed. In this cluster only."""
+    from replicator.operating.admin_client import AdminClient, topic_path
+
+    check_output(output)
+
+    async def work(client: AdminClient) -> Any:
+        found = await client.call("GET", topic_path(topic, "partitions"))
+        parts = ("terminate", "partitions") if found["partitions"] else ("terminate",)
+        return await client.call("POST", topic_path(topic, *parts))
+
+    answer = worker.ask(work)
+    show(output, answer, fields_table(answer))
+
+
 def _shown(stats: Mapping[str, Any]) -> dict[str, Any]:
     """Without what lists consumers and producers whole."""
     shown = {name: value for name, value in stats.items() if name not in ("subscriptions", "publishers", "partitions")}

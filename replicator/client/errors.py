@@ -207,6 +207,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
         ConsumerBusy,
         ProducerBusy,
         ProducerFenced,
+        TopicTerminated,
         NotAllowedError,
         InvalidAck,
         InvalidSeek,
@@ -264,7 +265,7 @@ def from_engine(error: EngineError) -> PulsarException:
     return from_code(error.code, str(error))
 
 
-_FINAL: Final = (ProducerFenced, SubscriptionNotFound, TopicNotFound)
+_FINAL: Final = (ProducerFenced, TopicTerminated, SubscriptionNotFound, TopicNotFound)
 """Losses that connecting again must not heal: it would take the topic back, or make anew what was just deleted."""
 
 

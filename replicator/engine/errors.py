@@ -36,6 +36,12 @@ class TopicNotFound(EngineError):
     status = 404
 
 
+class TopicTerminated(EngineError):
+    """The topic was terminated: it takes no more messages from producers. What it has can still be consumed."""
+
+    status = 412
+
+
 class TopicExists(EngineError):
     """A topic of that name is there already."""
 

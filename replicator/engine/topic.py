@@ -34,7 +34,9 @@ from replicator.engine.errors import StoreFailed, TopicNotFound
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.block_cache import BlockCache
+from replicator.engine.log.commit.publishing import topic_terminated
 from replicator.engine.log.foreign_positions import ForeignPositions
+from replicator.engine.log.last_message import last_message
 from replicator.engine.log.ledger_ends import HERE
 from replicator.engine.log.left_out import LeftOutNote
 from replicator.engine.log.log_index import LogIndex
@@ -158,6 +160,22 @@ class Topic:
         self.reading.discard_through(Position(END_LEDGER, 0))
         self._news.on_log_deleted()
 
+    async def terminate(self) -> Position:
+        """Take nothing more from producers, for ever; returns the position of the last message, or BEFORE_ALL.
+
+        What came before is stored. Consumers that have consumed all are told that it is the end. It is of this cluster
+        alone: links bring what others published, so that nothing confirmed is lost.
+        """
+        self.check_there()
+        await self.writer.terminate(self.tail)
+        if not self.log.terminated:
+            self.log.terminated = True
+            error = topic_terminated(self.name)
+            self.writing.gate.refuse(error)
+            self.producers.fence(error)
+            self.subscriptions.on_terminated()
+        return last_message(self.log)
+
     async def stop(self, reason: str) -> None:
         """Let go of producers and of what waits or runs; the store is about to be closed."""
         self.producers.close(reason)
@@ -209,6 +227,7 @@ class Topic:
             "lac": str(log.last),
             "entries": log.entries,
             "messages": log.messages,
+            "terminated": log.terminated,
             "markers": len(log.markers),
             "high_water": {origin: str(position) for origin, position in self.origins.vector().items()},
             "subscriptions": [subscription.status() for subscription in self.subscriptions.values()],
@@ -224,8 +243,10 @@ def _load_log(record: TopicRecord, store: Store) -> tuple[LogIndex, Tail]:
         log.append(Position(ledger.ledger, ledger.first), ledger.last - ledger.first + 1, marker=False)
     for first, entries in store.marker_runs(topic_id):
         log.markers.add_range(first.ledger, first.entry, first.entry + entries - 1)
+    log.terminated = store.terminated(topic_id)
     entries_ever, log.messages = store.totals(topic_id)
     tail = Tail(topic_id, record.name, record.incarnation, entries_ever, log.messages, store.high_waters(topic_id))
+    tail.terminated = log.terminated
     tail.numbered = store.has_rows("sequences", topic_id)
     tail.indexed = store.has_rows("numbering", topic_id)
     if tail.indexed and (pairs := load_twins(store, topic_id)):

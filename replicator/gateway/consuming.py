@@ -14,8 +14,10 @@ looked up by the exact mapping, and never compared by number (invariant 5).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from pyroaring import BitMap
 
@@ -24,6 +26,7 @@ from replicator.engine.log.foreign_positions import ForeignPosition
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
+from replicator.gateway.figures import ConsumerFigures
 from replicator.gateway.message_ids import KnownAs
 from replicator.gateway.permits import Permits
 from replicator.gateway.refusals import server_error
@@ -37,6 +40,7 @@ from replicator.protocol.commands_pb2 import (
     CommandConsumerStatsResponse,
     CommandGetLastMessageIdResponse,
     CommandMessage,
+    CommandReachedEndOfTopic,
     CommandRedeliverUnacknowledgedMessages,
     CommandRestarted,
     MessageIdData,
@@ -73,6 +77,7 @@ class ConsumerSession:
         self._unseen = 0
         """Restarts that the client may not know of yet."""
         self._permits = Permits()
+        self._figures = ConsumerFigures(time.monotonic())
         self._over = False
         self.consumer: EngineConsumer
 
@@ -82,6 +87,7 @@ class ConsumerSession:
         consumer.on_closed = self._let_go
         consumer.on_restarted = self._restarted
         consumer.on_active_change = self._active_change
+        consumer.on_reached_end = self._reached_end
 
     # What the client asks.
 
@@ -121,6 +127,7 @@ class ConsumerSession:
     def _acknowledged(self, command: CommandAck) -> asyncio.Future[None]:
         if command.txnid_least_bits or command.txnid_most_bits:
             raise NotAllowedError("an acknowledgement of a transaction, which this cluster does not have")
+        self._figures.acknowledged += len(command.message_id)
         if command.ack_type == CommandAck.AckType.Individual:
             return self._acknowledge_each(command.message_id)
         if len(command.message_id) != 1:
@@ -222,18 +229,32 @@ class ConsumerSession:
 
     def stats(self) -> CommandConsumerStatsResponse:
         """The figures that clients ask for."""
-        return CommandConsumerStatsResponse(
+        rates = self._figures.rates(time.monotonic(), self._permits.messages)
+        unacked, blocked = self.consumer.held()
+        client = self.consumer.options.client
+        answer = CommandConsumerStatsResponse(
+            msgRateOut=rates.messages,
+            msgThroughputOut=rates.bytes,
+            msgRateRedeliver=rates.redelivered,
             consumerName=self.consumer.name,
             availablePermits=self._permits.unused,
+            unackedMessages=unacked,
+            blockedConsumerOnUnackedMsgs=blocked,
             type=self.consumer.options.type.value,
+            msgRateExpired=0.0,
             msgBacklog=self.consumer.subscription.backlog_messages(),
+            messageAckRate=rates.acknowledged,
         )
+        if client is not None:
+            since = datetime.fromtimestamp(client.connected_at_ms / 1000, UTC)
+            answer.address, answer.connectedSince = client.address, since.isoformat(timespec="milliseconds")
+        return answer
 
     def close(self) -> None:
         """The client closes it, or is gone; what it did not acknowledge goes to others."""
         self._over = True
         consumer = self.consumer
-        consumer.on_closed = consumer.on_restarted = consumer.on_active_change = None
+        consumer.on_closed = consumer.on_restarted = consumer.on_active_change = consumer.on_reached_end = None
         consumer.close()
 
     # What the engine has.
@@ -253,9 +274,13 @@ class ConsumerSession:
                 message.consumer_epoch = self._epoch
             if self.extended:
                 self._extend(message, delivery)
+            if delivery.redelivery_count:
+                self._figures.redelivered += delivery.batch_size
             pieces.append(encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry)))
             pieces.append(delivery.entry)
-        self._wire.write(b"".join(pieces))
+        frames = b"".join(pieces)
+        self._figures.bytes += len(frames)
+        self._wire.write(frames)
         if not self._wire.writable:
             self._permits.blocked()
         self._grant(self._permits.delivered(deliveries))
@@ -284,6 +309,11 @@ class ConsumerSession:
         if delivery.origin_position != delivery.position or delivery.origin != self.topic.cluster:
             message.origin = delivery.origin
             message.origin_ledger, message.origin_entry = delivery.origin_position
+
+    def _reached_end(self) -> None:
+        if self._wire.knows_end_of_topic():
+            reached = CommandReachedEndOfTopic(consumer_id=self._id)
+            self._wire.send(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=reached))
 
     def _restarted(self) -> None:
         if self.extended:

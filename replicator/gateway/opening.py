@@ -130,6 +130,9 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         await schemas.check_consumer(connection, topic.name, schemas.schema_of(wanted))
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
         start, known_as = start_of(topic, wanted)
+        if wanted.start_message_rollback_duration_sec:
+            since_ms = topic.writer.wall_clock_ms() - 1000 * wanted.start_message_rollback_duration_sec
+            start = await topic.reading.position_at_time(max(since_ms, 0), after=topic.log.trimmed)
         known_as = connection.known_as.take(wanted.consumer_id) or known_as
         session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as, extended=wanted.extended)
         options = subscribe_options(wanted, start, connection.client)

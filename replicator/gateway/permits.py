@@ -27,11 +27,13 @@ GRANT_MESSAGES_MAX: Final = 1_000
 class Permits:
     """The permits of one consumer. Each method returns how many to grant the engine now."""
 
-    __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested")
+    __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested", "messages")
 
     def __init__(self) -> None:
         self._requested = 0
         self._granted = 0
+        self.messages = 0
+        """Delivered in all."""
         self._blocked = False
         self._entry_bytes = ENTRY_BYTES_MAX
 
@@ -49,7 +51,9 @@ class Permits:
 
     def delivered(self, deliveries: Sequence[Delivery]) -> int:
         """The engine used permits, and the socket took the entries. Batches are not split, so it may use too many."""
-        self._granted -= sum(delivery.batch_size for delivery in deliveries)
+        messages = sum(delivery.batch_size for delivery in deliveries)
+        self.messages += messages
+        self._granted -= messages
         self._entry_bytes = max(self._entry_bytes // 2, *(len(delivery.entry) for delivery in deliveries), 1)
         return self._grant()
 

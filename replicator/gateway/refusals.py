@@ -11,6 +11,7 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.NotPersistent, ServerError.NotAllowedError),  # clients try an invalid name again until their time is over
     (errors.InvalidTopicName, ServerError.InvalidTopicName),
     (errors.TopicNotFound, ServerError.TopicNotFound),
+    (errors.TopicTerminated, ServerError.TopicTerminatedError),
     (errors.NamespaceNotFound, ServerError.TopicNotFound),
     (errors.TenantNotFound, ServerError.TopicNotFound),
     (errors.SchemaNotFound, ServerError.TopicNotFound),

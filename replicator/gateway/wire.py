@@ -26,6 +26,9 @@ class Wire(Protocol):
     def understands(self, since: int) -> bool:
         """Whether the client knows what came with that version of the protocol."""
 
+    def knows_end_of_topic(self) -> bool:
+        """Whether the client may be told that it has reached the end of a terminated topic."""
+
     def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> None:
         """Run a call that ends by itself, for as long as the connection lives, or until it ends."""
 

@@ -12,6 +12,7 @@ PING_SINCE: Final = 1
 """Peers of version 0 know no keep-alive: theirs is the TCP connection's."""
 CLOSE_BY_SERVER_SINCE: Final = 5
 """Older clients know no CLOSE_PRODUCER and CLOSE_CONSUMER from a server: their connection is closed instead."""
+REACHED_END_SINCE: Final = 9
 ACTIVE_CONSUMER_SINCE: Final = 12
 
 
@@ -27,6 +28,12 @@ class Peer:
     def understands(self, since: int) -> bool:
         """Whether it knows what came with protocol version ``since``."""
         return self.version >= since
+
+    @property
+    def knows_end_of_topic(self) -> bool:
+        """Whether it takes REACHED_END_OF_TOPIC. The C++ client, and those around it (Python, Node), end the connection
+        for it as for garbage, whatever version they say, and come back for the same again, for ever."""
+        return self.understands(REACHED_END_SINCE) and not self.software.startswith("Pulsar-CPP-")
 
 
 def client_of(command: CommandConnect) -> Peer:

@@ -185,7 +185,27 @@ def test_a_path_that_is_not_there_has_a_reason_too(tmp_path: Path) -> None:
             await admin.refused(404, "GET", "brokers/us-east/health")
             await admin.refused(405, "PATCH", "tenants/acme")
             await admin.done("PUT", f"{NS}/eu")
-            assert "terminated" in await admin.refused(501, "POST", f"{NS}/eu/terminate")
+
+    asyncio.run(main())
+
+
+def test_a_terminated_topic_answers_its_last_message_and_refuses_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", f"{NS}/eu")
+            topic = await admin.engine.topic(f"{FULL}/eu")
+            (last,) = await topic.publish([message(b"1")])
+            answered = await admin.get(f"{NS}/eu/lastMessageId")
+            assert (answered["ledgerId"], answered["entryId"], answered["partitionIndex"]) == (*last, -1)
+            assert await admin.call("POST", f"{NS}/eu/terminate") == (200, answered)
+            assert await admin.call("POST", f"{NS}/eu/terminate") == (200, answered)  # as often as one likes
+            assert (await admin.get(f"{NS}/eu/internalStats"))["state"] == "Terminated"
+            await admin.refused(405, "POST", f"{NS}/eu/terminate/partitions")
+            await admin.done("PUT", f"{NS}/us/partitions", 2)
+            await admin.refused(405, "POST", f"{NS}/us/terminate")
+            _, ends = await admin.call("POST", f"{NS}/us/terminate/partitions")
+            assert {number: end["partitionIndex"] for number, end in ends.items()} == {"0": 0, "1": 1}
+            await admin.refused(404, "POST", f"{NS}/none/terminate")
 
     asyncio.run(main())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from replicator.protocol.commands_pb2 import (
     CommandNewTxn,
     CommandPing,
     CommandProducer,
+    CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     CommandSend,
     CommandSubscribe,
@@ -62,8 +65,10 @@ def produce(client: BareClient, topic: str, *, producer_id: int = 1, **fields: A
     )
 
 
-def publish(client: BareClient, *, producer_id: int = 1, sequence_id: int = 0, payload: bytes = b"m") -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+def publish(
+    client: BareClient, *, producer_id: int = 1, sequence_id: int = 0, payload: bytes = b"m", at_ms: int = 1
+) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=at_ms)
     entry = encode_entry(metadata, payload)
     command = CommandSend(producer_id=producer_id, sequence_id=sequence_id, num_messages=1)
     client.socket.sendall(encode_head(BaseCommand(type=T.SEND, send=command), len(entry)) + entry)
@@ -220,8 +225,49 @@ def test_permits_bound_what_is_sent(gateway: ServedEngine, topic: str) -> None:
 
         answer = client.request(stats)
         assert (answer.availablePermits, answer.msgBacklog, answer.type) == (0, 5, "Shared")
+        assert (answer.unackedMessages, answer.blockedConsumerOnUnackedMsgs, answer.msgRateExpired) == (2, False, 0)
+        assert answer.address == f"/127.0.0.1:{client.socket.getsockname()[1]}"
+        assert datetime.fromisoformat(answer.connectedSince).tzinfo is not None
+        assert 0 < answer.msgRateOut <= 2
+        assert (answer.msgRateRedeliver, answer.messageAckRate) == (0, 0)
+        assert answer.msgThroughputOut > answer.msgRateOut
         flow(client, 1)
         assert client.next(T.MESSAGE).command.message.message_id.entryId == 2
+
+
+def test_rates_count_what_comes_again_and_what_is_acknowledged(gateway: ServedEngine, topic: str) -> None:
+    with BareClient(gateway.port) as client:
+        first, *_ = published(client, topic, 3)
+        subscribe(client, topic, subType=SubType.Shared)
+        flow(client, 6)
+        for _ in range(3):
+            client.next(T.MESSAGE)
+        client.request(lambda number: ack(first, request_id=number))
+        again = CommandRedeliverUnacknowledgedMessages(consumer_id=1)
+        client.send(BaseCommand(type=T.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=again))
+        for _ in range(2):
+            assert client.next(T.MESSAGE).command.message.redelivery_count == 1
+        answer = client.request(
+            lambda number: BaseCommand(
+                type=T.CONSUMER_STATS, consumerStats=CommandConsumerStats(request_id=number, consumer_id=1)
+            )
+        )
+        counted = (answer.msgRateOut, answer.msgRateRedeliver, answer.messageAckRate)
+        assert counted[0] == pytest.approx(5 * counted[2])
+        assert counted[1] == pytest.approx(2 * counted[2])
+        assert counted[2] > 0
+
+
+def test_a_reader_goes_back_by_a_time(gateway: ServedEngine, topic: str) -> None:
+    with BareClient(gateway.port) as client:
+        published(client, topic, 2)
+        for sequence_id in (2, 3):
+            publish(client, sequence_id=sequence_id, at_ms=time.time_ns() // 1_000_000)
+            client.next(T.SEND_RECEIPT)
+        latest = MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
+        subscribe(client, topic, durable=False, start_message_id=latest, start_message_rollback_duration_sec=3600)
+        flow(client, 3)
+        assert [client.next(T.MESSAGE).command.message.message_id.entryId for _ in range(2)] == [2, 3]
 
 
 def test_a_number_of_permits_that_makes_no_sense_closes_the_connection(gateway: ServedEngine, topic: str) -> None:

@@ -39,7 +39,7 @@ def internal_stats(topic: Topic, *, storage_bytes: int, bytes_after: BytesAfter,
         "waitingCursorsCount": 0,
         "pendingAddEntriesCount": 0,
         "lastConfirmedEntry": str(topic.log.last),
-        "state": "LedgerOpened",
+        "state": "Terminated" if topic.log.terminated else "LedgerOpened",
         "ledgers": ledgers,
         "cursors": {
             name: _cursor(topic, subscription, started_at_ms)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
-from replicator.api.admin.errors import CompactionRunning, NotSupported
+from replicator.api.admin.errors import CompactionRunning, NotOnPartitioned, NotSupported
+from replicator.api.admin.message_ids import to_json
 from replicator.api.admin.requests import (
     ENGINE,
     log_of_one,
@@ -26,7 +29,7 @@ def routes() -> list[web.RouteDef]:
         web.delete(f"{TOPIC}/truncate", truncate),
         web.post(f"{TOPIC}/createMissedPartitions", make_missing),
         web.post(f"{TOPIC}/terminate", terminate),
-        web.post(f"{TOPIC}/terminate/partitions", terminate),
+        web.post(f"{TOPIC}/terminate/partitions", terminate_partitions),
         web.put(f"{TOPIC}/offload", refuse_offload),
         web.get(f"{TOPIC}/offload", offload_status),
     ]
@@ -79,8 +82,24 @@ async def make_missing(request: web.Request) -> web.Response:
 
 
 async def terminate(request: web.Request) -> web.Response:
-    await logs_of(request)
-    raise NotSupported("topics cannot be terminated in this version; delete the topic when it is consumed")
+    """Take no more messages, for ever, in this cluster; answers the id of the last one."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    if engine.partitioned.count(name):
+        raise NotOnPartitioned(f"{name} is partitioned: POST …/terminate/partitions terminates its partitions")
+    topic = await log_of_one(request)
+    return web.json_response(to_json(await topic.terminate(), topic.partition))
+
+
+async def terminate_partitions(request: web.Request) -> web.Response:
+    """Terminate every partition; answers the id of the last message of each by its number."""
+    engine, name = request.app[ENGINE], str(topic_name(request))
+    topics = await logs_of(request)
+    if not engine.partitioned.count(name):
+        raise NotOnPartitioned(f"{name} is not partitioned: POST …/terminate terminates it")
+    ends = await asyncio.gather(*(topic.terminate() for topic in topics))
+    return web.json_response(
+        {str(topic.partition): to_json(end, topic.partition) for topic, end in zip(topics, ends, strict=True)}
+    )
 
 
 async def refuse_offload(request: web.Request) -> web.Response:

@@ -53,6 +53,7 @@ class LogIndex:
         "markers",
         "messages",
         "parts",
+        "terminated",
         "trimmed",
         "trimmed_ends",
         "twins",
@@ -74,6 +75,8 @@ class LogIndex:
         """The entries that are one message; None in a log that has none."""
         self.parts: PartlyHere | None = None
         """The batches of which a link left out a part; None in a log that has none."""
+        self.terminated = False
+        """Whether producers append nothing more, for ever. Markers and what links bring may still come."""
         self.view = ViewIndex()
         """The compacted view; replaced as a whole when the topic was compacted anew."""
 

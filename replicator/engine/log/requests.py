@@ -105,6 +105,8 @@ class Tail:
     """The names of the producers that are connected; the event loop's, only asked here."""
     deleted: bool = False
     """The topic was deleted: nothing is appended to it any more."""
+    terminated: bool = False
+    """The topic was terminated: markers and what links bring are appended, but nothing of producers."""
 
 
 @dataclass(slots=True)
@@ -206,6 +208,13 @@ class DeleteTopicsRequest(Request):
 
     tails: Sequence[Tail] = ()
     partitioned: str | None = None
+
+
+@dataclass(slots=True)
+class TerminateRequest(Request):
+    """Refuses from now on what producers publish to the topic."""
+
+    tail: Tail = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ sequences  topic id | producer name                       see :mod:`replicator.e
 numbered, numbered_blocks, numbering, copied_sequences,   see :mod:`replicator.engine.producing.sequence_index`
 twins
 epochs     topic id                                       the topic's epoch of exclusive producers u64
+terminated topic id                                       empty: the topic takes nothing more from producers
 compacted  topic id | generation | ledger | entry         see :mod:`replicator.engine.compaction.compacted_view`
 compaction topic id                                       see there
 partitioned topic name                                    JSON, see :mod:`replicator.engine.topics.partitions`
@@ -80,6 +81,7 @@ TABLES: Final = (
     "copied_sequences",
     "twins",
     "epochs",
+    "terminated",
     "compacted",
     "compaction",
     "partitioned",

@@ -148,6 +148,11 @@ class TopicRows:
             stored = txn.get(TOPIC_KEY.pack(topic_id))
         return None if stored is None else int(EPOCH.unpack(stored)[0])
 
+    def terminated(self, topic_id: int) -> bool:
+        """Whether producers are refused for ever."""
+        with self.env.begin(db=self.tables["terminated"]) as txn:
+            return txn.get(TOPIC_KEY.pack(topic_id)) is not None
+
     def cursor_rows(self, topic_id: int) -> Iterator[tuple[bytes, bytes]]:
         """The rows of all cursors of a topic, in the order of their keys."""
         prefix = TOPIC_KEY.pack(topic_id)

@@ -44,6 +44,7 @@ from replicator.engine.log.requests import (
     StagedPart,
     SweepRequest,
     Tail,
+    TerminateRequest,
     TrimRequest,
 )
 from replicator.engine.log.store import Store
@@ -138,7 +139,7 @@ class Writer:
     ) -> list[tuple[Position, Position] | None]:
         """Append entries of this cluster's own to several topics, and set or (with None) delete rows, all at once.
 
-        Returns the first and last position of each part, None for one whose topic was deleted.
+        Returns the first and last position of each part, None for one whose topic was deleted or terminated.
         """
         size = sum(len(entry) for part in parts for entry in part.entries)
         found: list[tuple[Position, Position] | None] = await self._submit(
@@ -183,6 +184,10 @@ class Writer:
     async def delete_topics(self, tails: Sequence[Tail], partitioned: str | None = None) -> None:
         """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before."""
         await self._submit(DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned))
+
+    async def terminate(self, tail: Tail) -> None:
+        """What producers published before this call is stored; what they publish after it is refused, for ever."""
+        await self._submit(TerminateRequest(self._loop.create_future(), tail=tail))
 
     async def sweep(self, topic_id: int) -> None:
         """Delete what a deleted topic left behind, some in each transaction."""

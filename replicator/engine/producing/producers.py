@@ -16,6 +16,8 @@ from typing import Final, Protocol
 from replicator.engine.admission import Admission
 from replicator.engine.errors import EngineError, NotAllowedError, ProducerFenced
 from replicator.engine.layered_policies import LayeredPolicies
+from replicator.engine.log.commit.publishing import topic_terminated
+from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.writer import Writer
 from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
 from replicator.engine.producing.topic_writing import TopicWriting
@@ -35,6 +37,7 @@ class ProducedTopic(Protocol):
 
     name: str
     loop: asyncio.AbstractEventLoop
+    log: LogIndex
     writer: Writer
     writing: TopicWriting
     policies: LayeredPolicies
@@ -116,9 +119,12 @@ class TopicProducers:
     async def create(self, options: ProducerOptions) -> EngineProducer:
         """Connect a producer; one that waits for the topic is connected when this returns, or cancelled.
 
-        Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`NotAllowedError` and the store's errors.
+        Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`TopicTerminated`, :class:`NotAllowedError` and
+        the store's errors.
         """
         self.topic.check_there()
+        if self.topic.log.terminated:
+            raise topic_terminated(self.topic.name)
         self.topic.admission.check_producer()
         name = options.name if options.name is not None else self._new_name()
         producer = EngineProducer(self, name, options)

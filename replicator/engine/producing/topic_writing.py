@@ -12,6 +12,7 @@ from typing import Protocol
 from replicator.engine.admission import Admission
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind
+from replicator.engine.log.commit.publishing import topic_terminated
 from replicator.engine.log.writer import CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import QuotaPolicy
 from replicator.engine.producing.publishing import PublishGate, check_entries
@@ -82,6 +83,8 @@ class TopicWriting:
     def check_takes(self) -> None:
         """Raises why publishes are refused; that they are held is no reason."""
         self._check_there()
+        if self.tail.terminated:
+            raise topic_terminated(self.tail.name)
         self._admission.check_producer()
         self.gate.check()
 

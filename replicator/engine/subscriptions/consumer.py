@@ -31,6 +31,9 @@ class ConsumerDispatching(Protocol):
 
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None: ...
 
+    def held_by(self, consumer: EngineConsumer) -> tuple[int, bool]:
+        """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
+
     def remove(self, consumer: EngineConsumer) -> None:
         """It has gone."""
 
@@ -92,6 +95,9 @@ class EngineConsumer:
         """The subscription was put elsewhere: what was delivered before is void."""
         self.on_active_change: Callable[[bool], None] | None = None
         """Failover: it became the active consumer, or is not any more."""
+        self.on_reached_end: Callable[[], None] | None = None
+        """The topic is terminated, and all of it is consumed. Told once."""
+        self.told_end = False
         self.closed = False
         self._fenced: EngineError | None = None
 
@@ -134,6 +140,10 @@ class EngineConsumer:
         """Send again what this consumer has not acknowledged: all of it, or ``positions``."""
         self._check_open()
         self._dispatching.redeliver(self, positions)
+
+    def held(self) -> tuple[int, bool]:
+        """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
+        return (0, False) if self.closed else self._dispatching.held_by(self)
 
     def last_message(self) -> Position:
         """See :meth:`Subscription.last_message`."""

@@ -144,11 +144,19 @@ class Dispatching:
         assert dispatcher is not None
         dispatcher.flow(consumer.id, permits)
         self.pump.schedule()
+        if self._topic.log.terminated:
+            self.tell_end()
 
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None:
         assert self.pump.dispatcher is not None
         self.pump.dispatcher.redeliver(consumer.id, positions)
         self.pump.schedule()
+
+    def held_by(self, consumer: EngineConsumer) -> tuple[int, bool]:
+        """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
+        assert self.pump.dispatcher is not None
+        state = self.pump.dispatcher.consumers[consumer.id]
+        return state.unacked_messages, state.blocked
 
     def consumer_names(self) -> Iterable[str]:
         """For the failover registry."""
@@ -180,6 +188,15 @@ class Dispatching:
             if consumer.on_restarted is not None:
                 consumer.on_restarted()
         self.pump.schedule()
+
+    def tell_end(self) -> None:
+        """The topic is terminated: tell consumers so if there is nothing left for them."""
+        if self._cursor.mark_delete < self._subscription.last_message():
+            return
+        for consumer in self.consumers.values():
+            if not consumer.told_end:
+                consumer.told_end = True
+                self._topic.loop.call_soon(_tell_end, consumer)
 
     def _dispatch_paused(self) -> bool:
         return self._topic.admission.dispatch_paused
@@ -219,3 +236,8 @@ class Dispatching:
         consumer = self.consumers.get(consumer_id)
         if consumer is not None and consumer.on_active_change is not None:
             consumer.on_active_change(active)
+
+
+def _tell_end(consumer: EngineConsumer) -> None:
+    if not consumer.closed and consumer.on_reached_end is not None:
+        consumer.on_reached_end()

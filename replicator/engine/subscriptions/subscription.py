@@ -288,6 +288,8 @@ class Subscription:
                 self._pump.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._pump.schedule()
             self._news.on_mark_delete(self, local=local)
+            if self.topic.log.terminated:
+                self.dispatching.tell_end()
         self.notify_unannounced()
 
     # What the topic tells.
@@ -300,6 +302,10 @@ class Subscription:
             self._news.on_mark_delete(self, local=self.locally_active)
         if self.consumers:
             self._pump.schedule()
+
+    def on_terminated(self) -> None:
+        """Nothing more comes from producers."""
+        self.dispatching.tell_end()
 
     def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
         """The log has new entries, the later of each pair, of messages that it had: what is consumed stays so."""

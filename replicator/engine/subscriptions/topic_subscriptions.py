@@ -240,6 +240,11 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         for subscription in list(self._by_name.values()):
             subscription.on_appended(markers=markers)
 
+    def on_terminated(self) -> None:
+        """Nothing more comes from producers."""
+        for subscription in list(self._by_name.values()):
+            subscription.on_terminated()
+
     def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
         """The log has new entries, the later of each pair, of messages that it had."""
         for subscription in list(self._by_name.values()):

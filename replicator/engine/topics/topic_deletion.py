@@ -41,6 +41,7 @@ SWEPT_TABLES: Final = (
     "copied_sequences",
     "twins",
     "epochs",
+    "terminated",
     "compacted",
     "compaction",
 )

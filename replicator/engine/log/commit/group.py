@@ -15,7 +15,7 @@ passes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import lmdb
 
@@ -24,7 +24,7 @@ from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
-from replicator.engine.log.commit.topic_records import create_topic, delete_topics
+from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
     Committed,
     CopyRequest,
@@ -38,11 +38,14 @@ from replicator.engine.log.requests import (
     PutRequest,
     Request,
     SweepRequest,
+    TerminateRequest,
     TrimRequest,
 )
 from replicator.engine.log.store import Store
 from replicator.engine.log.trim import trim_log
 from replicator.engine.topics.topic_deletion import sweep_topic
+
+_OF_A_TOPIC: Final = (CopyRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
 
 
 class CommitGroup:
@@ -88,7 +91,7 @@ class CommitGroup:
         self._deduplication.roll_back()
 
     def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
-        if isinstance(request, CopyRequest | OpenProducerRequest | DropInactiveRequest) and request.tail.deleted:
+        if isinstance(request, _OF_A_TOPIC) and request.tail.deleted:
             raise topic_deleted(request.tail)
         if isinstance(request, CopyRequest):
             if (copies := self._copies) is None:
@@ -107,6 +110,8 @@ class CommitGroup:
             return self._deduplication.drop_inactive(txn, request.tail)
         if isinstance(request, DeleteTopicsRequest):
             return delete_topics(txn, self._dbs, request, self._appender)
+        if isinstance(request, TerminateRequest):
+            return terminate_topic(txn, self._dbs, request.tail, self._appender)
         if isinstance(request, SweepRequest):
             return sweep_topic(txn, self._dbs, request.topic_id)
         if isinstance(request, TrimRequest):

@@ -18,7 +18,7 @@ from typing import Final
 
 import lmdb
 
-from replicator.engine.errors import NotAllowedError, TopicNotFound
+from replicator.engine.errors import NotAllowedError, TopicNotFound, TopicTerminated
 from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
@@ -69,6 +69,9 @@ class PublishRun:
         tail = request.tail
         if tail.deleted:
             self._committed.results.append((request.future, topic_deleted(tail)))
+            return
+        if tail.terminated and request.kind is BlockKind.MESSAGES:
+            self._committed.results.append((request.future, topic_terminated(tail.name)))
             return
         if self._run and (self._run[0].numbered is None) is not (request.numbered is None):
             self.end(txn)  # deduplication was switched between them, and a block is noted whole or not at all
@@ -147,11 +150,12 @@ class PublishRun:
     def publish_staged(
         self, txn: lmdb.Transaction, request: PublishStagedRequest
     ) -> list[tuple[Position, Position] | None]:
-        """The first and last position of each part; None for a topic that was deleted: it would be empty again."""
+        """The first and last position of each part; None for a topic that was deleted (it would be empty again), or
+        terminated."""
         found: list[tuple[Position, Position] | None] = []
         results = self._committed.results
         for part in request.parts:
-            if part.tail.deleted:
+            if part.tail.deleted or part.tail.terminated:
                 found.append(None)
                 continue
             before = len(results)
@@ -177,6 +181,10 @@ class PublishRun:
 
 def topic_deleted(tail: Tail) -> TopicNotFound:
     return TopicNotFound(f"topic {tail.name!r} was deleted")
+
+
+def topic_terminated(name: str) -> TopicTerminated:
+    return TopicTerminated(f"topic {name!r} was terminated: it takes no more messages")
 
 
 def _pieces(part: StagedPart) -> Iterator[StagedPart]:

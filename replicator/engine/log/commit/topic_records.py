@@ -1,4 +1,4 @@
-"""The catalog's rows within one transaction: makes topics, and takes deleted ones out.
+"""The catalog's rows within one transaction: makes topics, terminates them, and takes deleted ones out.
 
 Invariant (DESIGN §3): 10, a topic that is made anew under the same name has another id and another incarnation, so
 nothing of the deleted one is taken for something of the new one.
@@ -14,7 +14,7 @@ import lmdb
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.commit.appending import LogAppender
-from replicator.engine.log.requests import DeleteTopicsRequest
+from replicator.engine.log.requests import DeleteTopicsRequest, Tail
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.topic_name import parse_topic
 
@@ -52,3 +52,10 @@ def delete_topics(
         txn.put(tables.TOPIC_KEY.pack(tail.topic_id), name, db=dbs["deleted"])
     if request.partitioned is not None:
         txn.delete(request.partitioned.encode(), db=dbs["partitioned"])
+
+
+def terminate_topic(txn: lmdb.Transaction, dbs: dict[str, Any], tail: Tail, appender: LogAppender) -> None:
+    """From here on producers are refused; whatever came before in the writer's queue is stored."""
+    appender.remember(tail)
+    tail.terminated = True
+    txn.put(tables.TOPIC_KEY.pack(tail.topic_id), b"", db=dbs["terminated"])
