@@ -1,7 +1,7 @@
 """The data plane: reading topics as blocks, and appending blocks that come over a link.
 
 ``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST
-/replication/v1/append | partitions | delete-copy``;
+/replication/v1/append | partitions | schemas | delete-copy``;
 the forms are in docs/http.md. Appends are pipelined: the next frame is read while the one before it is being
 committed, in the order in which they came.
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 import structlog
 from aiohttp import web
 
-from replicator.api import copies
+from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
 from replicator.engine.engine import Engine
@@ -78,6 +78,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/high-water", high_water),
         web.post("/replication/v1/append", append),
         web.post("/replication/v1/partitions", take_partitions),
+        web.post("/replication/v1/schemas", take_schemas),
         web.post("/replication/v1/delete-copy", delete_copy),
     ]
 
@@ -224,6 +225,12 @@ async def take_partitions(request: web.Request) -> web.Response:
             log.warning("partitions refused", source=source, topic=name, reason=str(error))
             refused[name] = {"code": error.code, "message": str(error)}
     return web.json_response({"topics": partitions, "refused": refused})
+
+
+async def take_schemas(request: web.Request) -> web.Response:
+    """A link says which schemas topics have at its source: know them here too."""
+    source = _linked_source(request)
+    return await announced_schemas.take(request, request.app[ENGINE], source)
 
 
 async def delete_copy(request: web.Request) -> web.Response:

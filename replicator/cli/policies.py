@@ -42,6 +42,9 @@ POLICIES: Final = {
     "deduplication": "deduplication",
     "delayed-delivery": "delayedDelivery",
     "replicate-subscription-state": "replicateSubscriptionState",
+    "schema-compatibility": "schemaCompatibilityStrategy",
+    "schema-auto-update": "isAllowAutoUpdateSchema",
+    "schema-validation": "schemaValidationEnforced",
     "compaction-threshold": "compactionThreshold",
     "max-message-size": "maxMessageSize",
     **LIMITS,
@@ -70,6 +73,9 @@ def add_policy_commands(app: typer.Typer) -> None:
         set_deduplication,
         set_delayed_delivery,
         set_replicate_subscription_state,
+        set_schema_compatibility,
+        set_schema_auto_update,
+        set_schema_validation,
         unset,
     ):
         app.command(command.__name__.replace("_", "-"))(command)
@@ -150,6 +156,30 @@ def set_replicate_subscription_state(
 ) -> None:
     """Whether subscriptions that are made from now on are replicated, where their maker does not say."""
     worker.call("POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
+
+
+@asks_a_worker
+def set_schema_compatibility(
+    context: typer.Context,
+    target: Target,
+    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="As BACKWARD, FORWARD_TRANSITIVE or FULL.")],
+    *,
+    worker: AskedWorker,
+) -> None:
+    """Which schemas may follow those that a topic has, by the strategies that Pulsar names."""
+    worker.call("PUT", _path(context, target, POLICIES["schema-compatibility"]), strategy.upper().replace("-", "_"))
+
+
+@asks_a_worker
+def set_schema_auto_update(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
+    """Whether producers and consumers register schemas as they connect."""
+    worker.call("POST", _path(context, target, POLICIES["schema-auto-update"]), on_off(switch))
+
+
+@asks_a_worker
+def set_schema_validation(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
+    """Whether a topic that has a schema refuses producers without one."""
+    worker.call("POST", _path(context, target, POLICIES["schema-validation"]), on_off(switch))
 
 
 @asks_a_worker

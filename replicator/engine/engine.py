@@ -97,7 +97,7 @@ class Engine:
             store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting
         )
         self.by_use = TopicsByUse(store, self.catalog, self.loaded, self.making, self.partitioned)
-        self.schemas = SchemaRegistry(store, self.writer, settings.wall_clock_ms)
+        self.schemas = SchemaRegistry(store, self.writer, settings.wall_clock_ms, self._policies_of)
         self.maintenance = Maintenance(
             store,
             self.topics,
@@ -197,6 +197,15 @@ class Engine:
         if not create:
             raise TopicNotFound(f"cluster {self.cluster!r} has no topic {full_name!r}")
         return await (self.making.make(parsed) if by_link else self.by_use.topic(parsed))
+
+    def _policies_of(self, name: str) -> TopicPolicies:
+        """What counts for a topic, there or not; of a partitioned one, what counts for its first partition."""
+        for each in (name, f"{name}-partition-0"):
+            if (topic := self.loaded.by_name.get(each)) is not None:
+                return topic.policies.effective
+        of_namespace = self.catalog.policies_of(parse_topic(name).full_namespace).topic_policies
+        default = self.loaded.default_policies
+        return default if of_namespace is None else of_namespace.over(default)
 
     async def remember(self, name: str, value: Any) -> None:
         """Keep a small fact of the worker with the store; read it by ``store.meta``."""

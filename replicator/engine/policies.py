@@ -39,6 +39,19 @@ class QuotaPolicy(Enum):
     """The oldest messages of the slowest subscriptions are skipped."""
 
 
+class SchemaStrategy(Enum):
+    """Which schemas may follow those that a topic has, as upstream names it."""
+
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
     """A limit on what the slowest subscription has not consumed, by size and by age of its oldest message."""
@@ -75,6 +88,11 @@ class TopicPolicies:
     """Whether subscriptions that are made are replicated where their maker does not say."""
     key_assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING
     key_ordering: KeyOrdering = KeyOrdering.DRAINING
+    schema_compatibility: SchemaStrategy = SchemaStrategy.FULL
+    schema_auto_update: bool = True
+    """Whether producers and consumers register schemas as they connect; else only an operator does."""
+    schema_validation_enforced: bool = False
+    """Whether a topic that has a schema refuses producers without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,10 @@ def _decoded(schema: Schema) -> TopicSchema | None:
 
 async def version_for_producer(connection: Connection, topic: str, schema: TopicSchema | None) -> bytes:
     """What the producer is to write into its messages; raises :class:`IncompatibleSchema`."""
-    return b"" if schema is None else await connection.schemas.add(topic, schema)
+    if schema is None:
+        connection.schemas.check_without(topic)
+        return b""
+    return await connection.schemas.add(topic, schema)
 
 
 async def check_consumer(connection: Connection, topic: str, schema: TopicSchema | None) -> None:

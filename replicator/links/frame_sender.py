@@ -41,7 +41,7 @@ class FrameSender:
         transfer = self._transfer
         while True:
             self._work.clear()
-            await transfer.partitions.announce(transport)  # before there are blocks of them in a frame
+            await transfer.announce(transport)  # before there are blocks of them in a frame
             await self._wait_for_rate(transport)
             frame, size_bytes, searching = self._next_frame()
             if searching and not frame:

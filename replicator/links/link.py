@@ -31,6 +31,7 @@ from replicator.links.link_topics import LinkIndex, LinkTopics
 from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
 from replicator.links.route import Route
+from replicator.links.schema_announcer import SchemaAnnouncer
 from replicator.links.status import link_status
 from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
@@ -88,16 +89,19 @@ class Link:
         self._transport: HttpTransport | None = None
         self._settling = asyncio.Lock()
         self._partitions = PartitionAnnouncer(engine, to, self._topics.carries_name)
+        self._schemas = SchemaAnnouncer(engine, to, self._topics.carries_name)
         self._transfer = Transfer(
             engine,
             self._topics,
             self._partitions,
+            self._schemas,
             self.route.link.rate_bytes,
             lambda: None if on_state is None else on_state(self),
         )
         self._frames = FrameSender(self._transfer)
         self.planner = Planner(self.key, self._transfer, self._changed_hands.set)
         engine.add_listener(self)
+        engine.schemas.listeners.append(self._schema_registered)
 
     @property
     def spec(self) -> LinkSpec:
@@ -136,6 +140,7 @@ class Link:
     def let_go(self) -> None:
         """The link is stopped for good: nothing is held back for it, and it hears nothing more of the engine."""
         self.engine.remove_listener(self)
+        self.engine.schemas.listeners.remove(self._schema_registered)
         self._topics.let_go()
 
     def nudge(self) -> None:
@@ -227,6 +232,7 @@ class Link:
         self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
+        self._schemas.all_again()
         self._method.wake()
 
     def on_topic_created(self, topic_name: str) -> None:
@@ -234,6 +240,10 @@ class Link:
 
     def on_topic_deleted(self, topic_name: str) -> None:
         self._partitions.forget(topic_name)
+
+    def _schema_registered(self, topic_name: str) -> None:
+        self._schemas.changed(topic_name)
+        self._method.wake()
 
     # The connection.
 
@@ -314,6 +324,7 @@ class Link:
         self._topics.on_connected(there)
         self._transport = transport
         self._partitions.on_connected()
+        self._schemas.on_connected()
         log.info("link connected", cluster=self.engine.cluster, to=self.to)
         self._set_state("idle", "")
 

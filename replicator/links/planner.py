@@ -381,7 +381,7 @@ class Planner:
             transport = self._transport
             while transport is not None and self._plan is plan and self._may_hand_out(plan, lane):
                 try:
-                    await self._transfer.partitions.announce(transport)  # before there are blocks of them in a segment
+                    await self._transfer.announce(transport)  # before there are blocks of them in a segment
                     if self._plan is not plan:
                         return None
                     segment, begun, again = self._chooser.next_segment(lane, plan.bytes_max)

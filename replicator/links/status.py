@@ -36,7 +36,7 @@ def link_status(
     as the backfill that has the link last said."""
     topics = transfer.topics
     copies = topics.copier.topics
-    halted = {**transfer.partitions.refused, **topics.stopped()}
+    halted = {**transfer.schemas.refused, **transfer.partitions.refused, **topics.stopped()}
     held = topics.held_too_far()
     gaps = [(name, copy.gap) for name, copy in copies.items() if copy.gap is not None]
     spec, figures = route.link, transfer.figures

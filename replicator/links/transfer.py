@@ -18,6 +18,7 @@ from replicator.links.figures import LinkFigures
 from replicator.links.gaps import Gap
 from replicator.links.link_topics import LinkTopics
 from replicator.links.partition_announcer import PartitionAnnouncer
+from replicator.links.schema_announcer import SchemaAnnouncer
 from replicator.links.token_bucket import TokenBucket
 from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport
 
@@ -51,6 +52,7 @@ class Transfer:
         engine: Engine,
         topics: LinkTopics,
         partitions: PartitionAnnouncer,
+        schemas: SchemaAnnouncer,
         rate_bytes: int | None,
         on_state: Callable[[], None],
     ) -> None:
@@ -58,6 +60,7 @@ class Transfer:
         self.topics = topics
         self.copier: Copier = topics.copier
         self.partitions = partitions
+        self.schemas = schemas
         self.figures = LinkFigures()
         self.bucket = None if rate_bytes is None else TokenBucket(rate_bytes, time.monotonic())
         self.failures = 0
@@ -99,9 +102,15 @@ class Transfer:
                 again = code not in _FOR_GOOD
                 self.topics.refused(topic, f"{code}: {message}", ask_again=again, seconds_max=SETTLE_SECONDS)
 
+    async def announce(self, transport: HttpTransport) -> None:
+        """Tell the destination what must be there before the blocks that are read next: partitions and schemas."""
+        await self.partitions.announce(transport)
+        await self.schemas.announce(transport)
+
     async def announce_first_blocks(self, topics: Iterable[str], transport: HttpTransport) -> None:
-        """A topic that begins anew at the destination may have been deleted there with the number of partitions."""
+        """A frame was read, and these topics begin with it at the destination. They may have been deleted there, with
+        the number of partitions. And its messages may need a schema that was registered while the frame was read."""
         for topic in topics:
             if parse_topic(topic).partition >= 0:
                 self.partitions.changed(base_name(topic))
-        await self.partitions.announce(transport)
+        await self.announce(transport)

@@ -130,6 +130,11 @@ class HttpTransport:
         refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
         return PartitionsReply(answer["topics"], refused)
 
+    async def announce_schemas(self, topics: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
+        """Tell the destination which schemas topics have here; returns code and message where it refuses."""
+        answer = await self._ask("POST", "schemas", [("from", self._source)], {"topics": topics})
+        return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
+
     async def open(self, first_frame: pa.Buffer) -> None:
         """Start the stream of frames; returns when the destination has accepted it."""
         assert self._session is not None

@@ -50,7 +50,6 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     f"PUT {ACME}/propert": (501, NO_PROPERTIES),
     f"GET {ACME}/property/": (501, NO_PROPERTIES),
     f"DELETE {ACME}/property/": (501, NO_PROPERTIES),
-    f"POST {ACME}/schemaValidationEnforced": (501, NO_SUCH_POLICY),
     f"GET {ACME}/persistence": (204, "one copy is what there is; nothing is kept of it"),
     f"GET {ACME}/publishRate": (204, NO_SUCH_POLICY),
     f"GET {ACME}/inactiveTopicPolicies": (204, NO_SUCH_POLICY),

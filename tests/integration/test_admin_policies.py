@@ -11,7 +11,7 @@ from admin_support import administered
 from engine_support import message
 
 from replicator.engine.engine import EngineSettings
-from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, SchemaStrategy, TopicPolicies
 
 EU = "persistent/acme/orders/eu"
 FULL = "persistent://acme/orders/eu"
@@ -33,7 +33,18 @@ POLICIES = [
     ("maxMessageSize", 1024, "max_message_bytes", 1024),
     ("delayedDelivery", {"active": False, "tickTime": 1, "maxDeliveryDelayInMillis": 0}, "delayed_delivery", False),
     ("replicateSubscriptionState", True, "replicate_subscription_state", True),
+    ("schemaCompatibilityStrategy", "FORWARD_TRANSITIVE", "schema_compatibility", SchemaStrategy.FORWARD_TRANSITIVE),
+    ("isAllowAutoUpdateSchema", False, "schema_auto_update", False),
+    ("schemaValidationEnforced", True, "schema_validation_enforced", True),
 ]
+
+
+SHOWN_UNSET = {
+    "schemaCompatibilityStrategy": "UNDEFINED",
+    "isAllowAutoUpdateSchema": True,
+    "schemaValidationEnforced": False,
+}
+"""Policies that Pulsar shows also where nothing is set."""
 
 
 @pytest.mark.parametrize(("policy", "body", "field", "value"), POLICIES)
@@ -44,13 +55,27 @@ def test_a_policy_is_set_counts_is_shown_and_is_unset(
     async def main() -> None:
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(FULL)
-            assert await admin.call("GET", f"{at}/{policy}") == (204, None)
+            unset = (200, SHOWN_UNSET[policy]) if policy in SHOWN_UNSET else (204, None)
+            assert await admin.call("GET", f"{at}/{policy}") == unset
             await admin.done("POST", f"{at}/{policy}", body)
             assert getattr(topic.policies.effective, field) == value
             assert (await admin.get(f"{at}/{policy}", applied=True)) == body
             await admin.done("DELETE", f"{at}/{policy}")
             assert topic.policies.effective == DEFAULT
-            assert await admin.call("GET", f"{at}/{policy}") == (204, None)
+            assert await admin.call("GET", f"{at}/{policy}") == unset
+
+    asyncio.run(main())
+
+
+def test_a_strategy_that_is_undefined_is_that_of_the_level_below(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("PUT", f"{NS}/schemaCompatibilityStrategy", "BACKWARD")
+            await admin.done("PUT", f"{EU}/schemaCompatibilityStrategy", "FORWARD")
+            await admin.done("PUT", f"{EU}/schemaCompatibilityStrategy", "UNDEFINED")
+            assert topic.policies.effective.schema_compatibility is SchemaStrategy.BACKWARD
+            assert "FULL" in await admin.refused(400, "PUT", f"{EU}/schemaCompatibilityStrategy", "SIDEWAYS")
 
     asyncio.run(main())
 

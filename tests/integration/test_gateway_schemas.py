@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from gateway_support import BareClient, ServedEngine, served_engine
 
+from replicator.engine.policies import PolicyOverrides, SchemaStrategy
+from replicator.engine.schemas.registry import RegisteredSchema
+from replicator.engine.schemas.schema import SchemaType, TopicSchema
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandGetOrCreateSchema,
@@ -62,6 +65,71 @@ def test_a_schema_evolves_as_far_as_the_strategy_lets_it(official: Any, gateway:
     assert len(gateway.ask(lambda: gateway.engine.schemas.schemas(topic))) == 2
     consumer = official.subscribe(topic, "s", schema=schema.JsonSchema(OrderWithNote), initial_position=EARLIEST)
     assert [consumer.receive(WAIT_MS).value().number for _ in range(2)] == [1, 2]
+
+
+def set_policies(gateway: ServedEngine, topic: str, **policies: Any) -> None:
+    async def change() -> None:
+        await (await gateway.engine.topic(topic)).policies.set(PolicyOverrides(policies))
+
+    gateway.run(change())
+
+
+def test_the_strategy_is_a_policy_of_the_topic(official: Any, gateway: ServedEngine, topic: str) -> None:
+    official.create_producer(topic, schema=schema.JsonSchema(Order))
+    set_policies(gateway, topic, schema_compatibility=SchemaStrategy.ALWAYS_COMPATIBLE)
+    official.create_producer(topic, schema=schema.JsonSchema(OrderOfText))
+    set_policies(gateway, topic, schema_compatibility=SchemaStrategy.ALWAYS_INCOMPATIBLE)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(topic, schema=schema.JsonSchema(OrderWithNote))
+
+
+def test_where_clients_may_not_register_schemas_they_use_those_that_are_there(
+    official: Any, gateway: ServedEngine, topic: str
+) -> None:
+    official.create_producer(topic, schema=schema.JsonSchema(Order))
+    set_policies(gateway, topic, schema_auto_update=False)
+    official.create_producer(topic, schema=schema.JsonSchema(Order))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(topic, schema=schema.JsonSchema(OrderWithNote))
+
+
+def test_a_topic_that_insists_on_its_schema_takes_no_producer_without_one(
+    official: Any, gateway: ServedEngine, topic: str
+) -> None:
+    set_policies(gateway, topic, schema_validation_enforced=True)
+    official.create_producer(topic)  # there is none yet
+    official.create_producer(topic, schema=schema.JsonSchema(Order))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        official.create_producer(topic)
+    set_policies(gateway, topic, schema_validation_enforced=False)
+    official.create_producer(topic)
+
+
+def test_what_others_announce_is_taken_over_in_the_order_of_registration_whoever_says_it_first(
+    gateway: ServedEngine, topic: str
+) -> None:
+    """Merging is commutative and idempotent: clusters that have heard of each other have the same list."""
+
+    def known(name: str) -> list[RegisteredSchema]:
+        return gateway.ask(lambda: gateway.engine.schemas.schemas(name))
+
+    older = RegisteredSchema(TopicSchema(SchemaType.STRING, b""), 1_000)
+    other = RegisteredSchema(TopicSchema(SchemaType.JSON, definition_of(Order)), 1_000)
+    newer = RegisteredSchema(TopicSchema(SchemaType.STRING, b""), 2_000)
+    learn = gateway.engine.schemas.learn
+    for name, order in (
+        (f"{topic}-1", ([newer], [other], [older])),
+        (f"{topic}-2", ([older, other], [newer], [older])),
+    ):
+        for announced in order:
+            gateway.run(learn(name, announced))
+        assert known(name) == sorted([older, other], key=lambda each: each.schema.version)
+    mine = gateway.run(gateway.engine.schemas.add(f"{topic}-3", TopicSchema(SchemaType.STRING, b"", {"a": "b"})))
+    gateway.run(learn(f"{topic}-3", [older]))
+    assert [each.schema.version for each in known(f"{topic}-3")] == [older.schema.version, mine]
+    assert gateway.ask(lambda: [name for name in gateway.engine.schemas.topics() if name.startswith(topic)]) == [
+        f"{topic}-{number}" for number in (1, 2, 3)
+    ]
 
 
 def test_a_string_topic_refuses_another_kind(official: Any, topic: str) -> None:

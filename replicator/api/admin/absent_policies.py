@@ -91,9 +91,5 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "replication": AbsentPolicy("which clusters get a topic says its namespace's policy `replication`"),
     "autoSubscriptionCreation": AbsentPolicy("it is a policy of namespaces, for all of their topics"),
     "properties": AbsentPolicy("there are no properties of topics and namespaces", {}, _is({})),
-    "isAllowAutoUpdateSchema": AbsentPolicy(
-        "producers may always bring a schema that goes with the others", True, _is(True)
-    ),
-    "schemaValidationEnforced": AbsentPolicy("a producer without a schema is let in", False, _is(False)),
 }
 """By the name in the path, of namespaces and topics alike."""

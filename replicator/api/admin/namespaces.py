@@ -49,6 +49,9 @@ TOPIC_POLICY_FIELDS: Final = {
     "maxProducersPerTopic": "max_producers_per_topic",
     "maxConsumersPerTopic": "max_consumers_per_topic",
     "replicateSubscriptionState": "replicate_subscription_state",
+    "schemaCompatibilityStrategy": "schema_compatibility_strategy",
+    "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
+    "schemaValidationEnforced": "schema_validation_enforced",
 }
 """What Pulsar calls the policies among all policies of a namespace."""
 NAMESPACE_FIELDS: Final = (
@@ -289,7 +292,9 @@ def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> Top
         shape = shape_of(path)
         assert shape is not None
         if name in given:
-            policies = replace(policies, **{shape.field: shape.read(given[name], f"policies.{name}")})
+            value = shape.read(given[name], f"policies.{name}")
+            if value is not None or not shape.none_unsets:
+                policies = replace(policies, **{shape.field: value})
     for kind, quota in object_field(given.get("backlog_quota_map", {}), "policies.backlog_quota_map").items():
         if kind not in QUOTA_KINDS:
             raise BadRequest(f"policies.backlog_quota_map has no {kind[:40]!r}; it has {', '.join(QUOTA_KINDS)}")

@@ -96,7 +96,8 @@ async def show(request: web.Request) -> web.Response:
     if flag_parameter(request, "applied"):
         return web.json_response(shape.show(getattr(level.applied, shape.field)))
     own = level.own.values
-    return web.json_response(shape.show(own[shape.field])) if shape.field in own else no_content()
+    shown = shape.show(own[shape.field]) if shape.field in own else shape.where_unset
+    return no_content() if shown is None else web.json_response(shown)
 
 
 async def set_one(request: web.Request) -> web.Response:
@@ -115,7 +116,10 @@ async def set_one(request: web.Request) -> web.Response:
     value = shape.read(body, name)
     async with request.app[CHANGES]:
         level = await _level(request)
-        await level.change(level.own.setting(**{shape.field: value}))
+        if value is None and shape.none_unsets:
+            await level.change(level.own.without(shape.field))
+        else:
+            await level.change(level.own.setting(**{shape.field: value}))
     return no_content()
 
 

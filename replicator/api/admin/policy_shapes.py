@@ -21,6 +21,9 @@ maxMessageSize                     bytes; 0 is no limit
 delayedDelivery                    ``{"active", "tickTime"}``; the tick is not used: a message is delivered at its
                                    time, to the millisecond
 replicateSubscriptionState         true or false, for subscriptions that are made where nobody says
+schemaCompatibilityStrategy        the name of a strategy; ``UNDEFINED`` takes it back to what the level below gives
+isAllowAutoUpdateSchema            true or false
+schemaValidationEnforced           true or false
 =================================  =================================================================================
 """
 
@@ -31,10 +34,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from replicator.api.admin.errors import NotSupported, PreconditionFailed
-from replicator.api.admin.requests import flag_field, number_field, object_field
+from replicator.api.admin.requests import flag_field, number_field, object_field, text_field
 from replicator.api.errors import BadRequest
 from replicator.engine.log.entry import ENTRY_BYTES_MAX
-from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, SchemaStrategy, TopicPolicies
 from replicator.engine.policies_codec import NUMBER_MAX
 
 NO_LIMIT: Final = -1
@@ -48,6 +51,7 @@ QUOTA_KINDS: Final = (DESTINATION_STORAGE, MESSAGE_AGE)
 _RETENTION_FIELDS: Final = ("retentionTimeInMinutes", "retentionSizeInMB")
 _DELAYED_FIELDS: Final = ("active", "tickTime", "maxDeliveryDelayInMillis")
 TICK_MS: Final = 1
+UNDEFINED: Final = "UNDEFINED"
 _QUOTA_FIELDS: Final = ("limit", "limitSize", "limitTime", "policy")
 
 
@@ -59,6 +63,10 @@ class PolicyShape:
     read: Callable[[Any, str], Any]
     """From a body, with the name to use in errors. Raises :class:`BadRequest` or :class:`PreconditionFailed`."""
     show: Callable[[Any], Any]
+    where_unset: Any = None
+    """The body where nothing is set; None is shown by an answer without a body."""
+    none_unsets: bool = False
+    """Whether a body that is read as None takes the policy back to what counts without it."""
 
 
 def _read_retention(body: Any, name: str) -> Retention:
@@ -97,6 +105,17 @@ def _show_delayed_delivery(active: bool) -> dict[str, Any]:
     return {"active": active, "tickTime": TICK_MS, "maxDeliveryDelayInMillis": 0}
 
 
+def _read_strategy(body: Any, name: str) -> SchemaStrategy | None:
+    text = text_field(body, name)
+    if text == UNDEFINED:
+        return None
+    try:
+        return SchemaStrategy(text)
+    except ValueError:
+        names = ", ".join((UNDEFINED, *(each.value for each in SchemaStrategy)))
+        raise BadRequest(f"{name} must be one of {names}, not {text[:40]!r}") from None
+
+
 def _rounded_up(limit: int | None, unit: int) -> int:
     return NO_LIMIT if limit is None else -(-limit // unit)
 
@@ -126,6 +145,11 @@ SHAPES: Final[Mapping[str, PolicyShape]] = {
     ),
     "maxMessageSize": _limit("max_message_bytes", ENTRY_BYTES_MAX),
     "replicateSubscriptionState": PolicyShape("replicate_subscription_state", flag_field, bool),
+    "schemaCompatibilityStrategy": PolicyShape(
+        "schema_compatibility", _read_strategy, lambda strategy: strategy.value, UNDEFINED, none_unsets=True
+    ),
+    "isAllowAutoUpdateSchema": PolicyShape("schema_auto_update", flag_field, bool, where_unset=True),
+    "schemaValidationEnforced": PolicyShape("schema_validation_enforced", flag_field, bool, where_unset=False),
 }
 ALIASES: Final[Mapping[str, str]] = {
     "deduplicationEnabled": "deduplication",

@@ -10,37 +10,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Final
 
 from replicator.engine.errors import IncompatibleSchema
+from replicator.engine.policies import SchemaStrategy
 from replicator.engine.schemas import avro
 from replicator.engine.schemas.schema import DEFINED_IN_AVRO, SchemaType, TopicSchema
 
-
-class Strategy(Enum):
-    """As upstream names them."""
-
-    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
-    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
-    BACKWARD = "BACKWARD"
-    FORWARD = "FORWARD"
-    FULL = "FULL"
-    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
-    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
-    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+_TRANSITIVE: Final = frozenset(
+    {SchemaStrategy.BACKWARD_TRANSITIVE, SchemaStrategy.FORWARD_TRANSITIVE, SchemaStrategy.FULL_TRANSITIVE}
+)
+_FORWARD_ONLY: Final = frozenset({SchemaStrategy.FORWARD, SchemaStrategy.FORWARD_TRANSITIVE})
+_BACKWARD_ONLY: Final = frozenset({SchemaStrategy.BACKWARD, SchemaStrategy.BACKWARD_TRANSITIVE})
 
 
-_TRANSITIVE: Final = frozenset({Strategy.BACKWARD_TRANSITIVE, Strategy.FORWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE})
-_FORWARD_ONLY: Final = frozenset({Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE})
-_BACKWARD_ONLY: Final = frozenset({Strategy.BACKWARD, Strategy.BACKWARD_TRANSITIVE})
-
-
-def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: Strategy) -> None:
+def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStrategy) -> None:
     """Raises :class:`IncompatibleSchema` unless ``new`` may follow ``existing``, oldest first."""
-    if strategy is Strategy.ALWAYS_COMPATIBLE or not existing:
+    if strategy is SchemaStrategy.ALWAYS_COMPATIBLE or not existing:
         return
-    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+    if strategy is SchemaStrategy.ALWAYS_INCOMPATIBLE:
         raise IncompatibleSchema("the topic's schema may not change: its strategy is ALWAYS_INCOMPATIBLE")
     for old in existing if strategy in _TRANSITIVE else existing[-1:]:
         if new.type is not old.type:
@@ -52,10 +40,15 @@ def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: Strategy)
             raise IncompatibleSchema(f"incompatible by strategy {strategy.value}: {why}")
 
 
-def check_consumer(wanted: TopicSchema, existing: Sequence[TopicSchema], strategy: Strategy) -> None:
+def check_consumer(wanted: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStrategy) -> None:
     """Raises :class:`IncompatibleSchema` unless a consumer can read the topic with ``wanted``."""
-    if strategy in (Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL):
-        check(wanted, existing[-1:], Strategy.BACKWARD)
+    if strategy in (
+        SchemaStrategy.BACKWARD,
+        SchemaStrategy.FORWARD,
+        SchemaStrategy.FORWARD_TRANSITIVE,
+        SchemaStrategy.FULL,
+    ):
+        check(wanted, existing[-1:], SchemaStrategy.BACKWARD)
     elif any(each.version == wanted.version for each in existing):
         return
     else:

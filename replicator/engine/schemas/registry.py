@@ -1,88 +1,134 @@
-"""The schemas of this cluster's topics: kept in the store, oldest first, the partitions of a topic sharing theirs.
+"""The schemas of this cluster's topics: kept in the store, the partitions of a topic sharing theirs.
 
-Invariant: a topic's list only grows, and each schema has the version that its content gives it
-(:mod:`replicator.engine.schemas.schema`). A schema is stored before a producer hears its version, so no message with a
-version that this cluster gave is ever published before the schema is durable.
+Invariants:
+
+1. Each schema has the version that its content gives it (:mod:`replicator.engine.schemas.schema`), in every cluster.
+2. A schema is stored before a producer hears its version, so no message with a version that this cluster gave is ever
+   published before its schema is durable. Links announce schemas before the messages behind them (ADR 40).
+3. A topic's list is the union of what this cluster registered and what others announced, ordered by the time of
+   registration, then by version. Merging is commutative, associative and idempotent, so clusters that have heard of
+   each other have the same list. What is registered here is later than all that is known here.
+4. A list is bounded: in schemas by :data:`SCHEMAS_MAX`, for what others announce by :data:`ANNOUNCED_MAX`; in bytes by
+   :data:`TOPIC_BYTES_MAX`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from replicator.engine.errors import IncompatibleSchema, SchemaNotFound
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.schemas import compatibility
-from replicator.engine.schemas.compatibility import Strategy
-from replicator.engine.schemas.schema import TopicSchema
+from replicator.engine.schemas.schema import VERSION_BYTES, TopicSchema
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
 
 TABLE: Final = "schemas"
 SCHEMAS_MAX: Final = 1_000
-"""Of one topic."""
+"""Of one topic, after which its clients register no more."""
+ANNOUNCED_MAX: Final = 2 * SCHEMAS_MAX
+"""Of one topic, after which nothing is taken over from other clusters: both sides may have been full."""
+TOPIC_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of all schemas of one topic: a list is read whole to compare a new one with it."""
+_END: Final = b"\0"
+"""Between a topic's name and the version in a key: no name has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a topic, and when this cluster first saw it."""
+    """A schema of a topic, and when some cluster first saw it."""
 
     schema: TopicSchema
     registered_at_ms: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is stored, and announced to other clusters."""
+        return {**self.schema.as_json(), "registered_at_ms": self.registered_at_ms}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> RegisteredSchema:
+        return cls(TopicSchema.from_json(row), int(row["registered_at_ms"]))
 
 
 class SchemaRegistry:
     """Reads from the store whenever it is asked: clients ask once as they connect."""
 
     def __init__(
-        self, store: Store, writer: Writer, wall_clock_ms: Callable[[], int], strategy: Strategy = Strategy.FULL
+        self,
+        store: Store,
+        writer: Writer,
+        wall_clock_ms: Callable[[], int],
+        policies_of: Callable[[str], TopicPolicies] = lambda topic: TopicPolicies(),
     ) -> None:
+        """``policies_of`` gives what counts for a topic, by its full name without a partition's number."""
         self._store = store
         self._writer = writer
         self._wall_clock_ms = wall_clock_ms
-        self._strategy = strategy
-        """As upstream's default. One for all topics, for now."""
+        self._policies_of = policies_of
         self._changing = asyncio.Lock()
+        self.listeners: list[Callable[[str], None]] = []
+        """Called with the name of a topic, without a partition's number, that has another schema; it is durable."""
+
+    # Reading.
+
+    def topics(self) -> Iterator[str]:
+        """The topics that have schemas, without partitions' numbers, in order."""
+        after = b""
+        while True:
+            with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+                cursor = txn.cursor()
+                if not cursor.set_range(after):
+                    return
+                name = bytes(cursor.key())[: -len(_END) - VERSION_BYTES]
+            yield name.decode()
+            after = name + b"\1"
 
     def schemas(self, topic: str) -> list[RegisteredSchema]:
         """Of the topic, or of the one that it is a partition of; oldest first."""
-        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
-            stored = txn.get(_key(topic))
-        if stored is None:
-            return []
-        rows: list[dict[str, Any]] = json.loads(bytes(stored))
-        return [RegisteredSchema(TopicSchema.from_json(row), row["registered_at_ms"]) for row in rows]
+        return _in_order(RegisteredSchema.from_json(json.loads(row)) for row in self._rows(topic).values())
 
     def find(self, topic: str, version: bytes | None = None) -> TopicSchema:
         """The schema of that version, or the newest. Raises :class:`SchemaNotFound`."""
-        known = self.schemas(topic)
-        found = [each.schema for each in known if version is None or each.schema.version == version]
-        if not found:
-            what = "no schema" if version is None else f"no schema of version {version.hex()}"
-            raise SchemaNotFound(f"topic {topic} has {what}")
-        return found[-1]
+        if version is None:
+            if known := self.schemas(topic):
+                return known[-1].schema
+            raise SchemaNotFound(f"topic {topic} has no schema")
+        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+            row = txn.get(_prefix(topic) + version) if len(version) == VERSION_BYTES else None
+        if row is None:
+            raise SchemaNotFound(f"topic {topic} has no schema of version {version.hex()}")
+        return RegisteredSchema.from_json(json.loads(bytes(row))).schema
+
+    # What clients bring.
 
     async def add(self, topic: str, schema: TopicSchema) -> bytes:
         """The version of a producer's schema, which is registered if it is new.
 
-        Raises :class:`IncompatibleSchema` for one that the topic's strategy does not let follow those that it has.
+        Raises :class:`IncompatibleSchema` for one that the topic's policies do not let follow those that it has.
         """
         schema.check()
         async with self._changing:
-            known = self.schemas(topic)
+            rows = self._rows(topic)
             version = schema.version
-            if any(each.schema.version == version for each in known):
+            if version in rows:
                 return version
-            compatibility.check(schema, [each.schema for each in known], self._strategy)
+            policies = self._policies(topic)
+            if not policies.schema_auto_update:
+                raise IncompatibleSchema(
+                    f"topic {topic} has no such schema, and its clients may not register any (isAllowAutoUpdateSchema)"
+                )
+            known = _in_order(RegisteredSchema.from_json(json.loads(row)) for row in rows.values())
+            compatibility.check(schema, [each.schema for each in known], policies.schema_compatibility)
             if len(known) >= SCHEMAS_MAX:
-                raise IncompatibleSchema(f"topic {topic} has {SCHEMAS_MAX} schemas, the limit")
-            known.append(RegisteredSchema(schema, self._wall_clock_ms()))
-            rows = [{**each.schema.as_json(), "registered_at_ms": each.registered_at_ms} for each in known]
-            await self._writer.put(TABLE, _key(topic), json.dumps(rows).encode())
+                raise IncompatibleSchema(f"topic {topic} has {len(known)} schemas; {SCHEMAS_MAX} are allowed")
+            at_ms = max([self._wall_clock_ms(), *(each.registered_at_ms + 1 for each in known)])
+            await self._put(topic, rows, [RegisteredSchema(schema, at_ms)])
             return version
 
     async def add_or_check_consumer(self, topic: str, schema: TopicSchema) -> None:
@@ -93,11 +139,74 @@ class SchemaRegistry:
         schema.check()
         known = [each.schema for each in self.schemas(topic)]
         if known:
-            compatibility.check_consumer(schema, known, self._strategy)
+            compatibility.check_consumer(schema, known, self._policies(topic).schema_compatibility)
         else:
             await self.add(topic, schema)
 
+    def check_without(self, topic: str) -> None:
+        """A producer brings no schema: raises :class:`IncompatibleSchema` where its topic has one and insists."""
+        if self._policies(topic).schema_validation_enforced and self._rows(topic):
+            raise IncompatibleSchema(
+                f"topic {topic} has a schema, and takes no producer without one (schemaValidationEnforced)"
+            )
 
-def _key(topic: str) -> bytes:
+    # What other clusters announce.
+
+    async def learn(self, topic: str, announced: Sequence[RegisteredSchema]) -> None:
+        """Take over what another cluster has. It is not compared with what is here: messages of both exist already.
+
+        Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits; then none is taken over.
+        """
+        for each in announced:
+            each.schema.check()
+        async with self._changing:
+            rows = self._rows(topic)
+            news = []
+            for each in announced:
+                row = rows.get(each.schema.version)
+                if row is None or each.registered_at_ms < RegisteredSchema.from_json(json.loads(row)).registered_at_ms:
+                    news.append(each)
+            if len(rows.keys() | {each.schema.version for each in news}) > ANNOUNCED_MAX:
+                raise IncompatibleSchema(f"topic {topic} would have over {ANNOUNCED_MAX} schemas, the limit")
+            if news:
+                await self._put(topic, rows, news)
+
+    def _policies(self, topic: str) -> TopicPolicies:
+        return self._policies_of(_name(topic))
+
+    def _rows(self, topic: str) -> dict[bytes, bytes]:
+        """By version, as stored."""
+        prefix = _prefix(topic)
+        found: dict[bytes, bytes] = {}
+        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and (key := bytes(cursor.key())).startswith(prefix):
+                found[key[len(prefix) :]] = bytes(cursor.value())
+                more = cursor.next()
+        return found
+
+    async def _put(self, topic: str, rows: Mapping[bytes, bytes], news: Iterable[RegisteredSchema]) -> None:
+        new = {each.schema.version: json.dumps(each.as_json(), separators=(",", ":")).encode() for each in news}
+        size = sum(map(len, {**rows, **new}.values()))
+        if size > TOPIC_BYTES_MAX:
+            raise IncompatibleSchema(
+                f"the schemas of topic {topic} would have {size} bytes; {TOPIC_BYTES_MAX} are allowed"
+            )
+        prefix = _prefix(topic)
+        await self._writer.put_many([(TABLE, prefix + version, row) for version, row in new.items()])
+        for listener in list(self.listeners):
+            listener(_name(topic))
+
+
+def _in_order(found: Iterable[RegisteredSchema]) -> list[RegisteredSchema]:
+    return sorted(found, key=lambda each: (each.registered_at_ms, each.schema.version))
+
+
+def _name(topic: str) -> str:
     parsed = parse_topic(topic)
-    return (base_name(str(parsed)) if parsed.partition >= 0 else str(parsed)).encode()
+    return base_name(str(parsed)) if parsed.partition >= 0 else str(parsed)
+
+
+def _prefix(topic: str) -> bytes:
+    return _name(topic).encode() + _END

@@ -23,7 +23,8 @@ from replicator.api.errors import BadRequest
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from snapshots.position import BEFORE_ALL, Position
 
-NOT_LIMITS = ("retention", "deduplication", "delayedDelivery", "replicateSubscriptionState")
+SCHEMAS = ("schemaCompatibilityStrategy", "isAllowAutoUpdateSchema", "schemaValidationEnforced")
+NOT_LIMITS = ("retention", "deduplication", "delayedDelivery", "replicateSubscriptionState", *SCHEMAS)
 LIMITS = st.none() | st.integers(1, 2**31 - 1)
 
 

@@ -14,6 +14,7 @@ from replicator.engine.policies import (
     PolicyOverrides,
     QuotaPolicy,
     Retention,
+    SchemaStrategy,
     TopicPolicies,
 )
 from replicator.engine.policies_codec import (
@@ -40,6 +41,9 @@ policies = st.builds(
     replicate_subscription_state=st.booleans(),
     key_assignment=st.sampled_from(KeyAssignment),
     key_ordering=st.sampled_from(KeyOrdering),
+    schema_compatibility=st.sampled_from(SchemaStrategy),
+    schema_auto_update=st.booleans(),
+    schema_validation_enforced=st.booleans(),
 )
 
 

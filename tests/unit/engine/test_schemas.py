@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import IncompatibleSchema
+from replicator.engine.policies import SchemaStrategy
 from replicator.engine.schemas import avro
-from replicator.engine.schemas.compatibility import Strategy, check, check_consumer
+from replicator.engine.schemas.compatibility import check, check_consumer
 from replicator.engine.schemas.schema import SCHEMA_BYTES_MAX, SchemaType, TopicSchema
 
 
@@ -109,15 +110,15 @@ def test_schemas_without_end_are_refused() -> None:
 @pytest.mark.parametrize(
     ("strategy", "allowed", "refused"),
     [
-        (Strategy.BACKWARD, [WITH_DEFAULT, record()], [WITHOUT_DEFAULT]),
-        (Strategy.FORWARD, [WITH_DEFAULT, WITHOUT_DEFAULT], [record()]),
-        (Strategy.FULL, [WITH_DEFAULT], [WITHOUT_DEFAULT, record()]),
-        (Strategy.ALWAYS_COMPATIBLE, [WITHOUT_DEFAULT, record(), record(("a", "string"))], []),
-        (Strategy.ALWAYS_INCOMPATIBLE, [], [OLD, WITH_DEFAULT]),
+        (SchemaStrategy.BACKWARD, [WITH_DEFAULT, record()], [WITHOUT_DEFAULT]),
+        (SchemaStrategy.FORWARD, [WITH_DEFAULT, WITHOUT_DEFAULT], [record()]),
+        (SchemaStrategy.FULL, [WITH_DEFAULT], [WITHOUT_DEFAULT, record()]),
+        (SchemaStrategy.ALWAYS_COMPATIBLE, [WITHOUT_DEFAULT, record(), record(("a", "string"))], []),
+        (SchemaStrategy.ALWAYS_INCOMPATIBLE, [], [OLD, WITH_DEFAULT]),
     ],
 )
 @pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF])
-def test_strategies(strategy: Strategy, allowed: list[Any], refused: list[Any], kind: SchemaType) -> None:
+def test_strategies(strategy: SchemaStrategy, allowed: list[Any], refused: list[Any], kind: SchemaType) -> None:
     for each in allowed:
         check(schema(each, kind), [schema(OLD, kind)], strategy)
     for each in refused:
@@ -129,24 +130,24 @@ def test_strategies(strategy: Strategy, allowed: list[Any], refused: list[Any], 
 def test_transitive_strategies_look_at_all_and_others_at_the_newest(strategy: str) -> None:
     history = [schema(record(("a", "int"))), schema(record(("a", "int"), ("b", "int", 0)))]
     reader = schema(record(("a", "int"), ("b", "int", 0), ("c", "int", 0)))
-    check(reader, history, Strategy[strategy])
+    check(reader, history, SchemaStrategy[strategy])
     history.insert(0, schema(record(("a", "string"))))
-    check(reader, history, Strategy[strategy])
+    check(reader, history, SchemaStrategy[strategy])
     with pytest.raises(IncompatibleSchema):
-        check(reader, history, Strategy[f"{strategy}_TRANSITIVE"])
+        check(reader, history, SchemaStrategy[f"{strategy}_TRANSITIVE"])
 
 
 def test_another_type_is_incompatible() -> None:
     with pytest.raises(IncompatibleSchema, match="type AVRO, not JSON"):
-        check(schema(OLD, SchemaType.JSON), [schema(OLD)], Strategy.FULL)
-    check(schema(OLD, SchemaType.JSON), [schema(OLD)], Strategy.ALWAYS_COMPATIBLE)
+        check(schema(OLD, SchemaType.JSON), [schema(OLD)], SchemaStrategy.FULL)
+    check(schema(OLD, SchemaType.JSON), [schema(OLD)], SchemaStrategy.ALWAYS_COMPATIBLE)
 
 
 def test_primitives_go_with_their_own_kind() -> None:
     text, number = TopicSchema(SchemaType.STRING, b""), TopicSchema(SchemaType.INT32, b"")
-    check(text, [text], Strategy.FULL)
+    check(text, [text], SchemaStrategy.FULL)
     with pytest.raises(IncompatibleSchema):
-        check(number, [text], Strategy.FULL)
+        check(number, [text], SchemaStrategy.FULL)
 
 
 def key_value(key: Any, value: Any) -> TopicSchema:
@@ -157,24 +158,24 @@ def key_value(key: Any, value: Any) -> TopicSchema:
 
 
 def test_keys_and_values_are_compared_each_by_itself() -> None:
-    check(key_value(OLD, WITH_DEFAULT), [key_value(OLD, OLD)], Strategy.FULL)
+    check(key_value(OLD, WITH_DEFAULT), [key_value(OLD, OLD)], SchemaStrategy.FULL)
     with pytest.raises(IncompatibleSchema, match="value: b"):
-        check(key_value(OLD, WITHOUT_DEFAULT), [key_value(OLD, OLD)], Strategy.FULL)
+        check(key_value(OLD, WITHOUT_DEFAULT), [key_value(OLD, OLD)], SchemaStrategy.FULL)
     with pytest.raises(IncompatibleSchema, match="cut short"):
-        check(TopicSchema(SchemaType.KEY_VALUE, b"\0\0\1\0"), [key_value(OLD, OLD)], Strategy.FULL)
+        check(TopicSchema(SchemaType.KEY_VALUE, b"\0\0\1\0"), [key_value(OLD, OLD)], SchemaStrategy.FULL)
 
 
 def test_native_protobuf_keeps_the_name_of_its_message() -> None:
     one, other = ({"rootMessageTypeName": name} for name in ("a.M", "a.N"))
-    check(schema(one, SchemaType.PROTOBUF_NATIVE), [schema(one, SchemaType.PROTOBUF_NATIVE)], Strategy.FULL)
+    check(schema(one, SchemaType.PROTOBUF_NATIVE), [schema(one, SchemaType.PROTOBUF_NATIVE)], SchemaStrategy.FULL)
     with pytest.raises(IncompatibleSchema):
-        check(schema(other, SchemaType.PROTOBUF_NATIVE), [schema(one, SchemaType.PROTOBUF_NATIVE)], Strategy.FULL)
+        check(schema(other, SchemaType.PROTOBUF_NATIVE), [schema(one, SchemaType.PROTOBUF_NATIVE)], SchemaStrategy.FULL)
 
 
 def test_a_consumer_must_read_what_is_written_and_may_lack_what_producers_must_keep() -> None:
-    check_consumer(schema(record()), [schema(OLD)], Strategy.FULL)
+    check_consumer(schema(record()), [schema(OLD)], SchemaStrategy.FULL)
     with pytest.raises(IncompatibleSchema):
-        check_consumer(schema(WITHOUT_DEFAULT), [schema(OLD)], Strategy.FULL)
+        check_consumer(schema(WITHOUT_DEFAULT), [schema(OLD)], SchemaStrategy.FULL)
 
 
 def test_a_version_follows_from_the_content_and_is_a_number_for_every_tool() -> None:

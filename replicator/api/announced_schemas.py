@@ -1,0 +1,49 @@
+"""``POST /replication/v1/schemas``: a link says which schemas topics have at its source, and they are known here too.
+
+Bounded (invariant 11): the body in bytes, its schemas in number; what one topic may have is the registry's limit.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.schemas.registry import RegisteredSchema
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+SCHEMAS_AT_ONCE_MAX: Final = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+async def take(request: web.Request, engine: Engine, source: str) -> web.Response:
+    """Take over what is announced; answers why not, by topic."""
+    refused: dict[str, dict[str, str]] = {}
+    for topic, rows in (await _announced(request)).items():
+        try:
+            await engine.schemas.learn(topic, rows)
+        except EngineError as error:
+            log.warning("schemas refused", source=source, topic=topic, reason=str(error))
+            refused[topic] = {"code": error.code, "message": str(error)}
+    return web.json_response({"refused": refused})
+
+
+async def _announced(request: web.Request) -> dict[str, list[RegisteredSchema]]:
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
+    try:
+        topics: dict[str, list[dict[str, Any]]] = json.loads(body)["topics"]
+        if sum(map(len, topics.values())) > SCHEMAS_AT_ONCE_MAX:
+            raise BadRequest(f"more than {SCHEMAS_AT_ONCE_MAX} schemas were announced at once")
+        return {topic: [RegisteredSchema.from_json(row) for row in rows] for topic, rows in topics.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRequest(f"the body is not an object with schemas by topic in JSON: {error}") from None
