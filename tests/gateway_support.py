@@ -23,6 +23,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
 from replicator.links.link import Link
+from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.client import Answered, ClientConnection
 from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
 from replicator.protocol.errors import Refused
@@ -81,11 +82,13 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @asynccontextmanager
-async def serving_clients(engine: Engine) -> AsyncIterator[ServedEngine]:
+async def serving_clients(
+    engine: Engine, authenticator: Callable[[], Authenticator] = Anyone
+) -> AsyncIterator[ServedEngine]:
     """An engine that official clients can use, on the loop that runs."""
     bound = socket.create_server(("127.0.0.1", 0))
     port = int(bound.getsockname()[1])
-    gateway = Gateway(engine, Addresses(f"pulsar://127.0.0.1:{port}"))
+    gateway = Gateway(engine, Addresses(f"pulsar://127.0.0.1:{port}"), authenticator)
     await gateway.listen(bound)
     try:
         yield ServedEngine(engine, gateway, port, asyncio.get_running_loop())
@@ -120,14 +123,16 @@ def entered(
 
 
 @contextmanager
-def served_engine(path: Path, settings: EngineSettings | None = None) -> Iterator[ServedEngine]:
+def served_engine(
+    path: Path, settings: EngineSettings | None = None, authenticator: Callable[[], Authenticator] = Anyone
+) -> Iterator[ServedEngine]:
     """An engine in ``path`` that official clients can use."""
 
     @asynccontextmanager
     async def served() -> AsyncIterator[ServedEngine]:
         engine = await Engine.open(path, cluster="solo", settings=settings)
         try:
-            async with serving_clients(engine) as gateway:
+            async with serving_clients(engine, authenticator) as gateway:
                 yield gateway
         finally:
             await engine.close()

@@ -27,6 +27,7 @@ from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
 from replicator.gateway.message_ids import Sought
 from replicator.gateway.refusals import server_error
+from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags
 from replicator.protocol.errors import ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
@@ -68,6 +69,8 @@ class Served:
     schemas: SchemaRegistry
     handlers: Mapping[int, Handler]
     """By the type of a command."""
+    authenticator: Callable[[], Authenticator] = Anyone
+    """Makes the one of a connection."""
 
 
 class Connection(asyncio.Protocol):
@@ -82,13 +85,18 @@ class Connection(asyncio.Protocol):
         self.known_as = Sought()
         self._loop = asyncio.get_running_loop()
         self.state = ServerConnection(
-            self._loop.time(), software=SOFTWARE, features=FEATURES, cluster=served.engine.cluster
+            self._loop.time(),
+            software=SOFTWARE,
+            features=FEATURES,
+            cluster=served.engine.cluster,
+            authenticator=served.authenticator(),
         )
         self._handlers = served.handlers
         self._on_over = on_over
         self._transport: asyncio.Transport
         self._connected_at_ms = 0
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
         """Calls that go on when the client is gone."""
@@ -101,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connected_at_ms = time.time_ns() // 1_000_000
-        self._alarm = self._loop.call_at(self.state.due, self._tick)
+        self._set_alarm()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -112,6 +120,9 @@ class Connection(asyncio.Protocol):
                     self.write(step)
         except ProtocolError as error:
             self.fail(str(error))
+        else:
+            if self.state.due < self._alarm_at:
+                self._set_alarm()
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -140,7 +151,13 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.fail(str(error))
         else:
-            self._alarm = self._loop.call_at(self.state.due, self._tick)
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = self.state.due
+        self._alarm = self._loop.call_at(self._alarm_at, self._tick)
 
     # What sessions and handlers need.
 
@@ -164,6 +181,9 @@ class Connection(asyncio.Protocol):
 
     def understands(self, since: int) -> bool:
         return self.state.peer.understands(since)
+
+    def knows_end_of_topic(self) -> bool:
+        return self.state.peer.knows_end_of_topic
 
     def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> None:
         task = awaited(call, name)

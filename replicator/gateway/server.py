@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -16,22 +17,25 @@ from replicator.engine.engine import Engine
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.gateway.connection import Addresses, Connection, Served
 from replicator.gateway.handlers import HANDLERS
+from replicator.gateway.mixed_port import TLS_FIRST_BYTE, MixedPort
+from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 
-TLS_FIRST_BYTE: Final = 0x16
 BACKLOG: Final = 1024
 
 
 class Gateway:
     """The connections of the binary protocol of one worker."""
 
-    def __init__(self, engine: Engine, addresses: Addresses) -> None:
+    def __init__(
+        self, engine: Engine, addresses: Addresses, authenticator: Callable[[], Authenticator] = Anyone
+    ) -> None:
         self._engine = engine
         self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
         engine.add_listener(self._watchers)
-        self._served = Served(engine, addresses, self._watchers, engine.schemas, HANDLERS)
+        self._served = Served(engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator)
         self._connections: set[Connection] = set()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | MixedPort] = []
 
     def connection(self) -> Connection:
         """A protocol for a socket that was just accepted."""
@@ -44,13 +48,37 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(self.connection, sock=bound, backlog=backlog))
 
-    async def share(
-        self, bound: socket.socket, http: Callable[[], asyncio.Protocol], *, backlog: int = BACKLOG
-    ) -> None:
-        """Serve both on a bound socket; ``http`` makes the protocol of an HTTP connection."""
+    async def listen_tls(self, bound: socket.socket, context: ssl.SSLContext, *, backlog: int = BACKLOG) -> None:
+        """Serve the binary protocol alone, with TLS, on a bound socket."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: FirstByte(http, self.connection), sock=bound, backlog=backlog)
+        server = await loop.create_server(
+            lambda: FirstByte(self.connection, self.connection),  # which makes none before the handshake is over
+            sock=bound,
+            backlog=backlog,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
+        )
         self._servers.append(server)
+
+    async def share(
+        self,
+        bound: socket.socket,
+        http: Callable[[], asyncio.Protocol],
+        *,
+        backlog: int = BACKLOG,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Serve both on a bound socket, with a ``context`` also those who use TLS; ``http`` makes the protocol of an
+        HTTP connection."""
+
+        def made() -> FirstByte:
+            return FirstByte(http, self.connection)
+
+        if context is not None:
+            self._servers.append(MixedPort(bound, backlog, context, made))
+            return
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(made, sock=bound, backlog=backlog))
 
     @property
     def connections(self) -> int:

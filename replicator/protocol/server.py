@@ -4,8 +4,9 @@ States, in this order and none skipped::
 
     CONNECT awaited ──> (authentication) ──> open ──> over
 
-1. The first command is CONNECT, within :data:`HANDSHAKE_SECONDS_MAX`; it comes once. An authenticator may ask back any
-   number of times, within the same time.
+1. The first command is CONNECT, within :data:`HANDSHAKE_SECONDS_MAX`; it comes once. An authenticator
+   (:mod:`replicator.protocol.authentication`) may ask back any number of times, within the same time. On an open
+   connection it asks anew when what was shown expires.
 2. Then come commands of clients, in any order. Those that only keep the connection alive are answered here; the others
    are given to the caller, one by one, and what is to be sent before the next is between them.
 3. A client that sent nothing for :data:`KEEP_ALIVE_SECONDS` is asked, and is gone if nothing comes for as long again.
@@ -17,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from replicator.protocol.authentication import REFRESH, REFRESH_SECONDS_MAX, Anyone, Asked, Authenticator
 from replicator.protocol.commands_pb2 import (
     AuthData,
     BaseCommand,
@@ -82,23 +84,6 @@ COMMANDS: Final = frozenset(
 """What an open connection hands to its caller; the rest is answered here, or is for clients only."""
 
 
-class Authenticator(Protocol):
-    """Decides who the client of one connection is."""
-
-    def authenticate(self, method: str, credentials: bytes) -> bytes | None:
-        """Returns None when that is enough, or what the client is to be asked next.
-
-        Raises :class:`NotAuthenticated`, with a message that is sent to the client.
-        """
-
-
-class Anyone:
-    """An :class:`Authenticator` that lets everybody in."""
-
-    def authenticate(self, method: str, credentials: bytes) -> bytes | None:
-        return None
-
-
 class _State(Enum):
     CONNECT_AWAITED = "CONNECT awaited"
     AUTHENTICATING = "authenticating"
@@ -127,7 +112,9 @@ class ServerConnection:
         self.consumers: Sessions[Any] = Sessions("consumer", sessions_max)
         self.watchers: Sessions[Any] = Sessions("watcher", WATCHERS_MAX)
         self.due = now + HANDSHAKE_SECONDS_MAX
-        """When :meth:`tick` is to be called next, at the latest."""
+        """When :meth:`tick` is to be called next, at the latest. It may become sooner whenever something comes."""
+        self.name = ""
+        """Who the client is, as far as somebody asks."""
         self._software = software
         self._features = features or FeatureFlags()
         self._authenticator = authenticator or Anyone()
@@ -136,6 +123,12 @@ class ServerConnection:
         self._decoder = FrameDecoder()
         self._state = _State.CONNECT_AWAITED
         self._heard = True
+        self._ask_at = self.due
+        """When the client has to have been heard again."""
+        self._method = ""
+        self._expires_at: float | None = None
+        self._answer_by: float | None = None
+        """When a client that was asked for newer credentials has to have shown them."""
 
     @property
     def over(self) -> bool:
@@ -168,20 +161,51 @@ class ServerConnection:
             raise
 
     def tick(self, now: float) -> bytes:
-        """The time is :attr:`due`: returns what is to be sent. Raises :class:`Unresponsive`."""
+        """The time is :attr:`due`: returns what is to be sent.
+
+        Raises :class:`Unresponsive`, and :class:`NotAuthenticated` for credentials that expired.
+        """
         if self._state is _State.OVER or now < self.due:
             return b""
         if self._state is not _State.OPEN:
             self._state = _State.OVER
             raise Unresponsive(f"no whole handshake within {HANDSHAKE_SECONDS_MAX:g} s")
-        self.due = now + KEEP_ALIVE_SECONDS
+        try:
+            question = self._expired(now)
+            ping = self._silent(now)
+        except ProtocolError:
+            self._state = _State.OVER
+            raise
+        self._set_due()
+        return question + ping
+
+    def _silent(self, now: float) -> bytes:
+        if now < self._ask_at:
+            return b""
+        self._ask_at = now + KEEP_ALIVE_SECONDS
         if not self.peer.understands(PING_SINCE):
             return b""
         if not self._heard:
-            self._state = _State.OVER
             raise Unresponsive(f"nothing heard for {2 * KEEP_ALIVE_SECONDS:g} s")
         self._heard = False
         return _PING
+
+    def _expired(self, now: float) -> bytes:
+        if self._answer_by is not None and now >= self._answer_by:
+            raise NotAuthenticated(f"no newer credentials within {REFRESH_SECONDS_MAX:g} s")
+        if self._expires_at is None or now < self._expires_at:
+            return b""
+        if not self.peer.features.supports_auth_refresh:
+            raise NotAuthenticated(
+                "the credentials have expired, and the client says that it cannot be asked for newer"
+            )
+        self._expires_at = None
+        self._answer_by = now + REFRESH_SECONDS_MAX
+        return self._challenge(self._method, REFRESH)
+
+    def _set_due(self) -> None:
+        times = (self._ask_at, self._expires_at, self._answer_by)
+        self.due = min(each for each in times if each is not None)
 
     def close(self) -> list[Any]:
         """The connection is over; returns the sessions that were open."""
@@ -202,7 +226,7 @@ class ServerConnection:
             case _State.CONNECT_AWAITED, T.CONNECT:
                 self.peer = client_of(command.connect)
                 self._state = _State.AUTHENTICATING
-                method = command.connect.auth_method_name
+                self._method = method = command.connect.auth_method_name
                 credentials = AuthData(auth_method_name=method, auth_data=command.connect.auth_data)
                 yield from self._authenticated(credentials, now)
             case state, kind:
@@ -210,22 +234,22 @@ class ServerConnection:
 
     def _authenticated(self, shown: AuthData, now: float) -> Iterator[bytes]:
         """Ask for more, or let the client in; one that is in already may show newer credentials."""
+        connecting = self._state is _State.AUTHENTICATING
         try:
-            question = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data)
+            answer = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data, now)
         except NotAuthenticated as error:
             refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthenticationError, message=str(error))
             yield encode(BaseCommand(type=T.ERROR, error=refusal))
             raise
-        if question is not None:
-            challenge = CommandAuthChallenge(
-                server_version=self._software,
-                protocol_version=self.peer.version,
-                challenge=AuthData(auth_method_name=shown.auth_method_name, auth_data=question),
-            )
-            yield encode(BaseCommand(type=T.AUTH_CHALLENGE, authChallenge=challenge))
-        elif self._state is _State.AUTHENTICATING:
+        if isinstance(answer, Asked):
+            yield self._challenge(shown.auth_method_name, answer.question)
+            return
+        self.name, self._expires_at, self._answer_by = answer.name, answer.until, None
+        if connecting:
             self._state = _State.OPEN
-            self.due = now + KEEP_ALIVE_SECONDS
+            self._ask_at = now + KEEP_ALIVE_SECONDS
+        self._set_due()
+        if connecting:
             connected = CommandConnected(
                 server_version=self._software,
                 protocol_version=min(NEWEST, self.peer.version),
@@ -235,3 +259,11 @@ class ServerConnection:
             if self._cluster:
                 connected.cluster = self._cluster
             yield encode(BaseCommand(type=T.CONNECTED, connected=connected))
+
+    def _challenge(self, method: str, question: bytes) -> bytes:
+        challenge = CommandAuthChallenge(
+            server_version=self._software,
+            protocol_version=self.peer.version,
+            challenge=AuthData(auth_method_name=method, auth_data=question),
+        )
+        return encode(BaseCommand(type=T.AUTH_CHALLENGE, authChallenge=challenge))

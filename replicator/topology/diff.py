@@ -226,7 +226,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "data": str(cluster.data),
         "database": cluster.database_masked,
         "policies": cluster.policies.changed(),
-        **{name: given for name in ("pulsar", "advertised") if (given := getattr(cluster, name)) is not None},
+        **cluster.places(),
     }
 
 

@@ -20,6 +20,7 @@ from replicator.engine.policies import (
     KeyOrdering,
     QuotaPolicy,
     Retention,
+    SchemaStrategy,
     TopicPolicies,
 )
 from replicator.topology.scalars import (
@@ -98,6 +99,9 @@ class PolicySettings(Section):
     replicate_subscription_state: Flag = _DEFAULT.replicate_subscription_state
     key_assignment: Annotated[KeyAssignment, one_of(KeyAssignment)] = _DEFAULT.key_assignment
     key_ordering: Annotated[KeyOrdering, one_of(KeyOrdering)] = _DEFAULT.key_ordering
+    schema_compatibility: Annotated[SchemaStrategy, one_of(SchemaStrategy)] = _DEFAULT.schema_compatibility
+    schema_auto_update: Flag = _DEFAULT.schema_auto_update
+    schema_validation_enforced: Flag = _DEFAULT.schema_validation_enforced
 
     def topic_policies(self) -> TopicPolicies:
         """As the engine takes them."""
@@ -120,6 +124,9 @@ class PolicySettings(Section):
             replicate_subscription_state=self.replicate_subscription_state,
             key_assignment=self.key_assignment,
             key_ordering=self.key_ordering,
+            schema_compatibility=self.schema_compatibility,
+            schema_auto_update=self.schema_auto_update,
+            schema_validation_enforced=self.schema_validation_enforced,
         )
 
     def changed(self) -> dict[str, Any]:
@@ -173,6 +180,23 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[s
             yield f"{prefix}{key}", value
 
 
+class TlsSettings(Section):
+    """The files of TLS, in PEM. They are read when the worker starts."""
+
+    certificate: Annotated[Path, BeforeValidator(data_path)]
+    """The worker's own, with those between it and its authority behind it."""
+    key: Annotated[Path, BeforeValidator(data_path)]
+    ca: Annotated[Path, BeforeValidator(data_path)] | None = None
+    """Clients must show a certificate of one of these authorities; without it they need none."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {path}" for name, path in self.written().items())
+
+    def written(self) -> dict[str, str]:
+        """As the topology file has it."""
+        return {name: str(path) for name, path in self if path is not None}
+
+
 class Cluster(Section):
     """One cluster: its name, where its worker serves, its data directory and its database."""
 
@@ -185,13 +209,31 @@ class Cluster(Section):
     """Of all its topics: those of the file's top level, and over them the cluster's own."""
     pulsar: Annotated[str, AfterValidator(check_address)] | None = None
     """A further address of the binary protocol alone, such as one with port 6650."""
+    pulsar_tls: Annotated[str, AfterValidator(check_address)] | None = None
+    """The same with TLS, such as one with port 6651; needs :attr:`tls`."""
+    tls: TlsSettings | None = None
+    """With it TLS is served at :attr:`address` too, beside what is not encrypted."""
     advertised: Annotated[str, AfterValidator(check_address)] | None = None
     """Where clients of the binary protocol reach the worker, if not at the address at which it listens."""
+
+    def places(self) -> dict[str, Any]:
+        """What is set of where and how the binary protocol is served, as the topology file has it."""
+        places: dict[str, Any] = {
+            name: given for name in ("pulsar", "pulsar_tls", "advertised") if (given := getattr(self, name)) is not None
+        }
+        return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     @property
     def pulsar_url(self) -> str:
         """What lookups answer."""
         return f"pulsar://{self.advertised or self.pulsar or self.address}"
+
+    @property
+    def pulsar_tls_url(self) -> str | None:
+        """What lookups answer clients that use TLS; None without TLS."""
+        if self.tls is None:
+            return None
+        return f"pulsar+ssl://{self.pulsar_tls or self.advertised or self.address}"
 
     @property
     def client_url(self) -> str:

@@ -225,11 +225,17 @@ class _Reader:
     def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
         """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""
         for cluster in clusters:
-            if cluster.pulsar is not None and _same_address(cluster.address, cluster.pulsar):
-                self._problem(
-                    ("clusters", cluster.name, "pulsar"),
-                    f"{cluster.pulsar} is the address already, which serves both protocols; leave `pulsar` out",
-                )
+            for field in ("pulsar", "pulsar_tls"):
+                place = getattr(cluster, field)
+                if place is not None and _same_address(cluster.address, place):
+                    self._problem(
+                        ("clusters", cluster.name, field),
+                        f"{place} is the address already, which serves all protocols; leave `{field}` out",
+                    )
+            if cluster.pulsar_tls is not None and cluster.tls is None:
+                self._problem(("clusters", cluster.name, "pulsar_tls"), "needs `tls` with a certificate and its key")
+            if cluster.pulsar and cluster.pulsar_tls and _same_address(cluster.pulsar, cluster.pulsar_tls):
+                self._problem(("clusters", cluster.name, "pulsar_tls"), f"{cluster.pulsar} is `pulsar` already")
         real = {cluster.name: Path(os.path.realpath(cluster.data)) for cluster in clusters}
         for first, second in combinations(clusters, 2):
             for field, ours_at, theirs_at in _shared_addresses(first, second):
@@ -294,13 +300,16 @@ class _Reader:
         self._problems.append((line, f"{self._path}:{line}: {dotted}{': ' if dotted else ''}{text}"))
 
 
+_PLACES: Final = ("address", "pulsar", "pulsar_tls")
+
+
 def _shared_addresses(first: Cluster, second: Cluster) -> Iterator[tuple[str, str, str]]:
     """What the second has of the first: its own field, the address, and what it is of the first."""
-    for field in ("address", "pulsar"):
-        for other in ("address", "pulsar"):
+    for field in _PLACES:
+        for other in _PLACES:
             ours, theirs = getattr(second, field), getattr(first, other)
             if ours is not None and theirs is not None and _same_address(ours, theirs):
-                yield field, ours, "the address" if other == "address" else "`pulsar`"
+                yield field, ours, "the address" if other == "address" else f"`{other}`"
 
 
 def _same_address(first: str, second: str) -> bool:

@@ -117,7 +117,7 @@ def dump(topology: Topology) -> str:
                 "address": cluster.address,
                 "data": str(cluster.data),
                 "database": cluster.database,
-                **{name: given for name in ("pulsar", "advertised") if (given := getattr(cluster, name)) is not None},
+                **cluster.places(),
                 **({"policies": changed} if (changed := cluster.policies.changed()) else {}),
             }
             for cluster in topology.clusters

@@ -15,7 +15,9 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +48,7 @@ from replicator.running.supervisor import Supervisor
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology
+from replicator.topology.fields import TlsSettings
 from replicator.worker.index_source import IndexSource
 from replicator.worker.parts import Parts, addresses
 from replicator.worker.pipeline_driver import PipelineDriver
@@ -97,8 +100,11 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         cluster = topology.cluster(name)
         bound = _bind(cluster)
         stack.callback(bound.close)
-        if (pulsar := _bind_pulsar(cluster)) is not None:
-            stack.callback(pulsar.close)
+        pulsar, pulsar_tls = _bind_place(cluster, "pulsar"), _bind_place(cluster, "pulsar_tls")
+        for place in (pulsar, pulsar_tls):
+            if place is not None:
+                stack.callback(place.close)
+        context = None if cluster.tls is None else _tls_context(cluster.name, cluster.tls)
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
         if database.state == "up":
@@ -112,8 +118,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         # Each is called when all is there.
         reloader = TopologyReloader(name, topology, lambda changed: worker.carry_out(changed))
         app = _make_app(parts, Reports(parts, reloader))
-        gateway = Gateway(engine, Addresses(cluster.pulsar_url))
-        await _serve(app, gateway, bound, pulsar, stack)
+        gateway = Gateway(engine, Addresses(cluster.pulsar_url, cluster.pulsar_tls_url))
+        await _serve(app, gateway, Listening(bound, pulsar, pulsar_tls, context), stack)
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         await parts.failover.start()  # the others may be starting too, and ask us
@@ -230,18 +236,28 @@ def _make_app(parts: Parts, reports: Reports) -> web.Application:
     return app
 
 
-async def _serve(
-    app: web.Application, gateway: Gateway, bound: socket.socket, pulsar: socket.socket | None, stack: AsyncExitStack
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The sockets at which the worker listens, and TLS where it serves it."""
+
+    address: socket.socket
+    pulsar: socket.socket | None
+    pulsar_tls: socket.socket | None
+    context: ssl.SSLContext | None
+
+
+async def _serve(app: web.Application, gateway: Gateway, listening: Listening, stack: AsyncExitStack) -> None:
     """HTTP and the binary protocol on the address, and the latter on a port of its own too where that is wanted."""
     runner = web.AppRunner(app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
     assert runner.server is not None
     stack.push_async_callback(gateway.stop)
-    await gateway.share(bound, runner.server, backlog=BACKLOG)
-    if pulsar is not None:
-        await gateway.listen(pulsar, backlog=BACKLOG)
+    await gateway.share(listening.address, runner.server, backlog=BACKLOG, context=listening.context)
+    if listening.pulsar is not None:
+        await gateway.listen(listening.pulsar, backlog=BACKLOG)
+    if listening.pulsar_tls is not None and listening.context is not None:
+        await gateway.listen_tls(listening.pulsar_tls, listening.context, backlog=BACKLOG)
 
 
 def _bind(cluster: Cluster) -> socket.socket:
@@ -249,8 +265,22 @@ def _bind(cluster: Cluster) -> socket.socket:
     return _bind_to(cluster.address, f"clusters.{cluster.name}.address")
 
 
-def _bind_pulsar(cluster: Cluster) -> socket.socket | None:
-    return None if cluster.pulsar is None else _bind_to(cluster.pulsar, f"clusters.{cluster.name}.pulsar")
+def _bind_place(cluster: Cluster, field: str) -> socket.socket | None:
+    place = getattr(cluster, field)
+    return None if place is None else _bind_to(place, f"clusters.{cluster.name}.{field}")
+
+
+def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
+    """Raises :class:`WorkerError` for files that cannot be read, or do not belong together."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise WorkerError(f"clusters.{name}.tls: {files}: {error.strerror or error}") from None
+    return context
 
 
 def _bind_to(place: str, field: str) -> socket.socket:

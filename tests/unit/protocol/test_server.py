@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.protocol.authentication import REFRESH, REFRESH_SECONDS_MAX, Admitted, Asked
 from replicator.protocol.client import Answered, ClientConnection
 from replicator.protocol.commands_pb2 import (
     AuthData,
@@ -36,9 +37,13 @@ from replicator.protocol.versions import NEWEST
 T = BaseCommand.Type
 
 
-def connect(version: int = NEWEST, *, method: str = "", credentials: bytes = b"") -> bytes:
+def connect(version: int = NEWEST, *, method: str = "", credentials: bytes = b"", refreshes: bool = False) -> bytes:
     command = CommandConnect(
-        client_version="test", protocol_version=version, auth_method_name=method, auth_data=credentials
+        client_version="test",
+        protocol_version=version,
+        auth_method_name=method,
+        auth_data=credentials,
+        feature_flags=FeatureFlags(supports_auth_refresh=refreshes),
     )
     return encode(BaseCommand(type=T.CONNECT, connect=command))
 
@@ -143,16 +148,19 @@ def test_a_client_that_knows_no_keep_alive_is_not_asked() -> None:
 
 
 class TwoRounds:
-    """Asks back once; then the answer counts."""
+    """Asks back once; then the answer counts, for a time."""
 
-    def authenticate(self, method: str, credentials: bytes) -> bytes | None:
+    def __init__(self, seconds: float = 1_000_000.0) -> None:
+        self.seconds = seconds
+
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked:
         if method != "quiz":
             raise NotAuthenticated("only the quiz lets you in")
         if credentials == b"hello":
-            return b"2 + 2?"
+            return Asked(b"2 + 2?")
         if credentials != b"4":
             raise NotAuthenticated("that is wrong")
-        return None
+        return Admitted("pupil", now + self.seconds)
 
 
 def answer(text: bytes) -> bytes:
@@ -196,6 +204,53 @@ def test_in_the_middle_of_authentication_only_the_answer_may_come() -> None:
     connection = ServerConnection(0.0, software="server", authenticator=TwoRounds())
     with pytest.raises(OutOfOrder, match="authenticating"):
         list(connection.receive(connect(method="quiz", credentials=b"hello") + flow(), 0.0))
+
+
+def let_in(*, refreshes: bool) -> ServerConnection:
+    """A connection at 0 s whose credentials count for 10 s."""
+    connection = ServerConnection(0.0, software="server", authenticator=TwoRounds(10.0))
+    hello = connect(method="quiz", credentials=b"hello", refreshes=refreshes)
+    list(connection.receive(hello + answer(b"4"), 0.0))
+    assert (connection.name, connection.due) == ("pupil", 10.0)
+    return connection
+
+
+def test_a_client_whose_credentials_expire_is_asked_for_newer_ones_and_goes_on_meanwhile() -> None:
+    connection = let_in(refreshes=True)
+    (asked,) = sent([connection.tick(10.0)])
+    assert asked.authChallenge.challenge == AuthData(auth_method_name="quiz", auth_data=REFRESH)
+    (step,) = connection.receive(flow(), 11.0)
+    assert isinstance(step, Frame)
+    assert list(connection.receive(answer(b"4"), 12.0)) == []  # no second CONNECTED
+    assert connection.due == 22.0
+    assert len(sent([connection.tick(22.0)])) == 1
+    assert connection.due == KEEP_ALIVE_SECONDS
+
+
+def test_who_shows_no_newer_credentials_is_out() -> None:
+    connection = let_in(refreshes=True)
+    connection.tick(10.0)
+    list(connection.receive(PONG, 39.0))
+    assert connection.tick(30.0) == PING
+    assert connection.due == 10.0 + REFRESH_SECONDS_MAX
+    with pytest.raises(NotAuthenticated, match="no newer credentials within 30 s"):
+        connection.tick(40.0)
+    assert connection.over
+
+
+def test_who_cannot_be_asked_for_newer_credentials_is_out_when_they_expire() -> None:
+    connection = let_in(refreshes=False)
+    with pytest.raises(NotAuthenticated, match="cannot be asked"):
+        connection.tick(10.0)
+    assert connection.over
+
+
+def test_a_wrong_answer_to_a_refresh_is_the_end() -> None:
+    connection = let_in(refreshes=True)
+    connection.tick(10.0)
+    with pytest.raises(NotAuthenticated, match="wrong"):
+        list(connection.receive(answer(b"5"), 11.0))
+    assert connection.over
 
 
 commands = st.sampled_from([connect(), connect(3), PING, PONG, flow(), answer(b"4"), b"", b"\0\0\0\x02\x01"])

@@ -13,6 +13,7 @@ from replicator.engine.policies import (
     KeyOrdering,
     QuotaPolicy,
     Retention,
+    SchemaStrategy,
     TopicPolicies,
 )
 from replicator.topology import (
@@ -386,6 +387,9 @@ policies:
   replicate_subscription_state: true
   key_assignment: load-aware
   key_ordering: recently-joined
+  schema_compatibility: BACKWARD
+  schema_auto_update: false
+  schema_validation_enforced: true
 """
     assert policies(tmp_path, text) == TopicPolicies(
         retention=Retention(age_seconds_max=14 * 86_400, bytes_max=0),
@@ -401,6 +405,9 @@ policies:
         replicate_subscription_state=True,
         key_assignment=KeyAssignment.LOAD_AWARE,
         key_ordering=KeyOrdering.RECENTLY_JOINED,
+        schema_compatibility=SchemaStrategy.BACKWARD,
+        schema_auto_update=False,
+        schema_validation_enforced=True,
     )
 
 

@@ -1,0 +1,153 @@
+"""TLS on a port of its own and on the address, beside what is not encrypted; with the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from asynchronous import asynchronous
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from failover_support import free_ports
+from gateway_support import BareClient
+
+from replicator.topology import TopologyError, load_topology
+from replicator.worker.starting import WorkerError, start_worker
+
+WAIT_MS = 10_000
+
+
+def write_certificate(directory: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that is its own authority, and its key."""
+    directory.mkdir(mode=0o755, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = directory / "certificate.pem", directory / "key.pem"
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+def topology(directory: Path, more: str) -> tuple[Path, int]:
+    (port,) = free_ports(1)
+    directory.mkdir(mode=0o755, exist_ok=True)
+    file = directory / "topology.yaml"
+    file.write_text(
+        f"clusters:\n  solo: {{address: '127.0.0.1:{port}', data: {directory / 'data'}{more}}}\n"
+        "pipeline: {engine: embedded}\n"
+    )
+    return file, port
+
+
+def produced_and_consumed(url: str, trusted: Path, topic: str) -> None:
+    pulsar = pytest.importorskip("pulsar")
+    options: dict[str, Any] = {} if not url.startswith("pulsar+ssl") else {
+        "tls_trust_certs_file_path": str(trusted), "tls_validate_hostname": True
+    }  # fmt: skip
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **options)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    for number in range(100):
+        producer.send_async(b"%d" % number + b"x" * 10_000, None)
+    assert [int(consumer.receive(WAIT_MS).data().rstrip(b"x")) for _ in range(100)] == list(range(100))
+    client.close()
+
+
+@asynchronous
+async def test_the_official_client_uses_tls_on_both_ports_and_others_none(data_dir: Path) -> None:
+    certificate, key = write_certificate(data_dir)
+    (own,) = free_ports(1)
+    file, port = topology(data_dir, f", pulsar_tls: '127.0.0.1:{own}', tls: {{certificate: {certificate}, key: {key}}}")
+    worker = await start_worker(load_topology(file), "solo")
+    try:
+        for number, url in enumerate(
+            (f"pulsar+ssl://127.0.0.1:{own}", f"pulsar+ssl://127.0.0.1:{port}", f"pulsar://127.0.0.1:{port}")
+        ):
+            await asyncio.to_thread(produced_and_consumed, url, certificate, f"t{number}")
+        context = ssl.create_default_context(cafile=str(certificate))
+        async with aiohttp.ClientSession() as session:
+            for scheme in ("http", "https"):
+                async with session.get(f"{scheme}://127.0.0.1:{port}/readyz", ssl=context) as response:
+                    assert response.status == 200
+        await asyncio.to_thread(_nobody_is_disturbed, port, own)
+    finally:
+        await worker.stop()
+
+
+def _nobody_is_disturbed(port: int, own: int) -> None:
+    """Half a handshake, garbage as a handshake, nothing at all, and no TLS where there is nothing else."""
+    sockets = []
+    for to, sent in (
+        (port, b"\x16\x03\x01"),
+        (port, b"\x16" + b"x" * 100),
+        (port, b""),
+        (own, b"\x16\x03"),
+        (own, b"GET /"),
+    ):
+        sockets.append(socket.create_connection(("127.0.0.1", to), timeout=10))
+        sockets[-1].sendall(sent)
+    with BareClient(port) as client:
+        assert client.state.peer is not None
+    for each in sockets:
+        each.close()
+    with BareClient(port) as client:
+        assert client.state.peer is not None
+
+
+@asynchronous
+async def test_clients_without_a_certificate_are_refused_where_one_is_asked_for(data_dir: Path) -> None:
+    certificate, key = write_certificate(data_dir)
+    tls = f"{{certificate: {certificate}, key: {key}, ca: {certificate}}}"
+    file, port = topology(data_dir, f", tls: {tls}")
+    worker = await start_worker(load_topology(file), "solo")
+    try:
+        without = ssl.create_default_context(cafile=str(certificate))
+        showing = ssl.create_default_context(cafile=str(certificate))
+        showing.load_cert_chain(certificate, key)
+        url = f"https://127.0.0.1:{port}/readyz"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url, ssl=showing) as response:
+                assert response.status == 200
+            with pytest.raises(aiohttp.ClientError):
+                async with session.get(url, ssl=without):
+                    pass
+    finally:
+        await worker.stop()
+
+
+@asynchronous
+async def test_files_that_cannot_be_used_are_named_and_nothing_is_made(data_dir: Path) -> None:
+    file, _ = topology(data_dir, ", tls: {certificate: none.pem, key: none.key}")
+    with pytest.raises(WorkerError, match=r"clusters\.solo\.tls: certificate .*none\.pem.*No such file"):
+        await start_worker(load_topology(file), "solo")
+    assert [each.name for each in data_dir.iterdir()] == ["topology.yaml"]  # noqa: ASYNC240
+
+
+def test_a_port_for_tls_needs_a_certificate(tmp_path: Path) -> None:
+    file, _ = topology(tmp_path, ", pulsar_tls: '127.0.0.1:1'")
+    with pytest.raises(TopologyError, match="pulsar_tls: needs `tls`"):
+        load_topology(file)
