@@ -230,7 +230,7 @@ class _Reader:
                 if place is not None and _same_address(cluster.address, place):
                     self._problem(
                         ("clusters", cluster.name, field),
-                        f"{place} is the address already, which serves all protocols; leave `{field}` out",
+                        f"{place} is the address already, which serves both protocols; leave `{field}` out",
                     )
             if cluster.pulsar_tls is not None and cluster.tls is None:
                 self._problem(("clusters", cluster.name, "pulsar_tls"), "needs `tls` with a certificate and its key")
