@@ -29,6 +29,7 @@ from replicator.gateway.message_ids import Sought
 from replicator.gateway.refusals import server_error
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags
+from replicator.protocol.data_commands import Sends
 from replicator.protocol.errors import ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
@@ -116,6 +117,8 @@ class Connection(asyncio.Protocol):
             for step in self.state.receive(data, self._loop.time()):
                 if isinstance(step, Frame):
                     self._handlers[step.command.type](self, step)
+                elif isinstance(step, Sends):
+                    self._send(step)
                 else:
                     self.write(step)
         except ProtocolError as error:
@@ -123,6 +126,12 @@ class Connection(asyncio.Protocol):
         else:
             if self.state.due < self._alarm_at:
                 self._set_alarm()
+
+    def _send(self, sends: Sends) -> None:
+        """SEND, for a producer that is there; what comes for one that the engine let go of, the client sends again."""
+        session = self.state.producers.receiving(sends.producer_id)
+        if session is not None:
+            session.send(sends)
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -46,6 +46,7 @@ from replicator.protocol.commands_pb2 import (
     MessageIdData,
     ServerError,
 )
+from replicator.protocol.data_commands import MessageHeadWriter
 from replicator.protocol.errors import OutOfOrder
 from replicator.protocol.frames import encode_head
 from replicator.protocol.server import NO_REQUEST
@@ -76,6 +77,7 @@ class ConsumerSession:
         self.extended = extended
         self._unseen = 0
         """Restarts that the client may not know of yet."""
+        self._heads = MessageHeadWriter(consumer_id, topic.partition)
         self._permits = Permits()
         self._figures = ConsumerFigures(time.monotonic())
         self._over = False
@@ -262,22 +264,19 @@ class ConsumerSession:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Called by the engine, within its permits."""
         pieces: list[bytes] = []
+        head, epoch = self._heads.head, self._epoch
         for delivery in deliveries:
-            message = CommandMessage(
-                consumer_id=self._id,
-                message_id=message_id(self._name_of(delivery.position), self.topic.partition),
-                redelivery_count=delivery.redelivery_count,
-            )
+            left: Sequence[int] = ()
             if delivery.acked is not None:
-                message.ack_set.extend(ack_set(BitMap.deserialize(delivery.acked), delivery.batch_size))
-            if self._epoch is not None:
-                message.consumer_epoch = self._epoch
+                left = ack_set(BitMap.deserialize(delivery.acked), delivery.batch_size)
+            position, entry = self._name_of(delivery.position), delivery.entry
             if self.extended:
-                self._extend(message, delivery)
+                pieces.append(self._extended_head(delivery, position, left))
+            else:
+                pieces.append(head(position, delivery.redelivery_count, len(entry), left, epoch))
+            pieces.append(entry)
             if delivery.redelivery_count:
                 self._figures.redelivered += delivery.batch_size
-            pieces.append(encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry)))
-            pieces.append(delivery.entry)
         frames = b"".join(pieces)
         self._figures.bytes += len(frames)
         self._wire.write(frames)
@@ -303,12 +302,21 @@ class ConsumerSession:
         change = CommandActiveConsumerChange(consumer_id=self._id, is_active=active)
         self._wire.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
 
-    def _extend(self, message: CommandMessage, delivery: Delivery) -> None:
+    def _extended_head(self, delivery: Delivery, position: Position, left: Sequence[int]) -> bytes:
+        """What stands before the entry for a client of ours."""
+        message = CommandMessage(
+            consumer_id=self._id,
+            message_id=message_id(position, self.topic.partition),
+            redelivery_count=delivery.redelivery_count,
+            ack_set=left,
+            consumer_epoch=self._epoch,
+        )
         if delivery.batch_size != 1:
             message.batch_size = delivery.batch_size
         if delivery.origin_position != delivery.position or delivery.origin != self.topic.cluster:
             message.origin = delivery.origin
             message.origin_ledger, message.origin_entry = delivery.origin_position
+        return encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry))
 
     def _reached_end(self) -> None:
         if self._wire.knows_end_of_topic():

@@ -1,4 +1,4 @@
-"""Which handler a command has."""
+"""Which handler a command has; SEND goes to its producer's session straight away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ T = BaseCommand.Type
 
 HANDLERS: Final[Mapping[int, Handler]] = {
     T.PRODUCER: opening.produce,
-    T.SEND: opening.send,
     T.CLOSE_PRODUCER: opening.close_producer,
     T.SUBSCRIBE: opening.subscribe,
     T.CLOSE_CONSUMER: opening.close_consumer,

@@ -101,14 +101,6 @@ def close_producer(connection: Connection, frame: Frame) -> None:
     connection.succeeded(wanted.request_id)
 
 
-def send(connection: Connection, frame: Frame) -> None:
-    """SEND, for a producer that is there; what comes for one that the engine let go of, the client sends again."""
-    command = frame.command.send
-    session: ProducerSession | None = connection.state.producers.receiving(command.producer_id)
-    if session is not None:
-        session.send(command, bytes(frame.rest))
-
-
 def subscribe(connection: Connection, frame: Frame) -> None:
     """SUBSCRIBE."""
     wanted = frame.command.subscribe

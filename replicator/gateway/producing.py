@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
 from replicator.engine.errors import EngineError
@@ -21,22 +20,17 @@ from replicator.gateway.wire import Wire
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandCloseProducer,
-    CommandSend,
     CommandSendError,
-    CommandSendReceipt,
 )
+from replicator.protocol.data_commands import SENDS_MAX, ReceiptWriter, Sends
 from replicator.protocol.frames import encode
 from replicator.protocol.server import NO_REQUEST
-from replicator.protocol.values import message_id
 from replicator.protocol.versions import CLOSE_BY_SERVER_SINCE
 from replicator.running.short_tasks import awaited
 from snapshots.position import Position
 
-ENTRIES_PER_PUBLISH_MAX: Final = 1_000
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long an answer is waited for when the producer is over."""
-
-_Sent = tuple[CommandSend, bytes]
 
 
 class ProducerSession:
@@ -49,27 +43,34 @@ class ProducerSession:
         self._id = producer_id
         self.producer = producer
         self.schema_version = schema_version
-        self._partition = partition
-        self._gathered: list[_Sent] = []
+        self._receipts = ReceiptWriter(producer_id, partition)
+        self._gathered: Sends | None = None
         self._gathered_bytes = 0
         self._scheduled = False
-        self._calls: deque[tuple[list[_Sent], asyncio.Task[list[Position]]]] = deque()
+        self._calls: deque[tuple[Sends, int, asyncio.Task[list[Position]]]] = deque()
         self._answering = False
         self._over = False
         self._farewell: CommandCloseProducer | None = None
         """What the client is told when everything before it is answered."""
         producer.on_closed = self._let_go
 
-    def send(self, command: CommandSend, entry: bytes) -> None:
-        """Publish one entry."""
-        if self._gathered_bytes + len(entry) > PUBLISH_BYTES_MAX:
+    def send(self, sends: Sends) -> None:
+        """Publish entries."""
+        size_bytes = sum(map(len, sends.entries))
+        gathered = self._gathered
+        if gathered is None:
+            self._gathered = sends
+        elif (
+            self._gathered_bytes + size_bytes > PUBLISH_BYTES_MAX
+            or len(gathered.entries) + len(sends.entries) > SENDS_MAX
+        ):
             self._publish()
-        self._gathered.append((command, entry))
-        self._gathered_bytes += len(entry)
-        self._wire.held(len(entry))
-        if len(self._gathered) >= ENTRIES_PER_PUBLISH_MAX:
-            self._publish()
-        elif not self._scheduled:
+            self._gathered = sends
+        else:
+            gathered.extend(sends)
+        self._gathered_bytes += size_bytes
+        self._wire.held(size_bytes)
+        if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._tick)
 
@@ -87,11 +88,12 @@ class ProducerSession:
         self._publish()
 
     def _publish(self) -> None:
-        if not self._gathered:
+        sends, size_bytes = self._gathered, self._gathered_bytes
+        if sends is None:
             return
-        sent, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        task = awaited(self.producer.publish([entry for _, entry in sent]))
-        self._calls.append((sent, task))
+        self._gathered, self._gathered_bytes = None, 0
+        task = awaited(self.producer.publish(sends.entries))
+        self._calls.append((sends, size_bytes, task))
         if not self._answering:
             self._answering = True
             # What was sent is published and its bytes counted back, also when the client has gone.
@@ -99,48 +101,39 @@ class ProducerSession:
 
     async def _answer(self) -> None:
         while self._calls:
-            sent, task = self._calls[0]
+            sends, size_bytes, task = self._calls[0]
             try:
                 await asyncio.wait([task])
                 if not task.cancelled():
-                    self._wire.write(b"".join(await self._answers(sent, task)))
+                    self._wire.write(await self._answers(sends, task))
             finally:
                 self._calls.popleft()
-                self._wire.held(-sum(len(entry) for _, entry in sent))
+                self._wire.held(-size_bytes)
         self._answering = False
         self._say_farewell()
 
-    async def _answers(self, sent: Sequence[_Sent], task: asyncio.Task[list[Position]]) -> list[bytes]:
+    async def _answers(self, sends: Sends, task: asyncio.Task[list[Position]]) -> bytes:
         try:
             positions = task.result()
         except EngineError as error:
-            if len(sent) == 1 or self.producer.closed:
-                return [self._refusal(command, error) for command, _ in sent]
+            if len(sends.entries) == 1 or self.producer.closed:
+                return b"".join(self._refusal(sequence_id, error) for sequence_id in sends.sequence_ids)
         else:
-            return [self._receipt(command, at) for (command, _), at in zip(sent, positions, strict=True)]
+            return self._receipts.write(sends, positions)
         answers: list[bytes] = []
-        for command, entry in sent:
+        for one in sends.each():
             try:
-                (position,) = await self.producer.publish([entry])
+                positions = await self.producer.publish(one.entries)
             except EngineError as error:
-                answers.append(self._refusal(command, error))
+                answers.append(self._refusal(one.sequence_ids[0], error))
             else:
-                answers.append(self._receipt(command, position))
-        return answers
+                answers.append(self._receipts.write(one, positions))
+        return b"".join(answers)
 
-    def _receipt(self, command: CommandSend, position: Position) -> bytes:
-        receipt = CommandSendReceipt(
-            producer_id=self._id,
-            sequence_id=command.sequence_id,
-            message_id=message_id(position, self._partition),
-            highest_sequence_id=command.highest_sequence_id,
-        )
-        return encode(BaseCommand(type=BaseCommand.SEND_RECEIPT, send_receipt=receipt))
-
-    def _refusal(self, command: CommandSend, error: EngineError) -> bytes:
+    def _refusal(self, sequence_id: int, error: EngineError) -> bytes:
         refusal = CommandSendError(
             producer_id=self._id,
-            sequence_id=command.sequence_id,
+            sequence_id=sequence_id,
             error=server_error(error),
             message=str(error),
             engine_error=error.code,
@@ -173,5 +166,5 @@ class ProducerSession:
             self._wire.fail(farewell.reason)
 
     def _give_up(self) -> None:
-        for _, task in self._calls:
+        for *_, task in self._calls:
             task.cancel()

@@ -12,20 +12,22 @@ A frame is, big-endian::
 The decoder works in these steps:
 
 1. Whole frames that lie in the bytes just received are cut out of them.
-2. What is left is the beginning of a frame. It is gathered in a buffer of the frame's size, once that is known and
-   allowed, so that a frame that comes in a thousand pieces is copied once.
-3. A size over the limit is refused before anything is allocated for it.
+2. What is left is the beginning of a frame. Its pieces are gathered until it is whole, small ones together, and copied
+   once then; of a SEND the entry alone.
+3. A size over the limit is refused before anything is gathered for it.
+4. A decoder of a server gathers neighbouring SENDs of one producer (:mod:`replicator.protocol.data_commands`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from replicator.protocol.commands_pb2 import BaseCommand, BrokerEntryMetadata
+from replicator.protocol.data_commands import Sends, read_send
 from replicator.protocol.errors import BadFrame, FrameTooLarge
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
@@ -34,6 +36,9 @@ METADATA_BYTES_MAX: Final = 64 * 1024
 """Room for an entry's metadata beside its payload."""
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """The largest command: a namespace's list of topics, or a schema, is far smaller."""
+
+PIECE_BYTES_MIN: Final = 4096
+"""Smaller pieces of a frame are put together, since each costs some memory of its own."""
 
 _SIZE: Final = struct.Struct(">I")
 _SIZES: Final = struct.Struct(">II")
@@ -56,65 +61,130 @@ def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames. After an error it takes nothing more: the connection is over."""
+    """Cuts a stream of bytes into frames. After an error it takes nothing more: the connection is over.
 
-    def __init__(self, *, bytes_max: int | None = None) -> None:
+    With ``sends``, what comes for SEND is :class:`Sends`, never a :class:`Frame`.
+    """
+
+    def __init__(self, *, bytes_max: int | None = None, sends: bool = False) -> None:
         self._bytes_max = frame_bytes_max() if bytes_max is None else bytes_max
-        self._begun = bytearray()
-        """A frame that has not come whole: from its size on."""
+        self._gathers = sends
+        self._begun: list[bytes | bytearray] = []
+        """The pieces of a frame that has not come whole: from its size on."""
+        self._begun_bytes = 0
         self._wanted = 0
         """How many bytes it has in all; 0 while not even its size is there."""
 
     @property
     def waits(self) -> int:
         """Bytes of a frame that has not come whole."""
-        return len(self._begun)
+        return self._begun_bytes
 
-    def receive(self, data: bytes) -> Iterator[Frame]:
+    def receive(self, data: bytes) -> Iterator[Frame | Sends]:
         """The frames that are whole now; raises :class:`ProtocolError` at the first that is not one.
 
         The frames that were yielded before the error are good ones.
         """
-        view = memoryview(data)
-        at, end = 0, len(view)
+        at = 0
         if self._begun:
-            at = self._go_on(view)
-            if self._wanted == 0 or len(self._begun) < self._wanted:
+            at = self._go_on(data)
+            if self._wanted == 0 or self._begun_bytes < self._wanted:
                 return
-            whole = memoryview(bytes(self._begun))
-            self._begun, self._wanted = bytearray(), 0
-            yield _frame(whole[4:])
-        while end - at >= 4:
-            stop = at + self._size(view, at)
-            if stop > end:
-                break
-            yield _frame(view[at + 4 : stop])
-            at = stop
-        if at < end:
-            self._begun += view[at:]
-            if len(self._begun) >= 4:
-                self._wanted = self._size(memoryview(bytes(self._begun[:4])), 0)
+            pieces, self._begun, self._begun_bytes, self._wanted = self._begun, [], 0, 0
+            yield self._joined(pieces)
+        at = yield from self._whole(data, at)
+        if at < len(data):
+            self._begin(data[at:] if at else data)
 
-    def _go_on(self, view: memoryview) -> int:
-        """Add to the frame that has begun; returns where in ``view`` the next one begins."""
+    def _whole(self, data: bytes, at: int) -> Generator[Frame | Sends, None, int]:
+        """The frames that lie whole in ``data`` from ``at`` on; returns where the rest begins."""
+        end, gathers, bytes_max, unpack = len(data), self._gathers, self._bytes_max, _SIZES.unpack_from
+        view = memoryview(data)
+        sends: Sends | None = None
+        while end - at >= _SIZES.size:
+            total, size = unpack(data, at)
+            stop = at + 4 + total
+            if stop > end and total + 4 <= bytes_max:
+                break
+            command_stop = at + 8 + size
+            found = (
+                read_send(data, at + 8, command_stop)
+                if gathers and command_stop <= stop and total + 4 <= bytes_max
+                else None
+            )
+            if found is not None:
+                producer_id, sequence_id, highest = found
+                if sends is None or sends.producer_id != producer_id or sends.full:
+                    if sends is not None:
+                        yield sends
+                    sends = Sends(producer_id)
+                sends.add(sequence_id, highest, data[command_stop:stop])
+            else:
+                if sends is not None:
+                    yield sends
+                    sends = None
+                self._check_size(total)
+                yield self._one(view[at + 4 : stop])
+            at = stop
+        if sends is not None:
+            yield sends
+        return at
+
+    def _one(self, view: memoryview) -> Frame | Sends:
+        frame = _frame(view)
+        if not self._gathers or frame.command.type != BaseCommand.SEND:
+            return frame
+        command = frame.command.send
+        sends = Sends(command.producer_id)
+        sends.add(command.sequence_id, command.highest_sequence_id, bytes(frame.rest))
+        return sends
+
+    def _joined(self, pieces: list[bytes | bytearray]) -> Frame | Sends:
+        """A frame that came in several pieces. The command of a SEND mostly is in the first."""
+        first = bytes(pieces[0])
+        if self._gathers and len(first) >= _SIZES.size:
+            command_stop = _SIZES.size + int(_SIZE.unpack_from(first, 4)[0])
+            if command_stop <= len(first) and (found := read_send(first, _SIZES.size, command_stop)) is not None:
+                producer_id, sequence_id, highest = found
+                sends = Sends(producer_id)
+                sends.add(sequence_id, highest, b"".join((memoryview(first)[command_stop:], *pieces[1:])))
+                return sends
+        return self._one(memoryview(b"".join(pieces))[4:])
+
+    def _begin(self, piece: bytes) -> None:
+        """``piece`` is the beginning of a frame, and not all of it."""
+        self._begun, self._begun_bytes = [piece], len(piece)
+        if len(piece) >= _SIZE.size:
+            self._wanted = 4 + self._check_size(_SIZE.unpack_from(piece)[0])
+
+    def _go_on(self, data: bytes) -> int:
+        """Add to the frame that has begun; returns where in ``data`` the next one begins."""
         at = 0
         if self._wanted == 0:
-            at = min(4 - len(self._begun), len(view))
-            self._begun += view[:at]
-            if len(self._begun) < 4:
+            at = min(4 - self._begun_bytes, len(data))
+            size = b"".join((*self._begun, data[:at]))
+            self._begun, self._begun_bytes = [size], len(size)
+            if len(size) < 4:
                 return at
-            self._wanted = self._size(memoryview(bytes(self._begun)), 0)
-        stop = min(at + self._wanted - len(self._begun), len(view))
-        self._begun += view[at:stop]
+            self._wanted = 4 + self._check_size(_SIZE.unpack(size)[0])
+        stop = min(at + self._wanted - self._begun_bytes, len(data))
+        piece = data[at:stop] if at or stop < len(data) else data
+        last = self._begun[-1]
+        if len(last) >= PIECE_BYTES_MIN or len(piece) >= PIECE_BYTES_MIN:
+            self._begun.append(piece)
+        elif isinstance(last, bytearray):
+            last += piece
+        else:
+            self._begun[-1] = bytearray(last) + piece
+        self._begun_bytes += len(piece)
         return stop
 
-    def _size(self, view: memoryview, at: int) -> int:
-        """The bytes of the frame at ``at``, with its size."""
-        total = int(_SIZE.unpack_from(view, at)[0]) + 4
-        if total > self._bytes_max:
-            raise FrameTooLarge(f"a frame of {total} bytes is over the limit of {self._bytes_max}")
-        if total < 8:
-            raise BadFrame(f"a frame of {total} bytes has no room for a command")
+    def _check_size(self, total: int) -> int:
+        """What a frame says of its size, which does not count itself."""
+        if total + 4 > self._bytes_max:
+            raise FrameTooLarge(f"a frame of {total + 4} bytes is over the limit of {self._bytes_max}")
+        if total < 4:
+            raise BadFrame(f"a frame of {total + 4} bytes has no room for a command")
         return total
 
 

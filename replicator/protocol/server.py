@@ -32,6 +32,7 @@ from replicator.protocol.commands_pb2 import (
     FeatureFlags,
     ServerError,
 )
+from replicator.protocol.data_commands import Sends
 from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Unresponsive
 from replicator.protocol.frames import MESSAGE_BYTES_MAX, Frame, FrameDecoder, encode
 from replicator.protocol.sessions import Sessions
@@ -120,7 +121,7 @@ class ServerConnection:
         self._authenticator = authenticator or Anyone()
         self._message_bytes_max = message_bytes_max
         self._cluster = cluster
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(sends=True)
         self._state = _State.CONNECT_AWAITED
         self._heard = True
         self._ask_at = self.due
@@ -139,8 +140,8 @@ class ServerConnection:
         """Whether the client has introduced itself, and is there."""
         return self._state is _State.OPEN
 
-    def receive(self, data: bytes, now: float) -> Iterator[Frame | bytes]:
-        """What is to be done about ``data``, in this order: commands to carry out, and bytes to send.
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | bytes]:
+        """What is to be done about ``data``, in this order: commands to carry out (SENDs together), bytes to send.
 
         Raises :class:`ProtocolError` where the connection is to be closed. What was given before stands.
         """
@@ -149,11 +150,12 @@ class ServerConnection:
         self._heard = True
         try:
             for frame in self._decoder.receive(data):
-                kind = frame.command.type
-                if self.open and kind in COMMANDS:
+                if self.open and (isinstance(frame, Sends) or frame.command.type in COMMANDS):
                     yield frame
                     if self.over:  # the caller could not go on
                         return
+                elif isinstance(frame, Sends):
+                    raise OutOfOrder(f"SEND is not for a server whose connection is: {self._state.value}")
                 else:
                     yield from self._introduced(frame.command, now)
         except ProtocolError:
