@@ -44,6 +44,8 @@ MAGIC: Final = b"RBK1"
 BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
 """A block is read into memory whole; no writer makes a larger one."""
 BLOCK_ENTRIES_MAX: Final = 1 << 20
+PIECE_BYTES_MIN: Final = 4096
+"""Entries of that size, on average, are not copied together for the checksum alone."""
 ENTRY_IDS_MAX: Final = 1 << 32
 """Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
 ORIGIN_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
@@ -110,10 +112,12 @@ def build_block(
     entries: Sequence[Buffer],
     batch_sizes: Sequence[int],
     absent: Mapping[int, BitMap] | None = None,
+    before: bytes = b"",
 ) -> bytes:
     """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers).
 
-    ``absent`` has, for entries that are batches of which messages were left out, the indexes of those.
+    ``absent`` has, for entries that are batches of which messages were left out, the indexes of those. ``before`` is
+    put before the block, for who would else copy it to do so.
     """
     assert 0 < len(entries) == len(batch_sizes)
     ends = np.cumsum([len(entry) for entry in entries], dtype="<u8")
@@ -128,6 +132,7 @@ def build_block(
         sizes,
         entries,
         encode_parts(absent or {}, sizes),
+        before,
     )
 
 
@@ -279,6 +284,7 @@ def _assemble(
     batch_sizes: npt.NDArray[np.uint32],
     payload: Sequence[Buffer],
     parts: bytes,
+    before: bytes = b"",
 ) -> bytes:
     if len(ends) > BLOCK_ENTRIES_MAX or ends[-1] > BLOCK_BYTES_MAX:
         raise BlockCorrupt(f"a block of {len(ends)} entries and {ends[-1]} bytes is over the limit")
@@ -294,6 +300,11 @@ def _assemble(
         publish_time_ms,
     )
     tail = (parts, _PARTS_SIZE.pack(len(parts))) if parts else ()
-    body = b"".join([ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload, *tail])
-    head = _BODY_CHECKSUM.pack(google_crc32c.value(body)) + header + name
-    return b"".join([_PREAMBLE.pack(MAGIC, google_crc32c.value(head)), head, body])
+    pieces = [ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload, *tail]
+    if int(ends[-1]) < PIECE_BYTES_MIN * len(payload):
+        pieces = [b"".join(pieces)]
+    checksum = 0
+    for piece in pieces:
+        checksum = google_crc32c.extend(checksum, piece if isinstance(piece, bytes) else bytes(piece))
+    head = _BODY_CHECKSUM.pack(checksum) + header + name
+    return b"".join([before, _PREAMBLE.pack(MAGIC, google_crc32c.value(head)), head, *pieces])

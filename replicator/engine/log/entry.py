@@ -62,9 +62,8 @@ def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[Mess
         raise EntryCorrupt(f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all")
     if check and google_crc32c.value(bytes(view[6:])) != checksum:
         raise EntryCorrupt("entry's checksum is wrong")
-    metadata = MessageMetadata()
     try:
-        metadata.ParseFromString(bytes(view[_FRAME.size : _FRAME.size + size]))
+        metadata = MessageMetadata.FromString(bytes(view[_FRAME.size : _FRAME.size + size]))
     except DecodeError:
         raise EntryCorrupt("entry's metadata is not a MessageMetadata") from None
     if not metadata.IsInitialized():

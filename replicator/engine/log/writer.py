@@ -56,6 +56,9 @@ __all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Write
 
 GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bounds the memory and the time of one transaction."""
+GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of what producers publish. A producer keeps so much on its way unconfirmed, and no more: were all of it one group, it
+would stand still while that is written, and the writer while the next comes in. Links keep more on their way."""
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
@@ -225,11 +228,13 @@ class Writer:
     def _take_group(self) -> tuple[list[Request], bool]:
         request = self._queue.get()
         group: list[Request] = []
-        taken = 0
+        taken = published = 0
         while request is not None:
             group.append(request)
             taken += request.bytes
-            if taken >= GROUP_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX:
+            if isinstance(request, PublishRequest):
+                published += request.bytes
+            if taken >= GROUP_BYTES_MAX or published >= GROUP_PUBLISH_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX:
                 return group, False
             try:
                 request = self._queue.get_nowait()

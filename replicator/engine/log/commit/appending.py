@@ -78,6 +78,10 @@ class LogAppender:
             tail.next_entry = 0
         return Position(tail.ledger, tail.next_entry)
 
+    def prefix(self, tail: Tail) -> bytes:
+        """What is stored before the block that is appended next."""
+        return tables.LOCAL_PREFIX.pack(tail.entries, tail.messages)
+
     def append(
         self,
         txn: lmdb.Transaction,
@@ -85,13 +89,15 @@ class LogAppender:
         header: BlockHeader,
         block: Buffer,
         *,
+        prefixed: bool = False,
         hole: bool = False,
         twins: Sequence[Pair] = (),
         partly: tuple[int, ...] = (),
     ) -> None:
+        """``prefixed`` says that ``block`` begins with its :meth:`prefix` already."""
         first = self.next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
-        value = b"".join((tables.LOCAL_PREFIX.pack(tail.entries, tail.messages), block))
+        value = block if prefixed else b"".join((self.prefix(tail), block))
         if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
             raise PositionTaken(f"position {first} of topic {tail.name!r} is taken")
         if header.kind is not BlockKind.MESSAGES:
