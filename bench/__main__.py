@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench.backfill import measure_backfill
 from bench.cases import CASES, Case
+from bench.connections import measure_connections
 from bench.in_process import measure_commits, measure_engine
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
@@ -26,7 +27,9 @@ from bench.machine import machine_line, page_cache_line
 from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
+from bench.official_clients import measure_clients, measure_go
 from bench.patterns import measure_patterns
+from bench.shared_port import measure_shared_port
 from bench.spark import measure_spark
 from bench.subscriptions import measure_subscriptions
 from bench.sync import measure_sync
@@ -47,6 +50,10 @@ GROUPS: Final = (
     "spark",
     "backfill",
     "verify",
+    "clients",
+    "go",
+    "connections",
+    "shared-port",
 )
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
@@ -113,6 +120,21 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "backfill" in groups:
         with _directory("history into an empty cluster by Spark") as directory:
             measured += await measure_backfill(directory)
+    if "clients" in groups:
+        with _directory("the official Python client, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_clients(directory, err.print)
+    if "go" in groups:
+        with _directory("the official Go client, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_go(directory, err.print)
+    if "connections" in groups:
+        with _directory("a thousand connections, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_connections(directory, err.print)
+    if "shared-port" in groups:
+        with _directory("HTTP on the shared port") as directory:
+            measured += await measure_shared_port(directory)
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
 
 

@@ -1,0 +1,199 @@
+"""Groups ``clients`` and ``go``: the official Python and Go clients, against a worker of ours and a real broker.
+
+Each case is run with both in turn, :data:`RUNS` times after one run that does not count, each run with a topic of its
+own; medians are compared. Beside each rate stands the CPU time of the client by the time that the run took: where it is
+about a core, the Python client is the limit, and not the broker.
+
+For lag, what each of them sustains is found first, published and consumed at once as fast as it goes; the rate is half
+of the lower one, for both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.brokers import PEER, Broker, Brokers, started
+from bench.measurement import Measurement
+from bench.programs import Program, ProgramMissing, Run, go_program, python_program
+
+RUNS: Final = 3
+ONE_BY_ONE_MESSAGES: Final = 1_000
+LAG_SECONDS: Final = 3.0
+LAG_BATCH_DELAY_MS: Final = 1
+"""The clients' own 10 ms would be most of the lag, and the same with both."""
+LAG_BYTES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCase:
+    """Messages of ``size``: ``published`` in a run, and so many of them ``consumed``, by the client's language."""
+
+    name: str
+    size: int
+    batched: bool
+    published: Mapping[str, int]
+    consumed: Mapping[str, int]
+
+    @property
+    def unit(self) -> str:
+        return "msg/s" if self.size < 10_000 else "MB/s"
+
+    def rate(self, run: Run) -> float:
+        """In :attr:`unit`; 10**6 bytes of payload are an MB."""
+        rate = run.count / run.seconds
+        return rate if self.unit == "msg/s" else rate * self.size / 1e6
+
+
+CASES: Final = (
+    ClientCase("100B/batched", 100, True, {"python": 60_000, "go": 900_000}, {"python": 60_000, "go": 900_000}),
+    ClientCase("100B/single", 100, False, {"python": 40_000, "go": 100_000}, {"python": 30_000, "go": 30_000}),
+    ClientCase("1kB/batched", 1_000, True, {"python": 40_000, "go": 250_000}, {"python": 40_000, "go": 200_000}),
+    ClientCase("100kB/single", 100_000, False, {"python": 2_500, "go": 3_000}, {"python": 1_000, "go": 1_000}),
+)
+"""A second or two each, at the rates that were seen."""
+SUSTAINED_MESSAGES: Final = {"python": 40_000, "go": 400_000}
+
+Say = Callable[[str], None]
+
+
+async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
+    """Group ``clients``; without the client there is nothing but a line that says so."""
+    try:
+        program = python_program()
+    except ProgramMissing as why:
+        say(f"group clients is left out: {why}")
+        return []
+    return await _measure(program, "clients", directory, say)
+
+
+async def measure_go(directory: Path, say: Say) -> list[Measurement]:
+    """Group ``go``, likewise."""
+    try:
+        program = await go_program()
+    except ProgramMissing as why:
+        say(f"group go is left out: {why}")
+        return []
+    return await _measure(program, "go", directory, say)
+
+
+async def _measure(program: Program, group: str, directory: Path, say: Say) -> list[Measurement]:
+    async with started(directory) as brokers:
+        if brokers.missing is not None:
+            say(f"figures come without a peer: {brokers.missing}")
+        clients = Clients(program, brokers, group)
+        measured: list[Measurement] = []
+        for case in CASES:
+            say(f"{group}: {case.name}")
+            measured += await clients.rates(case)
+        say(f"{group}: one send at a time, lag")
+        measured += await clients.one_by_one()
+        measured += await clients.lag()
+    return measured
+
+
+Taken = dict[Broker, list[Run]]
+
+
+class Clients:
+    """One client program against the brokers of one run of the benchmark."""
+
+    def __init__(self, program: Program, brokers: Brokers, group: str) -> None:
+        self._program = program
+        self._brokers = brokers
+        self._group = group
+        self._topics = (f"persistent://public/default/bench-{number}" for number in itertools.count())
+
+    async def rates(self, case: ClientCase) -> list[Measurement]:
+        """Publish, and consume what was published."""
+        language = self._program.name
+        given = {"size": case.size, "batched": case.batched}
+        consumed: Taken = {broker: [] for broker in self._brokers.both}
+
+        async def once(broker: Broker) -> Run:
+            topic = next(self._topics)
+            published = await self._program.run(
+                broker, work="publish", topic=topic, count=case.published[language], **given
+            )
+            consumed[broker].append(
+                await self._program.run(broker, work="consume", topic=topic, count=case.consumed[language], **given)
+            )
+            return published
+
+        published = await self._in_turn(once)
+        return [
+            *self._figures(f"publish/{case.name}", published, case.rate, case.unit),
+            *self._figures(
+                f"consume/{case.name}", {broker: runs[1:] for broker, runs in consumed.items()}, case.rate, case.unit
+            ),
+        ]
+
+    async def one_by_one(self) -> list[Measurement]:
+        """Each send waits for the receipt of the one before."""
+
+        async def once(broker: Broker) -> Run:
+            return await self._program.run(
+                broker, work="one-by-one", topic=next(self._topics), size=LAG_BYTES, count=ONE_BY_ONE_MESSAGES
+            )
+
+        return self._latencies("one-send/100B", await self._in_turn(once))
+
+    async def lag(self) -> list[Measurement]:
+        """From a send to its arrival at a consumer of the same client."""
+        given = {"size": LAG_BYTES, "batched": True}
+        count = SUSTAINED_MESSAGES[self._program.name]
+
+        async def flat_out(broker: Broker) -> Run:
+            return await self._program.run(broker, work="sustained", topic=next(self._topics), count=count, **given)
+
+        sustained = await self._in_turn(flat_out)
+        rate = min(run.count / run.seconds for runs in sustained.values() for run in runs) / 2
+
+        async def once(broker: Broker) -> Run:
+            return await self._program.run(
+                broker,
+                work="lag",
+                topic=next(self._topics),
+                count=int(rate * LAG_SECONDS),
+                rate=rate,
+                batch_delay_ms=LAG_BATCH_DELAY_MS,
+                **given,
+            )
+
+        return [
+            self._measurement("sustained/100B/batched", "msg/s", sustained, lambda run: run.count / run.seconds),
+            *self._latencies("lag/100B/batched", await self._in_turn(once)),
+        ]
+
+    async def _in_turn(self, once: Callable[[Broker], Awaitable[Run]]) -> Taken:
+        """Each broker :data:`RUNS` times, in turn, so that both see the machine in the same state."""
+        taken: Taken = {broker: [] for broker in self._brokers.both}
+        for number in range(RUNS + 1):
+            for broker in self._brokers.both:
+                run = await once(broker)
+                if number:
+                    taken[broker].append(run)
+        return taken
+
+    def _figures(self, name: str, taken: Taken, rate: Callable[[Run], float], unit: str) -> list[Measurement]:
+        return [
+            self._measurement(name, unit, taken, rate),
+            self._measurement(f"{name}/client-cpu", "cores", taken, lambda run: run.client_cores),
+            self._measurement(f"{name}/broker-cpu", "cores", taken, lambda run: run.broker_cores),
+        ]
+
+    def _latencies(self, name: str, taken: Taken) -> list[Measurement]:
+        return [
+            self._measurement(f"{name}/p50", "ms", taken, lambda run: run.p50_ms),
+            self._measurement(f"{name}/p99", "ms", taken, lambda run: run.p99_ms),
+        ]
+
+    def _measurement(self, name: str, unit: str, taken: Taken, value: Callable[[Run], float]) -> Measurement:
+        full_name, peer = f"{self._group}/{name}", self._brokers.peer
+        ours = tuple(value(run) for run in taken[self._brokers.ours])
+        if peer is None:
+            return Measurement(full_name, unit, ours)
+        return Measurement(full_name, unit, ours, PEER, tuple(value(run) for run in taken[peer]))

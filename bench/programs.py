@@ -1,0 +1,124 @@
+"""The programs that measure with an official client, each a process of its own: one in Python, one in Go.
+
+The Go program (``bench/go``) is built by the first benchmark that needs it, into a cache outside the clone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.brokers import Broker
+
+SECONDS_MAX: Final = 120.0
+BUILD_SECONDS_MAX: Final = 1200.0
+"""Its modules come through the network, and one of them is Kubernetes' client."""
+_GO_SOURCES: Final = Path(__file__).parent / "go"
+_ROOT: Final = Path(__file__).parents[1]
+
+
+class ProgramFailed(Exception):
+    """A program did not do what is measured; the text says what it printed."""
+
+
+class ProgramMissing(Exception):
+    """A program cannot run here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run of a program measured, and the CPU time of both sides meanwhile."""
+
+    count: int
+    seconds: float
+    client_cores: float
+    """CPU time of the client's process by the time it took: 1 is a core, the most that Python code has."""
+    broker_cores: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a client's program is started; ``name`` is the client's language."""
+
+    name: str
+    command: tuple[str, ...]
+
+    def arguments(self, broker: Broker, given: Mapping[str, Any]) -> list[str]:
+        """All of them; of a flag the value is True or False."""
+        flags = [f"--{name}={value}" for name, value in given.items() if not isinstance(value, bool)]
+        switches = [f"--{name}" for name, value in given.items() if value is True]
+        return [*self.command, f"--url={broker.url}", *flags, *switches]
+
+    async def run(self, broker: Broker, **given: Any) -> Run:
+        """Raises :class:`ProgramFailed`."""
+        arguments = self.arguments(broker, {name.replace("_", "-"): value for name, value in given.items()})
+        used = broker.cpu_seconds()
+        process = await asyncio.create_subprocess_exec(
+            *arguments, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                said, failed = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            raise ProgramFailed(f"{' '.join(arguments)} did not end within {SECONDS_MAX:.0f} s") from None
+        if process.returncode != 0:
+            raise ProgramFailed(f"{' '.join(arguments)}: {failed.decode(errors='replace')[-500:]}")
+        used = broker.cpu_seconds() - used
+        measured = json.loads(said.decode().strip().splitlines()[-1])
+        seconds = measured["seconds"]
+        return Run(
+            measured["count"],
+            seconds,
+            measured["cpu_seconds"] / seconds,
+            used / seconds,
+            measured.get("p50_ms", 0.0),
+            measured.get("p99_ms", 0.0),
+        )
+
+
+def python_program() -> Program:
+    """Raises :class:`ProgramMissing`."""
+    try:
+        import pulsar  # noqa: F401
+    except ImportError:
+        raise ProgramMissing("the Python client is not here: pip install pulsar-client") from None
+    return Program("python", (sys.executable, "-m", "bench.client_program"))
+
+
+async def go_program() -> Program:
+    """Builds it if that was not done before. Raises :class:`ProgramMissing`."""
+    go = shutil.which("go")
+    if go is None:
+        raise ProgramMissing("Go is not on this machine")
+    sources = hashlib.sha256()
+    for name in ("go.mod", "go.sum", "main.go"):
+        sources.update((_GO_SOURCES / name).read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicator-bench"
+    binary = cache / f"go-{sources.hexdigest()[:12]}"
+    building = Path(f"{binary}.{os.getpid()}")
+    if not binary.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *(go, "build", "-o", str(building), "."),
+            cwd=_GO_SOURCES,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(BUILD_SECONDS_MAX):
+            said, _ = await process.communicate()
+        if process.returncode != 0:
+            raise ProgramMissing(f"the Go program cannot be built: {said.decode(errors='replace')[-500:]}")
+        await asyncio.to_thread(building.replace, binary)  # two at once must not run half of one
+    return Program("go", (str(binary),))
