@@ -113,6 +113,7 @@ class ClientConnection:
         self._heard = True
         try:
             for frame in self._decoder.receive(data):
+                assert isinstance(frame, Frame), "a server sends no SEND that were gathered"
                 command = frame.command
                 if self.peer is None:
                     self._connected(command, now)

@@ -45,6 +45,28 @@ def test_a_block_gives_back_what_it_was_made_of(entries: list[bytes], data: st.D
     assert view.batch_sizes.tolist() == sizes
 
 
+@pytest.mark.parametrize("size", [100, 9_000])
+def test_what_is_put_before_a_block_changes_nothing_of_it_and_large_entries_neither(size: int) -> None:
+    entries = [bytes([number]) * (size + number) for number in range(7)]
+    made = [
+        build_block(
+            kind=BlockKind.MESSAGES,
+            origin="us-east",
+            incarnation=1,
+            origin_first=Position(3, 10),
+            publish_time_ms=5,
+            entries=given_as,
+            batch_sizes=[1] * len(entries),
+            before=before,
+        )
+        for before, given_as in ((b"", entries), (b"prefix", entries), (b"", [memoryview(each) for each in entries]))
+    ]
+    assert made[1] == b"prefix" + made[0]
+    assert made[2] == made[0]
+    header = verify_block(made[0])
+    assert [bytes(entry) for entry in BlockView(made[0], header).entries()] == entries
+
+
 @given(payloads, st.data())
 def test_a_slice_is_the_block_that_its_entries_would_have_made(entries: list[bytes], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(entries) - 1))

@@ -18,6 +18,7 @@ from engine_support import (
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit import publishing
+from replicator.engine.log.writer import GROUP_PUBLISH_BYTES_MAX
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -34,6 +35,21 @@ def test_group_commit_merges_the_publishes_of_a_topic_into_one_block(tmp_path: P
             assert [position for positions in results for position in positions] == [
                 Position(block.position.ledger, entry) for entry in range(100)
             ]
+
+    asyncio.run(main())
+
+
+def test_what_producers_keep_on_its_way_is_several_groups_so_that_neither_they_nor_the_writer_stand_still(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic = await engine.topic(TOPIC)
+            commits = engine.writer.commits
+            large = message(bytes(GROUP_PUBLISH_BYTES_MAX // 4))
+            await one_group(engine, clock, *(topic.publish([large]) for _ in range(8)))
+            assert engine.writer.commits == commits + 1 + 2, "one that held the writer, then two halves"
 
     asyncio.run(main())
 
