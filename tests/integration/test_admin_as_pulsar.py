@@ -25,6 +25,7 @@ NO_ROLES: Final = "there are no roles and permissions"
 BY_USE: Final = "namespaces and tenants are made by the first topic that names them"
 NO_PROPERTIES: Final = "topics and namespaces have no properties"
 NO_SUCH_POLICY: Final = "a policy that this version does not have is refused, never ignored"
+VERSIONS: Final = "a schema's version follows from its content (ADR 40), and does not count from 0"
 NOT_500: Final = "a mistake of the request, and none of the server"
 ACME: Final = "namespaces/acme/orders"
 EU: Final = "persistent/sales/eu"
@@ -85,6 +86,14 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     f"GET {EU}/tp/replication?applied": (204, "which clusters get a topic says its namespace"),
     f"POST {EU}/tp/replication": (501, "which clusters get a topic says its namespace"),
     f"POST {EU}/tp/dispatchRate": (501, NO_SUCH_POLICY),
+    f'PUT {ACME}/schemaCompatibilityStrategy "NIX"': (400, "a strategy that there is not is refused"),
+    'POST schemas/sales/eu/sc/schema {"type":"NIX"': (400, NOT_500),
+    "GET schemas/sales/eu/sc/schema/0": (404, VERSIONS),
+    "GET schemas/sales/eu/sc/schema/1": (404, VERSIONS),
+    'POST schemas/sales/eu/sc/compatibility {"type":"AVRO","schema":"{\\"type\\":\\"record\\",\\"name\\":\\"A\\",'
+    '\\"fields\\":[{\\"name\\":\\"x\\",\\"type\\":\\"string\\"}]': (202, "the answer is no; it is no failure"),
+    "POST schemas/sales/nix/": (200, BY_USE),
+    "GET schemas/sales/nix/": (200, BY_USE),
     "GET non-persistent/sales/eu/x": (501, "topics are persistent"),
     "PUT non-persistent/sales/eu/x": (501, "topics are persistent"),
     f"GET {EU}/tp/stats/": (404, "a path has no slash at its end"),

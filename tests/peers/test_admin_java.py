@@ -17,7 +17,6 @@ DIFFERENCES: Final = {
     "precise stats": "a backlog is counted in messages, where a broker counts entries",
     "left": "a backlog is counted in messages, where a broker counts entries",
     "expired by time": "a broker refuses when it finds nothing to expire",
-    "schema strategy": "there is none for a namespace in this version",
 }
 """Calls of which the result is another one, and why."""
 

@@ -90,6 +90,9 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "allowedClusters": AbsentPolicy("which clusters get a namespace says its policy `replication`", [], _is([])),
     "replication": AbsentPolicy("which clusters get a topic says its namespace's policy `replication`"),
     "autoSubscriptionCreation": AbsentPolicy("it is a policy of namespaces, for all of their topics"),
+    "schemaAutoUpdateCompatibilityStrategy": AbsentPolicy(
+        "it is the older name of schemaCompatibilityStrategy: use that"
+    ),
     "properties": AbsentPolicy("there are no properties of topics and namespaces", {}, _is({})),
 }
 """By the name in the path, of namespaces and topics alike."""

@@ -106,15 +106,15 @@ def number_of(text: str, name: str, *, least: int = 0, most: int = NUMBER_MAX) -
 # Bodies.
 
 
-async def read_json(request: web.Request) -> Any:
+async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """The body, or None without one; raises :class:`BadRequest` if it is not JSON."""
-    if request.content_length is not None and request.content_length > BODY_BYTES_MAX:
-        raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, request.content_length)
+    if request.content_length is not None and request.content_length > bytes_max:
+        raise web.HTTPRequestEntityTooLarge(bytes_max, request.content_length)
     body = bytearray()
     async for piece in request.content.iter_any():
         body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
+        if len(body) > bytes_max:
+            raise web.HTTPRequestEntityTooLarge(bytes_max, len(body))
     if not body.strip():
         return None
     try:

@@ -20,6 +20,7 @@ from replicator.api.admin import (
     peeking,
     permissions,
     policies,
+    schemas,
     subscriptions,
     tenants,
     topic_actions,
@@ -58,6 +59,7 @@ def add_admin(
         figures,
         topic_actions,
         topics,
+        schemas,
         policies,
     ):
         app.add_routes(resource.routes())

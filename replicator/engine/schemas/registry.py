@@ -23,7 +23,7 @@ from typing import Any, Final
 from replicator.engine.errors import IncompatibleSchema, SchemaNotFound
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import SchemaStrategy, TopicPolicies
 from replicator.engine.schemas import compatibility
 from replicator.engine.schemas.schema import VERSION_BYTES, TopicSchema
 from replicator.engine.topic_name import parse_topic
@@ -149,6 +149,24 @@ class SchemaRegistry:
             raise IncompatibleSchema(
                 f"topic {topic} has a schema, and takes no producer without one (schemaValidationEnforced)"
             )
+
+    def strategy(self, topic: str) -> SchemaStrategy:
+        """Which schemas may follow those that the topic has."""
+        return self._policies(topic).schema_compatibility
+
+    def check(self, topic: str, schema: TopicSchema) -> None:
+        """Raises :class:`IncompatibleSchema` for a schema that the topic's strategy does not let follow those that it
+        has."""
+        schema.check()
+        known = [each.schema for each in self.schemas(topic)]
+        if all(each.version != schema.version for each in known):
+            compatibility.check(schema, known, self.strategy(topic))
+
+    async def remove(self, topic: str) -> None:
+        """Forget all schemas of the topic, in this cluster; one that still has them announces them again."""
+        async with self._changing:
+            prefix = _prefix(topic)
+            await self._writer.put_many([(TABLE, prefix + version, None) for version in self._rows(topic)])
 
     # What other clusters announce.
 

@@ -1,0 +1,194 @@
+"""Schemas: ``/admin/v2/schemas/{tenant}/{namespace}/{topic}``.
+
+A version is a number on this path, the same 8 bytes that clients see: it follows from the schema's content (ADR 40), so
+it does not count from 0. The definition of a schema of key and value is JSON here, ``{"key", "value"}``; on the wire it
+is both parts with their sizes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.admin.errors import Unprocessable
+from replicator.api.admin.requests import (
+    ENGINE,
+    flag_parameter,
+    namespace_name,
+    number_of,
+    object_field,
+    read_json,
+    text_field,
+    topic_name,
+)
+from replicator.api.errors import BadRequest
+from replicator.engine.errors import IncompatibleSchema, SchemaNotFound
+from replicator.engine.schemas.registry import RegisteredSchema
+from replicator.engine.schemas.schema import DEFINED_IN_AVRO, VERSION_BYTES, SchemaType, TopicSchema
+
+TOPIC: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+SCHEMA_BODY_BYTES_MAX: Final = 1024 * 1024
+"""A definition of 256 KiB, quoted and with its properties."""
+NO_VERSION: Final = -1
+NOTHING: Final = '""'
+"""A part of a key and value whose type has no definition, in JSON."""
+TYPES: Final = {kind.name: kind for kind in SchemaType} | {"BOOLEAN": SchemaType.BOOL}
+"""By the names that this path has for them."""
+_NAMES: Final = {kind: name for name, kind in TYPES.items()}
+
+
+def routes() -> list[web.RouteDef]:
+    """The routes of schemas."""
+    return [
+        web.get(f"{TOPIC}/schema", newest),
+        web.get(f"{TOPIC}/schema/{{version}}", of_version),
+        web.get(f"{TOPIC}/schemas", all_of_topic),
+        web.get(f"{TOPIC}/metadata", metadata),
+        web.post(f"{TOPIC}/schema", register),
+        web.delete(f"{TOPIC}/schema", delete),
+        web.post(f"{TOPIC}/compatibility", compatibility),
+        web.post(f"{TOPIC}/version", version_of),
+    ]
+
+
+async def newest(request: web.Request) -> web.Response:
+    known = _schemas(request)
+    if not known:
+        raise SchemaNotFound(f"{topic_name(request)} has no schema")
+    return web.json_response(_shown(known[-1]))
+
+
+async def of_version(request: web.Request) -> web.Response:
+    version = number_of(request.match_info["version"], "version", least=NO_VERSION)
+    found = [each for each in _schemas(request) if _number(each.schema) == version]
+    if not found:
+        raise SchemaNotFound(f"{topic_name(request)} has no schema of version {version}")
+    return web.json_response(_shown(found[0]))
+
+
+async def all_of_topic(request: web.Request) -> web.Response:
+    """Oldest first."""
+    return web.json_response({"getSchemaResponses": [_shown(each) for each in _schemas(request)]})
+
+
+async def metadata(request: web.Request) -> web.Response:
+    """Versions in their order. They have no ledgers: they are in the worker's store."""
+    index = [{"ledgerId": -1, "entryId": -1, "version": _number(each.schema)} for each in _schemas(request)]
+    if not index:
+        raise SchemaNotFound(f"{topic_name(request)} has no schema")
+    return web.json_response({"info": index[-1], "index": index})
+
+
+async def register(request: web.Request) -> web.Response:
+    """Register a schema if the topic's strategy lets it follow those that there are."""
+    engine, topic = request.app[ENGINE], str(topic_name(request))
+    engine.catalog.namespace(namespace_name(request))
+    version = await engine.schemas.add(topic, await _read(request))
+    return web.json_response({"version": {"version": int.from_bytes(version, "big")}})
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Forget the topic's schemas, in this cluster. Messages that were written with them can then be read as bytes."""
+    flag_parameter(request, "force")
+    topic = str(topic_name(request))
+    versions = [_number(each.schema) for each in _schemas(request)]
+    await request.app[ENGINE].schemas.remove(topic)
+    return web.json_response({"version": versions[-1] if versions else NO_VERSION})
+
+
+async def compatibility(request: web.Request) -> web.Response:
+    """Whether a schema could be registered, and the strategy that says so."""
+    engine, topic = request.app[ENGINE], str(topic_name(request))
+    schema = await _read(request)
+    answer: dict[str, Any] = {"schemaCompatibilityStrategy": engine.schemas.strategy(topic).value}
+    try:
+        engine.schemas.check(topic, schema)
+    except IncompatibleSchema as error:
+        answer |= {"compatibility": False, "reason": str(error)}
+    else:
+        answer["compatibility"] = True
+    return web.json_response(answer, status=202)
+
+
+async def version_of(request: web.Request) -> web.Response:
+    """The version that a schema has in the topic; -1 if it is not registered."""
+    schema = await _read(request)
+    known = any(each.schema.version == schema.version for each in _schemas(request))
+    return web.json_response({"version": _number(schema) if known else NO_VERSION})
+
+
+def _schemas(request: web.Request) -> list[RegisteredSchema]:
+    return request.app[ENGINE].schemas.schemas(str(topic_name(request)))
+
+
+def _number(schema: TopicSchema) -> int:
+    return int.from_bytes(schema.version[:VERSION_BYTES], "big")
+
+
+def _shown(registered: RegisteredSchema) -> dict[str, Any]:
+    schema = registered.schema
+    return {
+        "version": _number(schema),
+        "type": _NAMES[schema.type],
+        "timestamp": registered.registered_at_ms,
+        "data": _text(schema),
+        "properties": dict(schema.properties),
+    }
+
+
+async def _read(request: web.Request) -> TopicSchema:
+    """The schema of the body. Raises :class:`BadRequest`, :class:`Unprocessable`."""
+    fields: Mapping[str, Any] = object_field(await read_json(request, SCHEMA_BODY_BYTES_MAX), "schema")
+    name = text_field(fields.get("type"), "schema.type")
+    kind = TYPES.get(name.upper())
+    if kind is None:
+        raise BadRequest(f"schema.type: {name[:40]!r} is not one of {', '.join(sorted(TYPES))}")
+    properties = {
+        key: text_field(value, f"schema.properties.{key[:40]}")
+        for key, value in object_field(fields.get("properties") or {}, "schema.properties").items()
+    }
+    text = text_field(fields.get("schema") or "", "schema.schema")
+    definition = _joined(text) if kind is SchemaType.KEY_VALUE else text.encode()
+    if kind in DEFINED_IN_AVRO and not _is_json(text):
+        raise Unprocessable(f"schema.schema is no definition of a schema of type {kind.name}")
+    return TopicSchema(kind, definition, properties, topic_name(request).local)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+# Schemas of key and value.
+
+
+def _joined(text: str) -> bytes:
+    """As on the wire: both parts, each with its size before it."""
+    try:
+        parts = json.loads(text)
+        definitions = [_part(parts[name]) for name in ("key", "value")]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise Unprocessable('schema.schema of a key and value must be {"key": …, "value": …} as JSON') from None
+    return b"".join(len(each).to_bytes(4, "big") + each for each in definitions)
+
+
+def _part(value: Any) -> bytes:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return b"" if text == NOTHING else text.encode()
+
+
+def _text(schema: TopicSchema) -> str:
+    if schema.type is not SchemaType.KEY_VALUE:
+        return schema.definition.decode(errors="replace")
+    parts, at = [], 0
+    for _ in ("key", "value"):
+        size = max(0, int.from_bytes(schema.definition[at : at + 4], "big", signed=True))
+        parts.append(schema.definition[at + 4 : at + 4 + size].decode(errors="replace") or NOTHING)
+        at += 4 + size
+    return f'{{"key":{parts[0]},"value":{parts[1]}}}'
