@@ -43,6 +43,7 @@ async def lookup(request: web.Request) -> web.Response:
             "httpUrl": address.http_url,
             "nativeUrl": address.pulsar_url,
             "brokerUrlSsl": address.pulsar_tls_url or "",
+            **({} if address.pulsar_tls_url is None else {"brokerUrlTls": address.pulsar_tls_url}),
         }
     )
 

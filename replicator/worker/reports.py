@@ -62,7 +62,7 @@ class Reports:
     def addresses(self) -> dict[str, ClusterAddress]:
         """Where clients reach the clusters of the topology that runs."""
         clusters = self._reloader.topology.clusters
-        return {each.name: ClusterAddress(each.client_url, each.pulsar_url) for each in clusters}
+        return {each.name: ClusterAddress(each.client_url, each.pulsar_url, each.pulsar_tls_url) for each in clusters}
 
     def links(self) -> Sequence[Link]:
         return list(self._parts.links)

@@ -93,6 +93,11 @@ async def test_the_official_client_uses_tls_on_both_ports_and_others_none(data_d
             for scheme in ("http", "https"):
                 async with session.get(f"{scheme}://127.0.0.1:{port}/readyz", ssl=context) as response:
                     assert response.status == 200
+                lookup = f"{scheme}://127.0.0.1:{port}/lookup/v2/topic/persistent/public/default/t0"
+                async with session.get(lookup, ssl=context) as response:
+                    answer = await response.json()
+                    assert answer["brokerUrlTls"] == answer["brokerUrlSsl"] == f"pulsar+ssl://127.0.0.1:{own}"
+                    assert answer["brokerUrl"] == f"pulsar://127.0.0.1:{port}"
         await asyncio.to_thread(_nobody_is_disturbed, port, own)
     finally:
         await worker.stop()
