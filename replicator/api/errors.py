@@ -19,6 +19,7 @@ ADMIN_PREFIXES: Final = ("/admin/", "/lookup/")
 ADMIN_STATUSES: Final = {
     "InvalidTopicName": 412,
     "NotPersistent": 412,
+    "UnsupportedTopicName": 412,
     "InvalidSubscriptionName": 412,
     "InvalidPolicies": 412,
     "InvalidPartitions": 406,

@@ -175,6 +175,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "InvalidSubscriptionName": InvalidConfiguration,
     "InvalidHashRanges": InvalidConfiguration,
     "NotPersistent": InvalidTopicName,
+    "UnsupportedTopicName": InvalidTopicName,
     "InvalidPattern": InvalidConfiguration,
     "InvalidPolicies": InvalidConfiguration,
     "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,

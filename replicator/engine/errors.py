@@ -28,8 +28,12 @@ class NotPersistent(InvalidTopicName):
     """The name of a topic that is not persistent; there are none here."""
 
 
+class UnsupportedTopicName(InvalidTopicName):
+    """A name that Pulsar would take: with other characters, or of the form that has a cluster in it."""
+
+
 class InvalidSubscriptionName(EngineError):
-    """A subscription name that is empty, too long or holds a character that is not allowed."""
+    """A subscription name that is empty or blank, too long, or holds a control character."""
 
 
 class TopicNotFound(EngineError):

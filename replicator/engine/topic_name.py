@@ -1,8 +1,9 @@
 """Topic and subscription names: the one place where they are parsed.
 
-Limits: a whole topic name has at most 400 bytes, because it is a key of the store (LMDB keys end at 511);
-a subscription name at most 200. Allowed are ASCII letters, digits and ``- _ = : .``; a part must not be
-``.`` or ``..`` nor hold ``..``, so that no name can walk out of a path that is made from it.
+Limits: a whole topic name has at most 400 bytes, because it is a key of the store (LMDB keys end at 511), and so has a
+subscription name, which is part of one. In topic names ASCII letters, digits and ``- _ = : .`` are allowed; a part
+must not be ``.`` or ``..`` nor hold ``..``, so that no name can walk out of a path that is made from it. A subscription
+may be named as users like, as upstream, but for control characters: a zero byte ends the name in keys.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from replicator.engine.errors import InvalidSubscriptionName, InvalidTopicName, NotPersistent
+from replicator.engine.errors import InvalidSubscriptionName, InvalidTopicName, NotPersistent, UnsupportedTopicName
 
 TOPIC_NAME_BYTES_MAX = 400
-SUBSCRIPTION_NAME_BYTES_MAX = 200
+SUBSCRIPTION_NAME_BYTES_MAX = 400
 
 _PART = re.compile(r"[A-Za-z0-9\-_=:.]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
 _NAMESPACE_PARTS = 2
 SCHEME = "persistent://"
@@ -60,10 +62,13 @@ def parse_topic(text: str) -> TopicName:
     parts = text.removeprefix(SCHEME).split("/")
     if len(parts) == 1 and not text.startswith(SCHEME):
         parts = ["public", "default", parts[0]]
+    if len(parts) == 4 and all(parts):
+        raise UnsupportedTopicName(f"topic {text!r}: a name with a cluster in it; use {SCHEME}tenant/namespace/topic")
     if len(parts) != 3:
         raise InvalidTopicName(f"topic {text!r}: expected {SCHEME}tenant/namespace/topic, or a bare name")
-    for label, part in zip(("tenant", "namespace", "topic"), parts, strict=True):
+    for label, part in zip(("tenant", "namespace"), parts[:2], strict=True):
         _check_part(part, f"topic {text!r}: {label}")
+    _check_part(parts[2], f"topic {text!r}: topic", UnsupportedTopicName if parts[2] else InvalidTopicName)
     name = TopicName(*parts)
     if len(str(name)) > TOPIC_NAME_BYTES_MAX:
         raise InvalidTopicName(f"topic name {text[:60]!r}… is longer than {TOPIC_NAME_BYTES_MAX} bytes")
@@ -90,19 +95,17 @@ def check_tenant(text: str) -> str:
     return text
 
 
-def _check_part(part: str, what: str) -> None:
+def _check_part(part: str, what: str, error: type[InvalidTopicName] = InvalidTopicName) -> None:
     if not _PART.fullmatch(part) or ".." in part or part == ".":
-        raise InvalidTopicName(f"{what} {part[:60]!r} must be letters, digits, - _ = : . and must not hold '..'")
+        raise error(f"{what} {part[:60]!r} must be letters, digits, - _ = : . and must not hold '..'")
 
 
 def check_subscription_name(text: str) -> str:
     """Return ``text`` if it may name a subscription; raises :class:`InvalidSubscriptionName`."""
-    if not text or len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX:
+    if not text.strip() or len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX:
         raise InvalidSubscriptionName(
-            f"subscription name {text[:60]!r}: must have 1 to {SUBSCRIPTION_NAME_BYTES_MAX} bytes"
+            f"subscription name {text[:60]!r}: must have 1 to {SUBSCRIPTION_NAME_BYTES_MAX} bytes, and not blanks only"
         )
-    if not _PART.fullmatch(text) or ".." in text:
-        raise InvalidSubscriptionName(
-            f"subscription name {text!r}: must be letters, digits, - _ = : . and must not hold '..'"
-        )
+    if _CONTROL.search(text):
+        raise InvalidSubscriptionName(f"subscription name {text!r}: must not have control characters")
     return text

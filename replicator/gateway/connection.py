@@ -25,15 +25,16 @@ from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
-from replicator.gateway.message_ids import Sought
+from replicator.gateway.message_ids import KnownAs, Sought
 from replicator.gateway.refusals import server_error
 from replicator.protocol.authentication import Anyone, Authenticator
-from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags
+from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags, ServerError
 from replicator.protocol.data_commands import Sends
 from replicator.protocol.errors import ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
 from replicator.running.short_tasks import awaited
+from snapshots.position import Position
 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CALLS_MAX: Final = 1_000
@@ -83,7 +84,9 @@ class Connection(asyncio.Protocol):
         self.watchers = served.watchers
         self.schemas = served.schemas
         self.writable = True
-        self.known_as = Sought()
+        self.known_as: Sought[KnownAs] = Sought()
+        self.put_at: Sought[Position] = Sought()
+        """Where seeks left subscriptions that went with their consumers."""
         self._loop = asyncio.get_running_loop()
         self.state = ServerConnection(
             self._loop.time(),
@@ -209,6 +212,9 @@ class Connection(asyncio.Protocol):
     def producer_gone(self, producer_id: int, session: object) -> bool:
         return self.state.producers.let_go(producer_id, session)
 
+    def consumer_put_at(self, consumer_id: int, mark_delete: Position) -> None:
+        self.put_at.put(consumer_id, mark_delete)
+
     def consumer_gone(self, consumer_id: int, session: object) -> bool:
         return self.state.consumers.let_go(consumer_id, session)
 
@@ -226,9 +232,10 @@ class Connection(asyncio.Protocol):
     def succeeded(self, request_id: int) -> None:
         self.send(BaseCommand(type=T.SUCCESS, success=CommandSuccess(request_id=request_id)))
 
-    def refuse(self, request_id: int, error: EngineError | Refused) -> None:
-        """Answer a request with the code that clients know for ``error``."""
-        code = error.code if isinstance(error, Refused) else server_error(error)
+    def refuse(self, request_id: int, error: EngineError | Refused, code: ServerError | None = None) -> None:
+        """Answer a request with the code that clients know for ``error``, unless another is given."""
+        if code is None:
+            code = error.code if isinstance(error, Refused) else server_error(error)
         refusal = CommandError(request_id=request_id, error=code, message=str(error))
         if isinstance(error, EngineError):
             refusal.engine_error = error.code

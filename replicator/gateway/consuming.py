@@ -224,9 +224,12 @@ class ConsumerSession:
         partition = self.topic.partition
         position = self.consumer.last_message()
         size = 1 if position == BEFORE_ALL else self.topic.reading.batch_size(position)
+        mark_delete = self.consumer.subscription.mark_delete
+        if mark_delete == BEFORE_ALL and (first := self.topic.log.first) is not None:
+            mark_delete = Position(first.ledger, -1)  # clients take -1:-1 for a position after all others
         return CommandGetLastMessageIdResponse(
             last_message_id=message_id(self._name_of(position), partition, size - 1 if size > 1 else -1),
-            consumer_mark_delete_position=message_id(self.consumer.subscription.mark_delete, partition),
+            consumer_mark_delete_position=message_id(mark_delete, partition),
         )
 
     def stats(self) -> CommandConsumerStatsResponse:
@@ -329,6 +332,8 @@ class ConsumerSession:
             restarted = CommandRestarted(consumer_id=self._id)
             self._wire.send(BaseCommand(type=BaseCommand.RESTARTED, restarted=restarted))
             return
+        if not self.consumer.options.durable:
+            self._wire.consumer_put_at(self._id, self.consumer.subscription.mark_delete)
         self._let_go("", "")
         self.consumer.close()
 

@@ -11,7 +11,7 @@ and under no other: else a reader would be shown again what it has read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from replicator.engine.errors import MessageIdUnknown, MessageNotHereYet, NotAllowedError
 from replicator.engine.topic import Topic
@@ -21,6 +21,7 @@ from replicator.protocol.values import position_of
 from snapshots.position import BEFORE_ALL, Position
 
 SOUGHT_MAX: Final = 1_000
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +32,23 @@ class KnownAs:
     name: Position
 
 
-class Sought:
-    """The messages that consumers of one connection sought, until they come back; at most :data:`SOUGHT_MAX`."""
+class Sought(Generic[V]):
+    """Where consumers of one connection were put by a seek, until they come back; of at most :data:`SOUGHT_MAX`."""
 
     __slots__ = ("_by_consumer",)
 
     def __init__(self) -> None:
-        self._by_consumer: dict[int, KnownAs] = {}
+        self._by_consumer: dict[int, V] = {}
 
-    def put(self, consumer_id: int, known_as: KnownAs | None) -> None:
+    def put(self, consumer_id: int, sought: V | None) -> None:
         self.take(consumer_id)
-        if known_as is None:
+        if sought is None:
             return
         if len(self._by_consumer) >= SOUGHT_MAX:
             del self._by_consumer[next(iter(self._by_consumer))]
-        self._by_consumer[consumer_id] = known_as
+        self._by_consumer[consumer_id] = sought
 
-    def take(self, consumer_id: int) -> KnownAs | None:
+    def take(self, consumer_id: int) -> V | None:
         return self._by_consumer.pop(consumer_id, None)
 
 

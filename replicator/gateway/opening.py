@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from replicator.engine.errors import InvalidSeek, NotAllowedError
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.gateway import schemas
@@ -122,13 +123,21 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         await schemas.check_consumer(connection, topic.name, schemas.schema_of(wanted))
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
         start, known_as = start_of(topic, wanted)
-        if wanted.start_message_rollback_duration_sec:
+        put_at = connection.put_at.take(wanted.consumer_id)
+        if put_at is not None and start is None and not wanted.durable:
+            start = put_at  # by a seek to a time, after which clients do not say where they are
+        elif wanted.start_message_rollback_duration_sec:
             since_ms = topic.writer.wall_clock_ms() - 1000 * wanted.start_message_rollback_duration_sec
             start = await topic.reading.position_at_time(max(since_ms, 0), after=topic.log.trimmed)
         known_as = connection.known_as.take(wanted.consumer_id) or known_as
         session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as, extended=wanted.extended)
         options = subscribe_options(wanted, start, connection.client)
         consumer = await topic.subscribe(wanted.subscription, options, session.deliver)
+    except InvalidSeek as error:
+        consumers.failed(slot)
+        # Clients would try again and again with the code that they have for it when they seek.
+        connection.refuse(wanted.request_id, error, ServerError.NotAllowedError)
+        return
     except BaseException:
         consumers.failed(slot)
         raise
@@ -143,6 +152,7 @@ def close_consumer(connection: Connection, frame: Frame) -> None:
     """CLOSE_CONSUMER; of one that is not there it succeeds as well."""
     wanted = frame.command.close_consumer
     connection.known_as.take(wanted.consumer_id)
+    connection.put_at.take(wanted.consumer_id)
     session: ConsumerSession | None = connection.state.consumers.close(wanted.consumer_id)
     if session is not None:
         session.close()
@@ -157,7 +167,11 @@ def unsubscribe(connection: Connection, frame: Frame) -> None:
     async def delete() -> None:
         if session is None:
             raise Refused(ServerError.MetadataError, "Consumer not found")
-        await session.unsubscribe(force=wanted.force)
+        try:
+            await session.unsubscribe(force=wanted.force)
+        except NotAllowedError as error:  # it has other consumers: upstream's code for that is not that of its kind
+            connection.refuse(wanted.request_id, error, ServerError.MetadataError)
+            return
         if connection.state.consumers.get(wanted.consumer_id) is session:
             connection.state.consumers.close(wanted.consumer_id)
         connection.succeeded(wanted.request_id)

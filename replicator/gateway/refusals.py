@@ -8,6 +8,7 @@ from replicator.engine import errors
 from replicator.protocol.commands_pb2 import ServerError
 
 _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
+    (errors.UnsupportedTopicName, ServerError.NotAllowedError),
     (errors.NotPersistent, ServerError.NotAllowedError),  # clients try an invalid name again until their time is over
     (errors.InvalidTopicName, ServerError.InvalidTopicName),
     (errors.TopicNotFound, ServerError.TopicNotFound),
@@ -26,7 +27,7 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.EntryCorrupt, ServerError.ChecksumError),
     (errors.NotAllowedError, ServerError.NotAllowedError),
     (errors.MessageTooLarge, ServerError.NotAllowedError),
-    (errors.InvalidSubscriptionName, ServerError.NotAllowedError),
+    (errors.InvalidSubscriptionName, ServerError.ProducerBusy),  # as upstream answers it
     (errors.InvalidPattern, ServerError.NotAllowedError),
     (errors.InvalidSeek, ServerError.MetadataError),
     (errors.InvalidAck, ServerError.MetadataError),

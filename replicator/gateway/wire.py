@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from replicator.protocol.commands_pb2 import BaseCommand
+from snapshots.position import Position
 
 
 class Wire(Protocol):
@@ -37,6 +38,9 @@ class Wire(Protocol):
 
     def producer_gone(self, producer_id: int, session: object) -> bool:
         """The engine let go of a producer: the client may connect it again. False if it is not there any more."""
+
+    def consumer_put_at(self, consumer_id: int, mark_delete: Position) -> None:
+        """A seek put it there; its subscription goes with it, and is to begin there when the client comes back."""
 
     def consumer_gone(self, consumer_id: int, session: object) -> bool:
         """The engine let go of a consumer: the client may connect it again. False if it is not there any more."""

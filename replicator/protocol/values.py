@@ -20,7 +20,8 @@ def message_id(position: Position, partition: int, batch_index: int = -1) -> Mes
     """An entry's position as clients see it; ``BEFORE_ALL``, of what is stored nowhere, is -1:-1."""
     if position == BEFORE_ALL:
         return MessageIdData(ledgerId=NONE_U64, entryId=NONE_U64, partition=partition, batch_index=batch_index)
-    return MessageIdData(ledgerId=position.ledger, entryId=position.entry, partition=partition, batch_index=batch_index)
+    entry = NONE_U64 if position.entry < 0 else position.entry
+    return MessageIdData(ledgerId=position.ledger, entryId=entry, partition=partition, batch_index=batch_index)
 
 
 def position_of(message: MessageIdData) -> Position:

@@ -213,3 +213,22 @@ def test_a_consumer_of_a_topic_that_is_deleted_by_force_comes_back_to_the_new_on
     )
     publish(official, topic, 1)
     assert contents(consumer.receive, 1) == named(0)
+
+
+def test_a_reader_that_seeks_by_time_goes_on_from_there(official: Any, topic: str) -> None:
+    producer = official.create_producer(topic)
+    for number in range(3):
+        producer.send(b"%d" % number)
+    reader = official.create_reader(topic, pulsar.MessageId.earliest)
+    assert [reader.read_next(WAIT_MS).data() for _ in range(3)] == [b"0", b"1", b"2"]
+    assert not reader.has_message_available()
+    reader.seek(0)
+    assert reader.has_message_available()
+    assert [reader.read_next(WAIT_MS).data() for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_a_reader_that_begins_after_the_end_is_refused_at_once(official: Any, topic: str) -> None:
+    last = official.create_producer(topic).send(b"m")
+    beyond = pulsar.MessageId(-1, last.ledger_id(), last.entry_id() + 10, -1)
+    with pytest.raises(pulsar.NotAllowedError):
+        official.create_reader(topic, beyond)

@@ -3,7 +3,8 @@
 By Avro's rules of schema resolution:
 
 1. A primitive reads itself and what is promoted to it (:data:`_PROMOTED`).
-2. Named types must have the same unqualified name, or the reader an alias of the writer's.
+2. Enums and fixed types must have the same unqualified name, or the reader an alias of the writer's. Names of records
+   are not compared: upstream's check, Avro's resolver, goes by their fields alone.
 3. A record needs each field of the reader in the writer, by name or alias, and readable; or a default.
 4. An enum needs every symbol of the writer in the reader, or a default there. Fixed types have the same size.
 5. Every branch of a union that was written must be readable; a union reads what one of its branches does.
@@ -67,7 +68,7 @@ class _Comparison:
             if ours == theirs or theirs in _PROMOTED.get(ours, ()):
                 return None
             return f"{at or 'the top'}: {ours} does not read {theirs}"
-        if ours in _NAMED and (why := _names_differ(reader, writer, at)):
+        if ours in _NAMED and ours != "record" and (why := _names_differ(reader, writer, at)):
             return why
         match ours:
             case "array":

@@ -183,6 +183,14 @@ def test_consumers_must_agree_on_what_they_ask_for() -> None:
     assert list(tested.consumers) == [0]
 
 
+def test_who_brings_no_ranges_is_refused_as_one_with_wrong_ranges() -> None:
+    tested = key_shared()
+    tested.add_consumer(0, options("a", (0, 99)))
+    with pytest.raises(InvalidHashRanges, match="sticky ranges"):
+        tested.add_consumer(1, options("b"))
+    assert list(tested.consumers) == [0]
+
+
 def test_the_kind_of_selector_changes_only_when_all_have_gone() -> None:
     tested = key_shared(1)
     tested.remove_consumer(0)

@@ -66,10 +66,15 @@ def test_what_is_taken_is_safe_and_stable(text: str) -> None:
     assert str(parse_topic(name)) == name
 
 
-@pytest.mark.parametrize("text", ["", "..", "a/b", "a b", "a\0", "x" * (SUBSCRIPTION_NAME_BYTES_MAX + 1), "ü"])
+@pytest.mark.parametrize("text", ["", " ", "a\0", "a\nb", "\ud800", "x" * (SUBSCRIPTION_NAME_BYTES_MAX + 1), "ü" * 201])
 def test_a_subscription_name_that_is_not_one_is_refused(text: str) -> None:
     with pytest.raises(InvalidSubscriptionName):
         check_subscription_name(text)
+
+
+@pytest.mark.parametrize("text", ["a b", "a/b", "..", "über:s$%", "名前", "<b>", "a" * 300])
+def test_a_subscription_is_named_as_users_like(text: str) -> None:
+    assert check_subscription_name(text) == text
 
 
 def test_the_longest_names_are_taken() -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from replicator.engine.errors import ConsumerBusy
+from replicator.engine.errors import ConsumerBusy, InvalidHashRanges
 from replicator.engine.policies import KeyAssignment, KeyOrdering
 from replicator.engine.subscriptions.dispatch.dispatcher import READ_AGAIN_MAX, ConsumerState, gone
 from replicator.engine.subscriptions.dispatch.held import HeldEntry
@@ -235,6 +235,8 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         if other is not None:
             theirs = other.options.key_shared
             if (theirs.sticky_ranges is None) != (policy.sticky_ranges is None):
+                if policy.sticky_ranges is None:
+                    raise InvalidHashRanges("the consumers of this subscription bring sticky ranges: bring some")
                 raise ConsumerBusy(
                     "the consumers of a Key_Shared subscription either all bring sticky ranges or none does: "
                     f"{other.options.consumer_name!r} {'does not' if theirs.sticky_ranges is None else 'does'}"

@@ -1,0 +1,260 @@
+"""Programs of the official Python client, each of which runs against an Apache Pulsar broker and against ours.
+
+A program is a function of :class:`At`, which gives it a client, topics of its own and a few words to say what it sees.
+It returns what it saw as plain values, without what must differ: numbers of ledgers, times, addresses. Where ours
+differs on purpose, the program names the row of docs/compatibility.md that says why, and what is seen here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pulsar
+
+COMES_MS: Final = 15_000
+"""What should come comes within that time, on a machine that has much to do."""
+QUIET_MS: Final = 400
+"""What does not come within that time does not come."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two brokers."""
+
+    name: str
+    service_url: str
+    admin_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """What ours shows instead, on purpose."""
+
+    why: str
+    """The name of a row of docs/compatibility.md, "Where ours differs from Pulsar 4.0.0"."""
+    here: Any
+    """What the program returns at ours; or a function that makes it of what it returns at the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A name, and what is run."""
+
+    name: str
+    call: Callable[[At], Any]
+    differs: Differs | None = None
+
+
+PROGRAMS: Final[dict[str, Program]] = {}
+
+
+def program(
+    *, each: Mapping[str, tuple[Any, ...]] | None = None, differs: Differs | Mapping[str, Differs] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a program; with ``each`` one for each name, which is called with those arguments."""
+
+    def registered(call: Callable[..., Any]) -> Callable[..., Any]:
+        variants = {"": ()} if each is None else each
+        for variant, arguments in variants.items():
+            name = call.__name__ + (f"[{variant}]" if variant else "")
+            assert name not in PROGRAMS, name
+            why = differs.get(variant) if isinstance(differs, Mapping) else differs
+            PROGRAMS[name] = Program(name, lambda at, arguments=arguments: call(at, *arguments), why)
+        return call
+
+    return registered
+
+
+class At:
+    """What a program has on one side: a client, names of its own, and words for what it sees."""
+
+    def __init__(self, side: Side, name: str, stack: ExitStack) -> None:
+        self.side = side
+        self.name = name
+        """Of no other program and no other run; the same on both sides, since hashes of names decide some things."""
+        self.topic = f"persistent://public/default/{name}"
+        self._stack = stack
+        self._client: Any = None
+
+    @property
+    def client(self) -> Any:
+        """One for the whole program."""
+        if self._client is None:
+            self._client = self.new_client()
+        return self._client
+
+    def new_client(self, **options: Any) -> Any:
+        """A connection of its own."""
+        options = {"operation_timeout_seconds": 10, **options}
+        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        client = pulsar.Client(self.side.service_url, logger=quiet, **options)
+        self._stack.callback(lambda: attempt(client.close))
+        return client
+
+    def producer(self, topic: str | None = None, **options: Any) -> Any:
+        return self.client.create_producer(topic or self.topic, **options)
+
+    def consumer(self, subscription: str = "s", topic: Any = None, **options: Any) -> Any:
+        """From the earliest message on, unless told."""
+        options = {"initial_position": pulsar.InitialPosition.Earliest, **options}
+        return self.client.subscribe(topic or self.topic, subscription, **options)
+
+    def reader(self, start: Any = None, topic: str | None = None, **options: Any) -> Any:
+        return self.client.create_reader(topic or self.topic, start or pulsar.MessageId.earliest, **options)
+
+    def admin(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and answer of ``/admin/v2/PATH``; of a refusal, the status and ``reason`` only."""
+        status, said = self.http(method, f"/admin/v2/{path}", None if body is None else json.dumps(body).encode())
+        try:
+            answer = json.loads(said) if said else None
+        except ValueError:
+            answer = said.decode(errors="replace")
+        return status, answer
+
+    def http(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        request = urllib.request.Request(self.side.admin_url + path, method=method, data=body)
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+
+def attempt(call: Callable[[], T], *also: type[Exception]) -> T | str:
+    """What a call returns, or the class of what it raises of Pulsar's errors and ``also``."""
+    try:
+        return call()
+    except (pulsar.PulsarException, ValueError, TypeError, *also) as error:
+        return f"!{type(error).__name__}"
+
+
+def said(call: Callable[[], Any]) -> str:
+    """``fine``, or the class of what it raises."""
+    outcome = attempt(call)
+    return outcome if isinstance(outcome, str) and outcome.startswith("!") else "fine"
+
+
+def data(message: Any) -> Any:
+    """The payload, as text; None of a null value."""
+    return None if message.has_null_value() else message.data().decode(errors="replace")
+
+
+def take(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
+    """The next messages."""
+    messages = []
+    for _ in range(count):
+        message = consumer.receive(COMES_MS)
+        if acknowledge:
+            consumer.acknowledge(message)
+        messages.append(message)
+    return messages
+
+
+def texts(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
+    """The payloads of the next messages."""
+    return [data(each) for each in take(consumer, count, acknowledge=acknowledge)]
+
+
+def all_of(consumer: Any, quiet_ms: int = QUIET_MS) -> list[Any]:
+    """All messages that come: until nothing has come for a while."""
+    messages, wait_ms = [], 1_500
+    while True:
+        try:
+            messages.append(consumer.receive(wait_ms))
+        except pulsar.Timeout:
+            return messages
+        wait_ms = quiet_ms
+
+
+def quiet(consumer: Any, quiet_ms: int = QUIET_MS) -> Any:
+    """``quiet`` if nothing comes; else what came."""
+    try:
+        return data(consumer.receive(quiet_ms))
+    except pulsar.Timeout:
+        return "quiet"
+
+
+def read_all(reader: Any) -> list[Any]:
+    """The payloads that a reader says there are."""
+    read = []
+    while reader.has_message_available():
+        read.append(data(reader.read_next(COMES_MS)))
+    return read
+
+
+def send_all(producer: Any, contents: Iterable[Any], **options: Any) -> list[Any]:
+    """Send without waiting for each; returns the ids in the order of the sends."""
+    results: list[Any] = []
+    sent = 0
+    for content in contents:
+        body = content if isinstance(content, bytes) or content is None else str(content).encode()
+        producer.send_async(body, lambda result, message_id: results.append((result, message_id)), **options)
+        sent += 1
+    producer.flush()
+    until(lambda: len(results) == sent)
+    assert all(result == pulsar.Result.Ok for result, _ in results), results
+    return [message_id for _, message_id in results]
+
+
+def batch(producer_of: At, contents: Iterable[Any], topic: str | None = None, **options: Any) -> list[Any]:
+    """Send all of it as one batch."""
+    producer = producer_of.producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=10_000, batching_max_messages=1_000, **options
+    )
+    ids = send_all(producer, contents)
+    producer.close()
+    return ids
+
+
+def places(ids: Iterable[Any]) -> list[tuple[int, int, int, int]]:
+    """The shape of message ids: ledgers by their order, the rest as it is."""
+    ids = list(ids)
+    ledgers = sorted({each.ledger_id() for each in ids})
+    return [(ledgers.index(each.ledger_id()), each.entry_id(), each.batch_index(), each.partition()) for each in ids]
+
+
+def carried(message: Any) -> dict[str, Any]:
+    """Everything that a message says of itself, but for its time."""
+    return {
+        "data": data(message),
+        "properties": message.properties(),
+        "partition_key": message.partition_key(),
+        "ordering_key": message.ordering_key(),
+        "event_timestamp": message.event_timestamp(),
+        "redelivery_count": message.redelivery_count(),
+        "has_null_value": message.has_null_value(),
+        "has_schema_version": bool(message.schema_version()),
+        "has_publish_time": message.publish_timestamp() > 0,
+        "place": places([message.message_id()]),
+    }
+
+
+def until(holds: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """Wait until something holds, looking again and again; returns it, also when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def run(program: Program, side: Side, of_this_run: str) -> Any:
+    """Run a program on one side; an error that it does not expect is what it saw."""
+    short = "".join(letter if letter.isalnum() else "-" for letter in program.name)[:80].strip("-")
+    with ExitStack() as stack:
+        try:
+            return program.call(At(side, f"{short}-{of_this_run}", stack))
+        except Exception as error:  # noqa: BLE001
+            frames = traceback.extract_tb(error.__traceback__)
+            where = " ".join(f"{each.filename.rpartition('/')[2]}:{each.lineno}" for each in frames)
+            return {"failed": f"{type(error).__name__}: {error}", "where": where}

@@ -1,0 +1,50 @@
+"""docs/compatibility.md lists each public name of the official Python client, and each difference that is seen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from named_tests import DOCS
+
+pytest.importorskip("pulsar")
+
+from differential import programs  # noqa: F401
+from differential.harness import PROGRAMS
+from differential.public_names import public_names
+
+PAGE = (DOCS / "compatibility.md").read_text()
+DIFFERENCES = PAGE[PAGE.index("## Where ours differs from Pulsar 4.0.0") :]
+NAMES = DIFFERENCES[DIFFERENCES.index("### The official Python client, name by name") :]
+PROGRAMS_MIN = 150
+
+
+def rows(section: str) -> list[list[str]]:
+    """The cells of the lines of its first table."""
+    table = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert table is not None
+    return [line.strip("| ").split(" | ") for line in table[0].splitlines()[2:]]
+
+
+def test_the_differences_are_those_that_programs_show() -> None:
+    documented = [cells[0].strip("`") for cells in rows(DIFFERENCES)]
+    assert documented == sorted({each.differs.why for each in PROGRAMS.values() if each.differs is not None})
+
+
+def test_every_public_name_is_listed_once() -> None:
+    listed = [name for cells in rows(NAMES) for name in re.findall(r"`([^`]+)`", cells[0])]
+    assert sorted(listed) == sorted(public_names())
+
+
+def test_every_name_has_a_program_that_is_there_or_says_why_not() -> None:
+    known = {name.partition("[")[0] for name in PROGRAMS}
+    differences = {cells[0] for cells in rows(DIFFERENCES)}
+    for cells in rows(NAMES):
+        named = re.findall(r"`(\w+)`", cells[2])
+        assert set(named) <= known, cells
+        assert named or cells[2] == "the client alone", cells
+        assert set(re.findall(r"`[a-z]+(?:-[a-z]+)+`", cells[1])) <= differences, cells
+
+
+def test_there_are_programs_of_every_feature() -> None:
+    assert len(PROGRAMS) >= PROGRAMS_MIN
