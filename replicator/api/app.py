@@ -23,8 +23,10 @@ from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
 from replicator.api.reading import add_reading
+from replicator.api.rest_produce import add_rest_produce
 from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
+from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.mapping import SnapshotMapping
@@ -90,6 +92,8 @@ def make_app(
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
     add_links(app, source)
+    add_websockets(app, engine)
+    add_rest_produce(app, engine)
     add_admin(app, engine, source.ready, addresses)
     if topology is not None:
         add_topology(app, topology)

@@ -1,7 +1,7 @@
 """How the HTTP API reports errors: always ``{"error": code, "message": text}``, never a stack trace.
 
-Under ``/admin/v2`` and ``/lookup/v2`` the text stands in ``reason`` as well, and some statuses are others: Pulsar's
-tools look there.
+Under ``/admin/v2``, ``/lookup/v2`` and ``/topics`` the text stands in ``reason`` as well, and some statuses are
+others: Pulsar's tools look there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler
 from replicator.engine.errors import EngineError
 from snapshots.errors import InvalidPosition
 
-ADMIN_PREFIXES: Final = ("/admin/", "/lookup/")
+ADMIN_PREFIXES: Final = ("/admin/", "/lookup/", "/topics/")
 ADMIN_STATUSES: Final = {
     "InvalidTopicName": 412,
     "NotPersistent": 412,

@@ -18,6 +18,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from replicator.client.argument_checks import (
@@ -77,6 +78,8 @@ from replicator.client.settings import (
     subscription_type,
 )
 from replicator.client.wire.channel import Connector
+from replicator.client.wire.embedded_channel import EmbeddedConnector
+from replicator.engine.engine import Engine
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition
@@ -114,6 +117,8 @@ class Client(ClosedAtExit):
     them, best of every worker) it asks there every ``service_url_check_interval_seconds`` where the clients of that
     cluster belong, and moves when that changes; ``service_url`` is then for as long as none of them answers.
 
+    With an ``engine`` it is a client of one that this process has open, without any wire; the engine outlives it.
+
     Must be made, used and closed on one event loop. Raises :class:`InvalidUrl`, and :class:`OperationNotSupported` for
     what else the official client takes, by its name.
     """
@@ -128,6 +133,7 @@ class Client(ClosedAtExit):
         connection_timeout_ms: int = 10_000,
         reconnect: bool = True,
         cluster: str = "standalone",
+        engine: Engine | None = None,
         **unsupported: Any,
     ) -> None:
         refuse_unsupported("Client", unsupported, _CLIENT_OFF)
@@ -140,7 +146,9 @@ class Client(ClosedAtExit):
         self._operation_timeout_seconds = operation_timeout_seconds
         self._reconnect = reconnect
         self._connector: Connector
-        if service_url_provider is None:
+        if engine is not None:
+            self._connector = EmbeddedConnector(Path(), engine.cluster, engine)
+        elif service_url_provider is None:
             if service_url is None:
                 raise InvalidUrl("give a service_url, or a service_url_provider")
             self._connector = connector_of(

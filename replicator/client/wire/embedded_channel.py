@@ -29,13 +29,17 @@ CLOSE_SECONDS_MAX: Final = 2.0
 
 
 class EmbeddedConnector:
-    """Opens the engine with the first channel, and closes it at the end; one event loop owns it."""
+    """Opens the engine with the first channel, and closes it at the end; one event loop owns it.
 
-    def __init__(self, path: Path, cluster: str) -> None:
+    One that is given an ``engine`` uses that, and leaves it open: it is somebody else's.
+    """
+
+    def __init__(self, path: Path, cluster: str, engine: Engine | None = None) -> None:
         self._path = path
         self._cluster = cluster
         self._opening = asyncio.Lock()
-        self._engine: Engine | None = None
+        self._engine = engine
+        self._borrowed = engine is not None
         self._watchers: TopicWatchers | None = None
         self._closed = False
 
@@ -77,7 +81,9 @@ class EmbeddedConnector:
         self._closed = True
         async with self._opening:
             engine, self._engine = self._engine, None
-            if engine is not None:
+            if engine is not None and self._watchers is not None:
+                engine.remove_listener(self._watchers)
+            if engine is not None and not self._borrowed:
                 await engine.close()
 
     async def engine(self) -> Engine:

@@ -1,0 +1,216 @@
+"""Producing by a single request: ``POST /topics/persistent/TENANT/NAMESPACE/TOPIC``, for shells. In Pulsar's JSON.
+
+1. The request's schema (``valueSchema`` and perhaps ``keySchema``, or a ``schemaVersion``; text without any of them) is
+   registered as one of a producer would be.
+2. Each message becomes an entry: its payload is a text that the schema encodes. One that cannot be is answered by its
+   own error, and the others are published.
+3. Messages go to a partition by their key, or in turn; with ``/partitions/P`` all to that one. Those of one partition
+   are appended together, in order.
+
+Invariant 11: :data:`BODY_BYTES_MAX`, :data:`MESSAGES_MAX`, and :data:`REQUESTS_MAX` at once.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.admin.errors import Unprocessable
+from replicator.api.admin.requests import number_of, read_json
+from replicator.api.typed_payloads import encode_payload, key_value_schema, read_schema
+from replicator.api.websocket.fields import BadField, number_field, text_field, texts_field, time_field
+from replicator.client.producing.routing import java_string_hash
+from replicator.client.producing.sending import wall_time_ms
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError, InvalidPartitions, TooBusy
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.schemas.schema import SchemaType, TopicSchema
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.types import ProducerOptions
+from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
+
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+MESSAGES_MAX: Final = 10_000
+REQUESTS_MAX: Final = 16
+"""More are answered by 429: each may hold a body."""
+FAILED: Final = 2
+"""The ``errorCode`` of a message that is not stored, as upstream writes it."""
+TEXT: Final = TopicSchema(SchemaType.STRING, b"", {"__charset": "UTF-8"}, "String")
+"""What upstream takes where a request has no schema."""
+_turns = count()
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """How the texts of a request become keys and payloads."""
+
+    schema: TopicSchema
+    key: TopicSchema | None
+    value: TopicSchema
+
+
+class RestProduce:
+    """The handlers of one worker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._requests = 0
+
+    async def produce(self, request: web.Request) -> web.Response:
+        if self._requests >= REQUESTS_MAX:
+            raise TooBusy(f"{REQUESTS_MAX} requests to produce are being served; try again later")
+        self._requests += 1
+        try:
+            return await self._produce(request)
+        except BadField as error:
+            raise Unprocessable(str(error)) from None
+        finally:
+            self._requests -= 1
+
+    async def _produce(self, request: web.Request) -> web.Response:
+        parts = request.match_info
+        topic = str(parse_topic(f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"))
+        body = await read_json(request, BODY_BYTES_MAX)
+        if not isinstance(body, dict) or not isinstance(messages := body.get("messages", []), list):
+            raise BadField("the body must be an object with a list of messages")
+        if len(messages) > MESSAGES_MAX:
+            raise BadField(f"{len(messages)} messages; {MESSAGES_MAX} are allowed in a request")
+        typed = self._typed(topic, body)
+        partitions = await self._engine.by_use.partitions(topic)
+        only = None
+        if "partition" in parts:
+            only = number_of(parts["partition"], "partition", most=max(partitions - 1, 0))
+            if not partitions:
+                raise InvalidPartitions(f"{topic} is not partitioned")
+        version = b""
+        if typed.schema.type is not SchemaType.NONE:
+            version = await self._engine.schemas.add(topic, typed.schema)
+        shares: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
+        for index, message in enumerate(messages):
+            partition = -1 if not partitions else only if only is not None else _partition(message, partitions)
+            shares.setdefault(partition, []).append((index, message))
+        answers: dict[int, dict[str, Any]] = {}
+        name = text_field(body, "producerName")
+        for partition, share in shares.items():
+            answers.update(await self._publish(topic, partition, share, typed, version, name))
+        shown = int.from_bytes(version, "big")
+        return web.json_response(
+            {"messagePublishResults": [answers[index] for index in range(len(messages))], "schemaVersion": shown}
+        )
+
+    def _typed(self, topic: str, body: Mapping[str, Any]) -> _Typed:
+        """Raises :class:`BadField`, and :class:`SchemaNotFound` for a version that is not there."""
+        key_text, value_text = text_field(body, "keySchema"), text_field(body, "valueSchema")
+        version = number_field(body, "schemaVersion")
+        if value_text is not None:
+            value = read_schema(value_text, "valueSchema")
+            key = None if key_text is None else read_schema(key_text, "keySchema")
+            return _Typed(value if key is None else key_value_schema(key, value), key, value)
+        if version > 0:
+            found = self._engine.schemas.find(topic, version.to_bytes(8, "big"))
+            return _Typed(found, None, found)
+        return _Typed(TEXT, None, TEXT)
+
+    async def _publish(
+        self,
+        topic: str,
+        partition: int,
+        share: list[tuple[int, Mapping[str, Any]]],
+        typed: _Typed,
+        version: bytes,
+        name: str | None,
+    ) -> dict[int, dict[str, Any]]:
+        """The answers to the messages of one partition, by their places in the request."""
+        try:
+            log = await self._engine.topic(topic if partition < 0 else f"{topic}-partition-{partition}")
+            producer = await log.producers.create(ProducerOptions(name))
+        except EngineError as error:
+            return {index: _failed(error) for index, _ in share}
+        answers: dict[int, dict[str, Any]] = {}
+        entries: dict[int, bytes] = {}
+        try:
+            sequence_id = producer.last_sequence_id
+            for index, message in share:
+                try:
+                    metadata, payload = _message(message, typed)
+                    metadata.producer_name = producer.name
+                    sequence_id = max(sequence_id + 1, metadata.sequence_id)
+                    metadata.sequence_id = sequence_id
+                    if version:
+                        metadata.schema_version = version
+                    entries[index] = encode_entry(metadata, payload)
+                except (BadField, EngineError) as error:
+                    answers[index] = _failed(error)
+            positions = await producer.publish(list(entries.values())) if entries else []
+            for index, position in zip(entries, positions, strict=True):
+                text = f"{position.ledger}:{position.entry}:{partition}"
+                answers[index] = {"messageId": text, "errorCode": 0, "schemaVersion": 0}
+        except EngineError as error:
+            answers.update((index, _failed(error)) for index in entries)
+        finally:
+            producer.close()
+        return answers
+
+
+def add_rest_produce(app: web.Application, engine: Engine) -> None:
+    """Add the routes."""
+    rest = RestProduce(engine)
+    topic = "/topics/{domain}/{tenant}/{namespace}/{topic}"
+    app.add_routes([web.post(topic, rest.produce), web.post(topic + "/partitions/{partition}", rest.produce)])
+
+
+def _partition(message: Any, partitions: int) -> int:
+    key = message.get("key") if isinstance(message, dict) else None
+    return (java_string_hash(key) if isinstance(key, str) else next(_turns)) % partitions
+
+
+def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
+    """Raises :class:`BadField`."""
+    if not isinstance(fields, dict):
+        raise BadField("a message must be an object")
+    for name in ("replicationClusters", "disableReplication"):
+        if fields.get(name):
+            raise BadField(f"{name} is not supported: links copy every message of a topic")
+    payload = text_field(fields, "payload")
+    if payload is None:
+        raise BadField("payload is missing")
+    now_ms = wall_time_ms()
+    metadata = MessageMetadata(publish_time=now_ms, sequence_id=max(0, number_field(fields, "sequenceId")))
+    try:
+        metadata.properties.extend(
+            KeyValue(key=name, value=value) for name, value in texts_field(fields, "properties").items()
+        )
+        key = text_field(fields, "key")
+        if key is not None and typed.key is not None:
+            metadata.partition_key = base64.b64encode(encode_payload(key, typed.key)).decode()
+            metadata.partition_key_b64_encoded = True
+        elif key is not None:
+            metadata.partition_key = key
+    except UnicodeEncodeError as error:
+        raise BadField(f"key and properties must be text that UTF-8 can hold: {error}") from None
+    metadata.event_time = _event_time_ms(fields)
+    deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
+    if deliver_at > 0 or deliver_after > 0:
+        metadata.deliver_at_time = deliver_at if deliver_at > 0 else min(now_ms + deliver_after, 2**63 - 1)
+    return metadata, encode_payload(payload, typed.value)
+
+
+def _event_time_ms(fields: Mapping[str, Any]) -> int:
+    """Milliseconds, as this API of upstream has them, or a time in ISO 8601, as its WebSockets have it."""
+    value = fields.get("eventTime")
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 19:
+        value = int(value)
+    if type(value) is not int:
+        return time_field(fields, "eventTime") or 0
+    if not 0 <= value < 2**63:
+        raise BadField("eventTime is no time")
+    return value
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    return {"errorMsg": f"{type(error).__name__}: {error}", "errorCode": FAILED, "schemaVersion": 0}

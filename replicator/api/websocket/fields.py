@@ -1,0 +1,78 @@
+"""Fields of JSON objects that clients send, read as Pulsar reads them: numbers and flags are texts too. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+class BadField(Exception):
+    """A text that is no JSON object, or a field of it that cannot be read; the message names it."""
+
+
+class BadTime(BadField):
+    """A field that is no time."""
+
+
+def from_base64(text: str) -> bytes:
+    """Padding may be missing, as with Java's decoder. Raises :class:`ValueError`."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def read_object(text: str) -> Mapping[str, Any]:
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadField(f"not JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise BadField("not a JSON object")
+    return read
+
+
+def text_field(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict | list):
+        raise BadField(f"{name} is no text")
+    return json.dumps(value)
+
+
+def texts_field(fields: Mapping[str, Any], name: str) -> dict[str, str]:
+    values = fields.get(name)
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise BadField(f"{name} is no object")
+    return {key: text_field(values, key) or "" for key in values}
+
+
+def number_field(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if value is None:
+        return 0
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise BadField(f"{name} is no whole number")
+    return value
+
+
+def time_field(fields: Mapping[str, Any], name: str) -> int | None:
+    text = text_field(fields, name)
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None or time < EPOCH:
+        raise BadTime(f"{name}: {text[:80]!r} is no time since 1970 in ISO 8601 with its offset")
+    return (time - EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,239 @@
+"""The addresses of the WebSocket API, and how a socket is opened and ends.
+
+``/ws/v2/producer/persistent/TENANT/NAMESPACE/TOPIC``, ``…/reader/…`` and ``…/consumer/…/SUBSCRIPTION``. The producer,
+consumer or reader is made before the upgrade is answered, so that what is refused is an HTTP status, as upstream. It is
+one of our own client, in this process and without a wire between; a socket ends with it, so that its client comes back
+by itself, to where the cluster serves then.
+
+Invariant 11: :data:`SOCKETS_MAX` sockets a worker; frames of :data:`FRAME_BYTES_MAX`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+from aiohttp import WSCloseCode, web
+
+from replicator.api.errors import error_response
+from replicator.api.websocket.consuming import ConsumerSource, ReaderSource, Session, Window
+from replicator.api.websocket.fields import BadField
+from replicator.api.websocket.parameters import (
+    consumer_arguments,
+    is_pull_mode,
+    producer_arguments,
+    queue_size,
+    reader_arguments,
+)
+from replicator.api.websocket.producing import ProducerSession
+from replicator.client import (
+    AlreadyClosed,
+    Client,
+    ClusterFenced,
+    ConsumerBusy,
+    InvalidConfiguration,
+    InvalidTopicName,
+    NotAllowedError,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+    ProducerBusy,
+    ProducerFenced,
+    PulsarException,
+    ServiceUnitNotReady,
+    SubscriptionNotFound,
+    Timeout,
+    TopicNotFound,
+)
+from replicator.engine.engine import Engine
+from replicator.running.timeouts import timeout
+
+SOCKETS_MAX: Final = 2_000
+"""A browser tab has a few; 2,000 with a full queue of the largest messages would not be kept in memory, but a queue is
+filled only while its client reads slowly."""
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest message, 5 MiB, in base64, and room for the rest."""
+HEARTBEAT_SECONDS: Final = 30.0
+CLOSE_SECONDS_MAX: Final = 2.0
+
+STATUSES: Final[tuple[tuple[tuple[type[PulsarException], ...], int], ...]] = (
+    ((InvalidConfiguration, InvalidTopicName), 400),
+    ((TopicNotFound, SubscriptionNotFound), 404),
+    ((ProducerBusy, ConsumerBusy, ProducerFenced, NotAllowedError), 409),
+    (
+        (
+            ClusterFenced,
+            ServiceUnitNotReady,
+            ProducerBlockedQuotaExceededError,
+            ProducerBlockedQuotaExceededException,
+            AlreadyClosed,
+        ),
+        503,
+    ),
+    ((Timeout,), 504),
+)
+"""What a refused upgrade is answered with; anything else is 500."""
+
+log = structlog.get_logger(__name__)
+
+
+class WebSockets:
+    """The sockets of one worker, and the client that they share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._client: Client | None = None
+        self._open: set[web.WebSocketResponse] = set()
+        self._serving = 0
+
+    async def produce(self, request: web.Request) -> web.StreamResponse:
+        async def opened() -> tuple[_Run, _Close]:
+            arguments = producer_arguments(request.query)
+            producer = await self._own_client().create_producer(_topic(request), **arguments)
+
+            async def run(socket: web.WebSocketResponse) -> None:
+                await ProducerSession(socket, producer, arguments["max_pending_messages"]).run()
+
+            return run, producer.close
+
+        return await self._serve(request, opened)
+
+    async def consume(self, request: web.Request) -> web.StreamResponse:
+        async def opened() -> tuple[_Run, _Close]:
+            topic = _topic(request)
+            arguments = consumer_arguments(request.query)
+            pull = is_pull_mode(request.query)
+            window = Window(None if pull else max(1, queue_size(request.query)))
+            consumer = await self._own_client().subscribe(topic, request.match_info["subscription"], **arguments)
+
+            async def run(socket: web.WebSocketResponse) -> None:
+                await Session(socket, ConsumerSource(consumer), window).run()
+
+            return run, consumer.close
+
+        return await self._serve(request, opened)
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        async def opened() -> tuple[_Run, _Close]:
+            arguments = reader_arguments(request.query)
+            client = self._own_client()
+            readers: list[Any] = []
+
+            async def close() -> None:
+                for reader in readers:
+                    await reader.close()
+
+            try:
+                for topic in await client.get_topic_partitions(_topic(request)):
+                    readers.append(await client.create_reader(topic, **arguments))
+            except BaseException:
+                await close()
+                raise
+            window = Window(max(1, queue_size(request.query)))
+
+            async def run(socket: web.WebSocketResponse) -> None:
+                await Session(socket, ReaderSource(readers), window).run()
+
+            return run, close
+
+        return await self._serve(request, opened)
+
+    async def close_sockets(self, _: web.Application) -> None:
+        """Say goodbye to everybody: else the server waits for them to leave."""
+        sockets = list(self._open)
+        await asyncio.gather(
+            *(socket.close(code=WSCloseCode.GOING_AWAY, message=b"the worker is stopping") for socket in sockets)
+        )
+
+    async def close_client(self, _: web.Application) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    def _own_client(self) -> Client:
+        if self._client is None:
+            self._client = Client(engine=self._engine, reconnect=False)
+        return self._client
+
+    async def _serve(
+        self, request: web.Request, open_session: Callable[[], Awaitable[tuple[_Run, _Close]]]
+    ) -> web.StreamResponse:
+        socket = web.WebSocketResponse(
+            max_msg_size=FRAME_BYTES_MAX,
+            heartbeat=HEARTBEAT_SECONDS,
+            timeout=CLOSE_SECONDS_MAX,
+            compress=False,
+            autoclose=False,
+        )
+        if not socket.can_prepare(request):
+            raise web.HTTPUpgradeRequired(reason="Upgrade Required: this is a WebSocket")
+        if self._serving >= SOCKETS_MAX:
+            return error_response("TooManySockets", f"{SOCKETS_MAX} WebSockets are open, the limit of a worker", 503)
+        self._serving += 1
+        try:
+            try:
+                run, close = await open_session()
+            except PulsarException as error:
+                return _refusal(error)
+            ending = WSCloseCode.GOING_AWAY, ""
+            try:
+                await socket.prepare(request)
+                self._open.add(socket)
+                ending = await self._run(request, socket, run)
+            finally:
+                self._open.discard(socket)
+                with suppress(PulsarException, TimeoutError):
+                    async with timeout(CLOSE_SECONDS_MAX):  # a backlog over its quota may hold publishes for hours
+                        await close()
+                # After that: who hears that a socket is closed can subscribe again at once.
+                if socket.prepared:
+                    await socket.close(code=ending[0], message=ending[1].encode()[:120])
+        finally:
+            self._serving -= 1
+        return socket
+
+    async def _run(self, request: web.Request, socket: web.WebSocketResponse, run: _Run) -> tuple[WSCloseCode, str]:
+        """Serve it to its end; returns with what it is to be closed."""
+        try:
+            await run(socket)
+        except (ConnectionError, TimeoutError):
+            return WSCloseCode.OK, ""  # the client has gone; there is nobody to tell
+        except BadField as error:
+            code, reason = WSCloseCode.INTERNAL_ERROR, str(error)
+        except PulsarException as error:
+            code, reason = WSCloseCode.TRY_AGAIN_LATER, f"{type(error).__name__}: {error}"
+        else:
+            return WSCloseCode.OK, ""
+        log.info("websocket closed", path=request.path, peer=request.remote, reason=reason)
+        return code, reason
+
+
+_Run = Callable[[web.WebSocketResponse], Awaitable[None]]
+_Close = Callable[[], Awaitable[None]]
+
+
+def add_websockets(app: web.Application, engine: Engine) -> None:
+    """Add the routes, and what is to be done when the application ends."""
+    sockets = WebSockets(engine)
+    topic = "{domain}/{tenant}/{namespace}/{topic}"
+    app.add_routes(
+        [
+            web.get(f"/ws/v2/producer/{topic}", sockets.produce),
+            web.get(f"/ws/v2/consumer/{topic}/{{subscription}}", sockets.consume),
+            web.get(f"/ws/v2/reader/{topic}", sockets.read),
+        ]
+    )
+    app.on_shutdown.append(sockets.close_sockets)
+    app.on_cleanup.append(sockets.close_client)
+
+
+def _topic(request: web.Request) -> str:
+    parts = request.match_info
+    return f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
+
+
+def _refusal(error: PulsarException) -> web.Response:
+    status = next((status for kinds, status in STATUSES if isinstance(error, kinds)), 500)
+    what = "Invalid query params" if isinstance(error, InvalidConfiguration) else "Failed to create producer/consumer"
+    return error_response(type(error).__name__, f"{what}: {error}", status)
