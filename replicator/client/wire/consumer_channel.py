@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,30 +31,23 @@ from replicator.client.errors import (
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerEvents
 from replicator.client.wire.connection import Connection
+from replicator.client.wire.consumer_commands import acknowledging, closing, seeking, subscribing
 from replicator.client.wire.whole_entries import WholeEntries
 from replicator.engine.errors import EngineError
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry
-from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.metadata.metadata_pb2 import KeyValue
+from replicator.engine.types import Ack, Delivery
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandAck,
     CommandAckResponse,
-    CommandCloseConsumer,
     CommandFlow,
     CommandGetLastMessageId,
     CommandMessage,
     CommandRedeliverUnacknowledgedMessages,
     CommandRestarted,
-    CommandSeek,
-    CommandSubscribe,
     CommandUnsubscribe,
-    IntRange,
-    KeySharedMeta,
-    KeySharedMode,
-    MessageIdData,
 )
-from replicator.protocol.values import ack_set, acked_indexes, message_id, position_of
+from replicator.protocol.values import ack_set, acked_indexes, position_of
 from snapshots.position import BEFORE_ALL, Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
@@ -63,12 +56,6 @@ PERMITS_MAX: Final = 1_000_000
 """What a cluster of ours takes at once."""
 
 T = BaseCommand.Type
-_TYPES: Final = {
-    SubscriptionType.EXCLUSIVE: CommandSubscribe.SubType.Exclusive,
-    SubscriptionType.SHARED: CommandSubscribe.SubType.Shared,
-    SubscriptionType.FAILOVER: CommandSubscribe.SubType.Failover,
-    SubscriptionType.KEY_SHARED: CommandSubscribe.SubType.Key_Shared,
-}
 
 
 class BrokerConsumerChannel:
@@ -109,14 +96,16 @@ class BrokerConsumerChannel:
         connection.consumers[consumer_id] = self
         try:
             await connection.request(
-                lambda request_id: self._subscribing(request_id, start),
+                lambda request_id: subscribing(
+                    self._settings, consumer_id, request_id, start, epoch=self._epoch, extended=bool(connection.cluster)
+                ),
                 f"consumer of {self._settings.topic}",
                 self._operation_timeout_seconds,
             )
         except BaseException as error:
             connection.consumers.pop(consumer_id, None)
             if isinstance(error, Timeout) or not isinstance(error, PulsarException):  # it may be made all the same
-                connection.ask(lambda request_id: _closing(consumer_id, request_id), lambda _: None)
+                connection.ask(lambda request_id: closing(consumer_id, request_id), lambda _: None)
             raise
 
     def flow(self, permits: int) -> None:
@@ -163,7 +152,7 @@ class BrokerConsumerChannel:
     async def seek(self, target: Position | int) -> None:
         self._seeking = not self._connection.cluster
         try:
-            await self._ask(lambda request_id: self._seek(request_id, target), "seek")
+            await self._ask(lambda request_id: seeking(self._id, request_id, target), "seek")
             if self._seeking:
                 await self._subscribe_again(target if isinstance(target, Position) else None)
         finally:
@@ -195,7 +184,7 @@ class BrokerConsumerChannel:
             return
         with suppress(PulsarException):  # it is gone already, or is about to be
             await connection.request(
-                lambda request_id: _closing(consumer_id, request_id), "closing of a consumer", CLOSE_SECONDS_MAX
+                lambda request_id: closing(consumer_id, request_id), "closing of a consumer", CLOSE_SECONDS_MAX
             )
 
     # From the connection.
@@ -226,9 +215,9 @@ class BrokerConsumerChannel:
                 self._connection.send(BaseCommand(type=T.RESTARTED, restarted=CommandRestarted(consumer_id=self._id)))
                 self._restarted()
             case T.CLOSE_CONSUMER if not self._seeking:
-                closing = command.close_consumer
-                reason = f"{self._connection.address}: {closing.reason or 'the broker closed the consumer'}"
-                self._lose(from_loss(closing.engine_error, reason))
+                told = command.close_consumer
+                reason = f"{self._connection.address}: {told.reason or 'the broker closed the consumer'}"
+                self._lose(from_loss(told.engine_error, reason))
 
     def on_lost(self, error: PulsarException) -> None:
         self._lose(error)
@@ -267,7 +256,7 @@ class BrokerConsumerChannel:
         """Close it at the broker, without waiting."""
         consumer_id = self._id
         if self._connection.consumers.pop(consumer_id, None) is not None:
-            self._connection.ask(lambda request_id: _closing(consumer_id, request_id), lambda _: None)
+            self._connection.ask(lambda request_id: closing(consumer_id, request_id), lambda _: None)
 
     async def _ask(self, make: Callable[[int], BaseCommand], what: str) -> Any:
         if self._over:
@@ -357,85 +346,6 @@ class BrokerConsumerChannel:
         if message.ack_set:
             acked = BitMap(acked_indexes(message.ack_set, size)).serialize()
         return Delivery(position, message.redelivery_count, size, acked, entry, origin, origin_position)
-
-    def _subscribing(self, request_id: int, start: Position | None) -> BaseCommand:
-        options = self._settings.options()
-        command = CommandSubscribe(
-            topic=self._settings.topic,
-            subscription=self._settings.subscription,
-            subType=_TYPES[options.type],
-            consumer_id=self._id,
-            request_id=request_id,
-            consumer_name=options.consumer_name,
-            priority_level=options.priority,
-            durable=options.durable,
-            read_compacted=options.read_compacted,
-            initialPosition=_INITIAL[options.initial],
-            force_topic_creation=self._settings.create_topic,
-            metadata=_pairs(options.consumer_properties),
-            subscription_properties=_pairs(options.subscription_properties),
-            consumer_epoch=self._epoch,
-        )
-        if options.start is not None and start is None:
-            start = Position(options.start.ledger, options.start.entry + 1)
-        if start is not None and (options.start is not None or not options.durable):
-            command.start_message_id.CopyFrom(_place(start))
-        if options.replicated is not None:
-            command.replicate_subscription_state = options.replicated
-        if options.type is SubscriptionType.KEY_SHARED:
-            command.keySharedMeta.CopyFrom(_key_shared(options))
-        if self._connection.cluster:
-            command.extended = True
-        return BaseCommand(type=T.SUBSCRIBE, subscribe=command)
-
-    def _seek(self, request_id: int, target: Position | int) -> BaseCommand:
-        command = CommandSeek(consumer_id=self._id, request_id=request_id)
-        if isinstance(target, Position):
-            command.message_id.CopyFrom(_place(target))
-        else:
-            command.message_publish_time = target
-        return BaseCommand(type=T.SEEK, seek=command)
-
-
-_INITIAL: Final = {
-    InitialPosition.LATEST: CommandSubscribe.InitialPosition.Latest,
-    InitialPosition.EARLIEST: CommandSubscribe.InitialPosition.Earliest,
-}
-
-
-def acknowledging(consumer_id: int, acks: Sequence[Ack]) -> CommandAck:
-    """The command of individual acknowledgements, without a request id."""
-    command = CommandAck(consumer_id=consumer_id, ack_type=CommandAck.AckType.Individual)
-    for ack in acks:
-        one = command.message_id.add(ledgerId=ack.position.ledger, entryId=ack.position.entry)
-        if ack.batch_indexes is not None:
-            one.ack_set.extend(ack_set(BitMap(ack.batch_indexes), ack.batch_size or BATCH_MESSAGES_MAX))
-            one.batch_size = ack.batch_size
-    return command
-
-
-def _place(position: Position) -> MessageIdData:
-    """The entry at ``position`` as a place to go on from; what is before all entries is "earliest"."""
-    return message_id(BEFORE_ALL if position <= Position(0, 0) else position, -1)
-
-
-def _key_shared(options: SubscribeOptions) -> KeySharedMeta:
-    policy = options.key_shared
-    meta = KeySharedMeta(
-        keySharedMode=KeySharedMode.AUTO_SPLIT if policy.sticky_ranges is None else KeySharedMode.STICKY,
-        allowOutOfOrderDelivery=policy.allow_out_of_order_delivery,
-    )
-    meta.hashRanges.extend(IntRange(start=start, end=end) for start, end in policy.sticky_ranges or ())
-    return meta
-
-
-def _pairs(properties: Mapping[str, str]) -> list[KeyValue]:
-    return [KeyValue(key=key, value=value) for key, value in properties.items()]
-
-
-def _closing(consumer_id: int, request_id: int) -> BaseCommand:
-    closing = CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
-    return BaseCommand(type=T.CLOSE_CONSUMER, close_consumer=closing)
 
 
 def _batch_size(entry: bytes) -> int:

@@ -21,7 +21,7 @@ from replicator.client.consuming.ack_grouping import (
     StartTimer,
 )
 from replicator.client.errors import InvalidAck, NotAllowedError
-from replicator.client.wire.consumer_channel import acknowledging
+from replicator.client.wire.consumer_commands import acknowledging
 from replicator.engine.types import Ack
 from replicator.protocol.frames import COMMAND_BYTES_MAX
 from snapshots.position import Position
