@@ -20,9 +20,9 @@ from aiohttp import web
 
 from bench.measurement import Measurement
 
-RUNS: Final = 5
-REQUESTS: Final = 2_000
-NEW_CONNECTIONS: Final = 500
+RUNS: Final = 3
+REQUESTS: Final = 1_000
+NEW_CONNECTIONS: Final = 300
 CHUNK: Final = bytes(1_000_000)
 CHUNKS: Final = 1_000
 READ_BYTES: Final = 1 << 18
