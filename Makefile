@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv drill test lint bench soak peers proto lock clean
+.PHONY: help venv drill test lint bench soak fuzz peers proto lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -33,6 +33,10 @@ bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here;
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SYNC_MACHINE_EXAMPLES=300 SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/integration/test_verify_large.py \
 		tests/integration/test_spark_cluster.py tests/integration/test_copy_engines.py
+
+fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(or $(SECONDS),300)
 
 peers:  ## fetch the programs that tests/peers and tests/differential run beside; .ci/peers runs those tests
 	@tests/peers/fetch

@@ -25,7 +25,7 @@ from replicator.gateway.server import Gateway
 from replicator.links.link import Link
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.client import Answered, ClientConnection
-from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
+from replicator.protocol.commands_pb2 import BaseCommand, CommandLookupTopic, FeatureFlags
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame, encode
 
@@ -41,11 +41,11 @@ class ServedEngine:
         self.gateway = gateway
         self.port = port
         self.url = f"pulsar://127.0.0.1:{port}"
-        self._loop = loop
+        self.loop = loop
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the engine's event loop."""
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(DEADLINE_SECONDS)
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result(DEADLINE_SECONDS)
 
     def ask(self, call: Callable[[], T]) -> T:
         """Call a function on the engine's event loop."""
@@ -183,6 +183,14 @@ class BareClient:
 
     def send(self, command: BaseCommand) -> None:
         self.socket.sendall(encode(command))
+
+    def ping(self) -> None:
+        """Returns when the server has answered."""
+        self.request(
+            lambda number: BaseCommand(
+                type=BaseCommand.LOOKUP, lookupTopic=CommandLookupTopic(topic="t", request_id=number)
+            )
+        )
 
     def request(self, make: Callable[[int], BaseCommand]) -> Any:
         """Send what ``make`` makes with a new request id, and return the answer; raises :class:`Refused`."""

@@ -197,13 +197,14 @@ class Connection(asyncio.Protocol):
     def knows_end_of_topic(self) -> bool:
         return self.state.peer.knows_end_of_topic
 
-    def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> None:
+    def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> asyncio.Task[None]:
         task = awaited(call, name)
         self._calls.add(task)
         if to_the_end:
             self._finishing.add(task)
         task.add_done_callback(self._has_ended)
         self._read_or_not()
+        return task
 
     def held(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
@@ -227,7 +228,8 @@ class Connection(asyncio.Protocol):
             except (EngineError, Refused) as error:
                 self.refuse(request_id, error)
 
-        self.work(answered(), name)
+        # Where the client is gone before the call begins, nothing of it runs: it is closed, not left lying.
+        self.work(answered(), name).add_done_callback(lambda _: call.close())
 
     def succeeded(self, request_id: int) -> None:
         self.send(BaseCommand(type=T.SUCCESS, success=CommandSuccess(request_id=request_id)))

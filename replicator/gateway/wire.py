@@ -30,7 +30,7 @@ class Wire(Protocol):
     def knows_end_of_topic(self) -> bool:
         """Whether the client may be told that it has reached the end of a terminated topic."""
 
-    def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> None:
+    def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> object:
         """Run a call that ends by itself, for as long as the connection lives, or until it ends."""
 
     def held(self, size_bytes: int) -> None:
