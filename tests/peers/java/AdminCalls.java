@@ -247,7 +247,10 @@ public class AdminCalls {
             act("topic producers", () -> admin.topicPolicies().setMaxProducers(topic, 3));
             act("topic deduplication", () -> admin.topicPolicies().setDeduplicationStatus(topic, true));
             act("topic message size", () -> admin.topicPolicies().setMaxMessageSize(topic, 10_000));
-            Thread.sleep(1_000);  // a broker hears of policies by a topic
+            // A broker hears of policies by a topic, in order: when it knows the last one, it knows all.
+            for (int tries = 0; tries < 300 && admin.topicPolicies().getMaxMessageSize(topic) == null; tries++) {
+                Thread.sleep(100);
+            }
             call("topic ttl then", () -> admin.topicPolicies().getMessageTTL(topic));
             call("topic retention then", () -> admin.topicPolicies().getRetention(topic).getRetentionTimeInMinutes());
             call("topic producers then", () -> admin.topicPolicies().getMaxProducers(topic));
