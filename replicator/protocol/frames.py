@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from replicator.protocol.commands_pb2 import BaseCommand, BrokerEntryMetadata
@@ -46,6 +47,19 @@ _BROKER: Final = struct.Struct(">HI")
 _BROKER_MAGIC: Final = 0x0E02
 _FIELDS: Final = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.name != "type"}
 """By the type of a command, the field that it is in: both have the same number."""
+_WITHOUT_TEXTS: Final = frozenset(
+    {
+        BaseCommand.SEND,
+        BaseCommand.SEND_RECEIPT,
+        BaseCommand.MESSAGE,
+        BaseCommand.ACK,
+        BaseCommand.FLOW,
+        BaseCommand.PING,
+        BaseCommand.PONG,
+        BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+    }
+)
+"""Commands of which nobody reads a text. They come with each message, and are not looked through for wrong ones."""
 
 
 class Frame(NamedTuple):
@@ -200,6 +214,8 @@ def _frame(view: memoryview) -> Frame:
         raise BadFrame("a command that cannot be read") from None
     if not (command.IsInitialized() and command.HasField(_FIELDS[command.type])):
         raise BadFrame("a command of an unknown type, or one that lacks what it must have")
+    if command.type not in _WITHOUT_TEXTS:
+        _check_texts(getattr(command, _FIELDS[command.type]))
     return Frame(command, view[4 + size :])
 
 
@@ -232,3 +248,14 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
         return BrokerEntryMetadata.FromString(bytes(rest[_BROKER.size : stop])), rest[stop:]
     except DecodeError:
         raise BadFrame("broker metadata that cannot be read") from None
+
+
+def _check_texts(message: Any) -> None:
+    """Raises :class:`BadFrame` for a text that is not UTF-8: the parser leaves it as bytes, on which others fail."""
+    for field, value in message.ListFields():
+        several = value if field.is_repeated else (value,)
+        if field.message_type is not None:
+            for each in several:
+                _check_texts(each)
+        elif field.type == FieldDescriptor.TYPE_STRING and any(isinstance(each, bytes) for each in several):
+            raise BadFrame(f"{message.DESCRIPTOR.name}.{field.name} is not UTF-8")
