@@ -108,9 +108,12 @@ class StandIn:
         async with aiohttp.ClientSession() as session:
             client = PlanClient(session, self._base, self._work.key)
             while True:
+                refused = False
                 try:
                     await self._batch(client)
                 except* (PlanGone, Refused, aiohttp.ClientError, OSError):
+                    refused = True
+                if refused:  # not in the handler, which makes a group of a cancellation
                     await asyncio.sleep(0.02)
 
     async def _batch(self, client: PlanClient) -> None:

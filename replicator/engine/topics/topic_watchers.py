@@ -165,17 +165,17 @@ class TopicWatchers:
         if not any(watch.pending for watch in pattern.watches):
             return
         loop = asyncio.get_running_loop()
-        now = loop.time()
         not_before = self._not_before.get(pattern, 0.0)
-        if not_before > now:
+        if not_before > loop.time():
             if pattern not in self._waking:
                 self._waking.add(pattern)
                 loop.call_at(not_before, self._wake, pattern)
             return
-        self._not_before[pattern] = now + NOTIFY_PAUSE_SECONDS
         for watch in list(pattern.watches):
             if watch.pending and (on_change := self._on_change.get(watch)) is not None:
                 on_change()
+        # Counted from when all have heard: on a busy machine telling them takes a part of the pause.
+        self._not_before[pattern] = loop.time() + NOTIFY_PAUSE_SECONDS
 
     def _wake(self, pattern: WatchedPattern) -> None:
         self._waking.discard(pattern)
