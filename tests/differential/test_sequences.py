@@ -13,6 +13,7 @@ pytest.importorskip("pulsar")
 from differential.harness import Program, Side, run
 from differential.sequences import SEQUENCES, follow
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """A sequence that differs is shown as it is: shrinking it would take minutes."""
@@ -24,9 +25,9 @@ def test_random_sequences_show_the_same(sides: tuple[Side, Side]) -> None:
     mine = secrets.token_hex(3)
     numbers = iter(range(1_000_000))
 
-    @given(*[SEQUENCES] * SEQUENCES_AT_ONCE)
+    @given(st.lists(SEQUENCES, min_size=SEQUENCES_AT_ONCE, max_size=SEQUENCES_AT_ONCE))
     @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=PHASES)
-    def same(*sequences: Any) -> None:
+    def same(sequences: list[Any]) -> None:
         programs = [
             Program(f"sequence-{next(numbers)}", lambda at, sequence=sequence: follow(at, *sequence))
             for sequence in sequences

@@ -44,12 +44,14 @@ def to_json(position: Position, partition: int, batch_index: int = NO_INDEX) -> 
     """A position as a message id; the place before all messages is the earliest one."""
     if position == BEFORE_ALL:
         position = Position(-1, -1)
+    of_a_batch = {} if batch_index == NO_INDEX else {"originalBatchSize": 0, "outstandingAcksInSameBatch": 0}
     return {
         "ledgerId": position.ledger,
         "entryId": position.entry,
         "partitionIndex": partition,
         "batchIndex": batch_index,
         "batchSize": 0,
+        **of_a_batch,  # upstream leaves them 0, as it does the size
     }
 
 

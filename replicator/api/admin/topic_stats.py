@@ -184,7 +184,7 @@ def subscription_stats(subscription: Subscription, bytes_after: BytesAfter) -> d
         "blockedSubscriptionOnUnackedMsgs": bool(status.get("blocked_on_unacked", False)),
         "msgDelayed": delayed,
         "msgInReplay": status.get("replay_entries", 0),
-        "activeConsumerName": status["active_consumer"] or "",
+        **({"activeConsumerName": status["active_consumer"]} if status["active_consumer"] else {}),
         "drainingHashesCount": status.get("draining_hashes", 0),
         "nonContiguousDeletedMessagesRanges": _ranges_count(subscription),
         "subscriptionProperties": dict(subscription.cursor.state.properties),
