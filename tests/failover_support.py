@@ -33,7 +33,9 @@ class Deployment:
 
     def __init__(self, path: Path, names: Sequence[str], links: str, databases: Mapping[str, str]) -> None:
         self.path = path
-        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        ports = free_ports(2 * len(names))
+        self.ports = dict(zip(names, ports, strict=False))
+        self.pulsar_ports = dict(zip(names, ports[len(names) :], strict=True))
         self.file = path / "topology.yaml"
         self._databases = databases
         self._processes: dict[str, forked_commands.Forked] = {}
@@ -43,11 +45,16 @@ class Deployment:
         """Write a topology with these links; clusters are the same in all of them."""
         path = self.path / file
         clusters = "".join(
-            f"  {name}: {{address: '127.0.0.1:{port}', data: data-{name}, database: '{self._databases[name]}'}}\n"
+            f"  {name}: {{address: '127.0.0.1:{port}', data: data-{name}, database: '{self._databases[name]}'"
+            f"{self.pulsar(name)}}}\n"
             for name, port in self.ports.items()
         )
         path.write_text(f"clusters:\n{clusters}links: {links}\npipeline: {{engine: {self.engine}}}\n")
         return path
+
+    def pulsar(self, name: str) -> str:
+        """What the topology says of the binary protocol."""
+        return ""
 
     def url(self, name: str, path: str = "") -> str:
         return f"http://127.0.0.1:{self.ports[name]}{path}"

@@ -13,7 +13,7 @@ from aiohttp import web
 from replicator.api.addresses import own_address
 from replicator.api.admin.errors import NotSupported
 from replicator.api.admin.requests import ENGINE, topic_name
-from replicator.engine.errors import InvalidTopicName
+from replicator.engine.errors import ClusterFenced, EngineError, InvalidTopicName
 
 BUNDLE: Final = "0x00000000_0xffffffff"
 """A namespace is not spread over brokers."""
@@ -36,7 +36,11 @@ async def lookup(request: web.Request) -> web.Response:
         raise NotSupported(
             "parameter listenerName: a cluster has one address, clusters.NAME.advertised of its topology"
         )
-    address = own_address(request, request.app[ENGINE].cluster)
+    engine = request.app[ENGINE]
+    fence = engine.admission.consumers
+    if fence is not None:
+        return _elsewhere(fence)
+    address = own_address(request, engine.cluster)
     return web.json_response(
         {
             "brokerUrl": address.pulsar_url,
@@ -46,6 +50,14 @@ async def lookup(request: web.Request) -> web.Response:
             **({} if address.pulsar_tls_url is None else {"brokerUrlTls": address.pulsar_tls_url}),
         }
     )
+
+
+def _elsewhere(fence: EngineError) -> web.Response:
+    """Where the cluster is that serves this one's clients; raises ``fence`` while that is not settled."""
+    moved_to = fence.moved_to if isinstance(fence, ClusterFenced) else None
+    if moved_to is None:
+        raise fence.with_traceback(None)
+    return web.json_response({"brokerUrl": moved_to, "httpUrl": "", "nativeUrl": moved_to, "brokerUrlSsl": ""})
 
 
 async def bundle(request: web.Request) -> web.Response:

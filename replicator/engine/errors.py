@@ -133,6 +133,11 @@ class ClusterFenced(EngineError):
 
     status = 503
 
+    def __init__(self, reason: str, moved_to: str | None = None) -> None:
+        """``moved_to`` is where clients of the binary protocol connect now; None while that is not settled."""
+        super().__init__(reason)
+        self.moved_to = moved_to
+
 
 class BacklogQuotaExceeded(EngineError):
     """The topic's backlog is over its quota: consume or skip messages, or raise the quota."""

@@ -55,6 +55,13 @@ class Gate:
     serving: str
     epoch: int
 
+    @property
+    def turns_everybody_away(self) -> bool:
+        """Whether no client belongs here, as far as is known. One that is being switched goes on being found: its
+        clients wait there for the end of the switch."""
+        settled = (Closed.STARTING, Closed.FENCED)
+        return self.producers in settled and self.consumers in settled
+
 
 @dataclass(frozen=True, slots=True)
 class SetGate:

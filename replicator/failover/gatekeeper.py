@@ -8,7 +8,7 @@ more and have a moment to acknowledge what they hold; then they go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -33,11 +33,15 @@ log = structlog.get_logger(__name__)
 
 
 class Gatekeeper:
-    """The engine as a failover sees it. ``address_of`` gives where the clients of a cluster connect."""
+    """The engine as a failover sees it. ``address_of`` gives where the clients of a cluster connect, ``service_urls``
+    where those of the binary protocol do."""
 
-    def __init__(self, engine: Engine, address_of: Mapping[str, str]) -> None:
+    def __init__(self, engine: Engine, address_of: Mapping[str, str], service_urls: Mapping[str, str]) -> None:
         self.engine = engine
         self.address_of = address_of
+        self.service_urls = service_urls
+        self.on_gate: Callable[[Gate], None] = lambda gate: None
+        """Told of each gate, before anybody is let go of."""
 
     def set_gate(self, gate: Gate) -> None:
         """Take and refuse clients, from now on; those that are refused are let go of, but for consumers of a planned
@@ -45,6 +49,7 @@ class Gatekeeper:
         admission = self.engine.admission
         producers, consumers = self._error(gate, gate.producers), self._error(gate, gate.consumers)
         admission.fence(producers, consumers)
+        self.on_gate(gate)
         if producers is not None:
             gone = disconnect_producers(self.engine.topics(), producers)
             if gone:
@@ -67,7 +72,8 @@ class Gatekeeper:
             case Closed.SWITCHING:
                 return ClusterFenced(f"{cluster} is being switched to {where}: try again in a moment, here or there")
             case Closed.FENCED:
-                return ClusterFenced(f"{cluster} is served by {where} since failover epoch {gate.epoch}: connect there")
+                reason = f"{cluster} is served by {where} since failover epoch {gate.epoch}: connect there"
+                return ClusterFenced(reason, self.service_urls.get(serving))
 
     async def settled(self, operation: str) -> None:
         """Returns when all that was published and acknowledged before is durable: the writer keeps the order."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -25,6 +25,7 @@ from replicator.failover.core import (
     Announce,
     AskOthers,
     FailoverCore,
+    Gate,
     Save,
     SetGate,
 )
@@ -85,7 +86,7 @@ class FailoverService:
         self._service_urls = dict(service_urls or {})
         self._index = index
         self._core = FailoverCore(engine.cluster)
-        self._gatekeeper = Gatekeeper(engine, self._urls())
+        self._gatekeeper = Gatekeeper(engine, self._urls(), self._service_urls)
         self._log = EpochsLog(engine, self.adopt)
         self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
         self._heard_ms: dict[str, int] = {}
@@ -106,6 +107,11 @@ class FailoverService:
         actions = self._core.start(None if stored is None else from_json(stored), self._log.records())
         self._asking_at_start = [action for action in actions if not isinstance(action, SetGate)]
         self._run_gates(actions)
+
+    def watch_gate(self, on_gate: Callable[[Gate], None]) -> None:
+        """Call ``on_gate`` with what holds now, and whenever that changes."""
+        self._gatekeeper.on_gate = on_gate
+        on_gate(self._core.gate)
 
     async def start(self) -> None:
         """Ask the others, and open the gate if nobody has taken over. Returns when that is decided, in about 2 s."""
@@ -134,6 +140,7 @@ class FailoverService:
         self._addresses = dict(addresses)
         self._service_urls = dict(service_urls or {})
         self._gatekeeper.address_of = self._urls()
+        self._gatekeeper.service_urls = self._service_urls
         self._peers.addresses = {name: at for name, at in addresses.items() if name != self.engine.cluster}
         self._silent = {name: why for name, why in self._silent.items() if name in addresses}
         self._gatekeeper.set_gate(self._core.gate)

@@ -83,6 +83,7 @@ class Connection(asyncio.Protocol):
         self.addresses = served.addresses
         self.watchers = served.watchers
         self.schemas = served.schemas
+        self.admission = served.engine.admission
         self.writable = True
         self.known_as: Sought[KnownAs] = Sought()
         self.put_at: Sought[Position] = Sought()

@@ -29,7 +29,7 @@ from replicator.engine.types import Ack, Delivery
 from replicator.gateway.figures import ConsumerFigures
 from replicator.gateway.message_ids import KnownAs
 from replicator.gateway.permits import Permits
-from replicator.gateway.refusals import server_error
+from replicator.gateway.refusals import moved_to_of, server_error
 from replicator.gateway.wire import Wire
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -348,4 +348,6 @@ class ConsumerSession:
             closing = CommandCloseConsumer(
                 consumer_id=self._id, request_id=NO_REQUEST, engine_error=code, reason=reason
             )
+            if (moved_to := moved_to_of(self._wire.admission.consumers)) is not None:
+                closing.assignedBrokerServiceUrl = moved_to
             self._wire.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closing))

@@ -11,7 +11,7 @@ from replicator.engine.topics.catalog_index import is_internal
 from replicator.engine.topics.topic_list import sorted_list_hash
 from replicator.engine.topics.topic_patterns import TopicPattern, parse_pattern
 from replicator.gateway.connection import Connection
-from replicator.gateway.refusals import server_error
+from replicator.gateway.refusals import moved_to_of, server_error
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandGetTopicsOfNamespace,
@@ -19,6 +19,7 @@ from replicator.protocol.commands_pb2 import (
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
+    ServerError,
 )
 from replicator.protocol.frames import Frame
 
@@ -26,21 +27,42 @@ T = BaseCommand.Type
 
 
 def lookup(connection: Connection, frame: Frame) -> None:
-    """LOOKUP: one worker serves all topics of its cluster, so every lookup is answered with its address."""
+    """LOOKUP: one worker serves all topics of its cluster, so every lookup is answered with its address.
+
+    A cluster that another one serves sends clients there, and they find the way back by themselves: they look a topic
+    up at the address that they were given, each time. One that is being switched, or does not know yet who serves it,
+    lets them try again. Where only producers are sent away, consumers, who ask in the same way, are let in.
+    """
     wanted = frame.command.lookupTopic
     answer = CommandLookupTopicResponse(request_id=wanted.request_id)
+    fence = connection.engine.admission.consumers
     try:
         parse_topic(wanted.topic)
     except InvalidTopicName as error:
         answer.response = CommandLookupTopicResponse.LookupType.Failed
         answer.error, answer.message = server_error(error), str(error)
     else:
+        if fence is not None:
+            _send_away(answer, fence)
+            connection.send(BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+            return
         answer.response = CommandLookupTopicResponse.LookupType.Connect
         answer.brokerServiceUrl = connection.addresses.url
         if connection.addresses.tls_url is not None:
             answer.brokerServiceUrlTls = connection.addresses.tls_url
         answer.authoritative = True
     connection.send(BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+
+
+def _send_away(answer: CommandLookupTopicResponse, fence: EngineError) -> None:
+    moved_to = moved_to_of(fence)
+    if moved_to is None:
+        answer.response = CommandLookupTopicResponse.LookupType.Failed
+        answer.error, answer.message = ServerError.ServiceNotReady, str(fence)
+    else:
+        answer.response = CommandLookupTopicResponse.LookupType.Redirect
+        answer.brokerServiceUrl = moved_to
+        answer.authoritative = True
 
 
 def partitions(connection: Connection, frame: Frame) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from replicator.engine.errors import EngineError
 from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
-from replicator.gateway.refusals import server_error
+from replicator.gateway.refusals import moved_to_of, server_error
 from replicator.gateway.wire import Wire
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -116,6 +116,8 @@ class ProducerSession:
         try:
             positions = task.result()
         except EngineError as error:
+            if self._farewell is not None:
+                return b""  # the client sends it again where it goes; at an error some close the whole connection
             if len(sends.entries) == 1 or self.producer.closed:
                 return b"".join(self._refusal(sequence_id, error) for sequence_id in sends.sequence_ids)
         else:
@@ -150,6 +152,8 @@ class ProducerSession:
             self._farewell = CommandCloseProducer(
                 producer_id=self._id, request_id=NO_REQUEST, engine_error=code, reason=reason
             )
+            if (moved_to := moved_to_of(self._wire.admission.producers)) is not None:
+                self._farewell.assignedBrokerServiceUrl = moved_to
             self._publish()
             if self._answering:
                 asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._say_farewell)

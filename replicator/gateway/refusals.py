@@ -43,3 +43,8 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
 def server_error(error: errors.EngineError) -> ServerError:
     """The code that clients know for ``error``."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ServerError.UnknownError)
+
+
+def moved_to_of(fence: errors.EngineError | None) -> str | None:
+    """Where those belong whom ``fence`` keeps out, if that is settled."""
+    return fence.moved_to if isinstance(fence, errors.ClusterFenced) else None

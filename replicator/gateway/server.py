@@ -18,6 +18,7 @@ from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.gateway.connection import Addresses, Connection, Served
 from replicator.gateway.handlers import HANDLERS
 from replicator.gateway.mixed_port import TLS_FIRST_BYTE, MixedPort
+from replicator.gateway.own_port import OwnPort
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 
@@ -36,6 +37,7 @@ class Gateway:
         self._served = Served(engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator)
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server | MixedPort] = []
+        self._ports: list[OwnPort] = []
 
     def connection(self) -> Connection:
         """A protocol for a socket that was just accepted."""
@@ -45,20 +47,27 @@ class Gateway:
 
     async def listen(self, bound: socket.socket, *, backlog: int = BACKLOG) -> None:
         """Serve the binary protocol alone on a bound socket."""
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(self.connection, sock=bound, backlog=backlog))
+        port = self.own_port(bound, backlog=backlog)
+        port.set_open(True)
+        await port.settled()
+
+    def own_port(
+        self, bound: socket.socket, *, backlog: int = BACKLOG, context: ssl.SSLContext | None = None
+    ) -> OwnPort:
+        """The same on a port that is opened and closed, with TLS if there is a ``context``; closed at first."""
+        port = OwnPort(bound, self._accepted, self._engine.supervisor, backlog=backlog, context=context)
+        self._ports.append(port)
+        return port
 
     async def listen_tls(self, bound: socket.socket, context: ssl.SSLContext, *, backlog: int = BACKLOG) -> None:
         """Serve the binary protocol alone, with TLS, on a bound socket."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: FirstByte(self.connection, self.connection),  # which makes none before the handshake is over
-            sock=bound,
-            backlog=backlog,
-            ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
-        )
-        self._servers.append(server)
+        port = self.own_port(bound, backlog=backlog, context=context)
+        port.set_open(True)
+        await port.settled()
+
+    def _accepted(self, tls: bool) -> asyncio.Protocol:
+        """With TLS a connection is made when the handshake is over."""
+        return FirstByte(self.connection, self.connection) if tls else self.connection()
 
     async def share(
         self,
@@ -88,6 +97,7 @@ class Gateway:
         """Accept nobody any more, and close all connections."""
         for server in self._servers:
             server.close()
+        await asyncio.gather(*(port.stop() for port in self._ports))
         for connection in list(self._connections):
             connection.close()
         self._engine.remove_listener(self._watchers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from replicator.engine.admission import Admission
 from replicator.protocol.commands_pb2 import BaseCommand
 from snapshots.position import Position
 
@@ -12,6 +13,8 @@ from snapshots.position import Position
 class Wire(Protocol):
     """One client's connection, as its sessions see it."""
 
+    admission: Admission
+    """Whether the cluster takes clients."""
     writable: bool
     """Whether the socket takes more; the sessions are told when it does again."""
 

@@ -54,6 +54,8 @@ STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
 """LMDB maps the store into the address space, of which a process has 128 TiB on the common machines."""
 
 SPARK: Final = "spark"
+CLOSED: Final = "closed"
+OPEN: Final = "open"
 ENGINES: Final = (SPARK, EMBEDDED)
 DRIVERS: Final = ("worker", "external")
 
@@ -215,12 +217,16 @@ class Cluster(Section):
     """With it TLS is served at :attr:`address` too, beside what is not encrypted."""
     advertised: Annotated[str, AfterValidator(check_address)] | None = None
     """Where clients of the binary protocol reach the worker, if not at the address at which it listens."""
+    pulsar_while_fenced: Annotated[str, choice((CLOSED, OPEN))] = CLOSED
+    """Whether that further address can be connected to while another cluster serves the clients of this one."""
 
     def places(self) -> dict[str, Any]:
         """What is set of where and how the binary protocol is served, as the topology file has it."""
         places: dict[str, Any] = {
             name: given for name in ("pulsar", "pulsar_tls", "advertised") if (given := getattr(self, name)) is not None
         }
+        if self.pulsar_while_fenced != CLOSED:
+            places["pulsar_while_fenced"] = self.pulsar_while_fenced
         return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     @property

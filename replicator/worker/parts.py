@@ -45,6 +45,11 @@ class Parts:
         self.failover.link_opened(source)
 
 
+def service_urls(topology: Topology) -> Mapping[str, str]:
+    """Where clients of the binary protocol connect to each cluster."""
+    return {cluster.name: cluster.pulsar_url for cluster in topology.clusters}
+
+
 def addresses(topology: Topology) -> Mapping[str, str]:
     """The HTTP address of each cluster."""
     return {cluster.name: cluster.address for cluster in topology.clusters}

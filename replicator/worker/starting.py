@@ -17,8 +17,10 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,9 +38,11 @@ from replicator.api.staging import add_staging
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.staging.service import StagingService
+from replicator.failover.core import Gate
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
 from replicator.gateway.connection import Addresses
+from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server import Gateway
 from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
@@ -49,9 +53,9 @@ from replicator.running.supervisor import Supervisor
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology
-from replicator.topology.fields import TlsSettings
+from replicator.topology.fields import OPEN, TlsSettings
 from replicator.worker.index_source import IndexSource
-from replicator.worker.parts import Parts, addresses
+from replicator.worker.parts import Parts, addresses, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
@@ -124,10 +128,12 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         reloader = TopologyReloader(name, topology, lambda changed: worker.carry_out(changed))
         app = _make_app(parts, Reports(parts, reloader))
         gateway = Gateway(engine, Addresses(cluster.pulsar_url, cluster.pulsar_tls_url))
-        await _serve(app, gateway, Listening(bound, pulsar, pulsar_tls, context), stack)
+        ports = await _serve(app, gateway, Listening(bound, pulsar, pulsar_tls, context), stack)
+        parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         await parts.failover.start()  # the others may be starting too, and ask us
+        await asyncio.gather(*(port.settled() for port in ports))
         stack.push_async_callback(reloader.close)
         if ender is not None:
             stack.push_async_callback(ender.start(supervisor).stop)
@@ -199,7 +205,7 @@ def _make_parts(
         exact=topology.sync.mode == "exact",
     )
     links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all)
-    failover = FailoverService(engine, addresses(topology), index=index.changes)
+    failover = FailoverService(engine, addresses(topology), service_urls=service_urls(topology), index=index.changes)
     source = IndexSource(engine, index.changes, sync, failover, links)
     parts = Parts(
         supervisor,
@@ -251,18 +257,26 @@ class Listening:
     context: ssl.SSLContext | None
 
 
-async def _serve(app: web.Application, gateway: Gateway, listening: Listening, stack: AsyncExitStack) -> None:
-    """HTTP and the binary protocol on the address, and the latter on a port of its own too where that is wanted."""
+async def _serve(app: web.Application, gateway: Gateway, listening: Listening, stack: AsyncExitStack) -> list[OwnPort]:
+    """HTTP and the binary protocol on the address; returns the ports of the latter alone, which are closed yet."""
     runner = web.AppRunner(app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
     assert runner.server is not None
     stack.push_async_callback(gateway.stop)
     await gateway.share(listening.address, runner.server, backlog=BACKLOG, context=listening.context)
+    ports: list[OwnPort] = []
     if listening.pulsar is not None:
-        await gateway.listen(listening.pulsar, backlog=BACKLOG)
+        ports.append(gateway.own_port(listening.pulsar, backlog=BACKLOG))
     if listening.pulsar_tls is not None and listening.context is not None:
-        await gateway.listen_tls(listening.pulsar_tls, listening.context, backlog=BACKLOG)
+        ports.append(gateway.own_port(listening.pulsar_tls, backlog=BACKLOG, context=listening.context))
+    return ports
+
+
+def _open_or_close(cluster: Cluster, ports: Sequence[OwnPort], gate: Gate) -> None:
+    """The ports of the binary protocol, as the gate says."""
+    for port in ports:
+        port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.turns_everybody_away)
 
 
 def _bind(cluster: Cluster) -> socket.socket:
@@ -271,8 +285,12 @@ def _bind(cluster: Cluster) -> socket.socket:
 
 
 def _bind_place(cluster: Cluster, field: str) -> socket.socket | None:
+    """The same for a port of the binary protocol, which is not open yet: others may serve this cluster's clients."""
     place = getattr(cluster, field)
-    return None if place is None else _bind_to(place, f"clusters.{cluster.name}.{field}")
+    if place is None:
+        return None
+    _bind_to(place, f"clusters.{cluster.name}.{field}").close()
+    return _bind_to(place, f"clusters.{cluster.name}.{field}", listening=False)
 
 
 def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
@@ -288,7 +306,7 @@ def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _bind_to(place: str, field: str) -> socket.socket:
+def _bind_to(place: str, field: str, *, listening: bool = True) -> socket.socket:
     host, _, port = place.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -298,7 +316,8 @@ def _bind_to(place: str, field: str) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
+        if listening:
+            bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
     except OSError as error:
         bound.close()
         raise WorkerError(

@@ -14,7 +14,7 @@ from aiohttp import web
 from replicator.api.data_plane import end_streams
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import digest
-from replicator.worker.parts import Parts, addresses
+from replicator.worker.parts import Parts, addresses, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
 
@@ -80,4 +80,4 @@ class Worker:
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
         parts.sync.on_topology(topology)
-        parts.failover.on_topology(addresses(topology))
+        parts.failover.on_topology(addresses(topology), service_urls(topology))

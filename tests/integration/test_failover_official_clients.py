@@ -1,0 +1,202 @@
+"""Failovers as official clients live through them: unplanned, planned, an old primary that returns fenced, and back.
+
+The workers are real, each with a port of its own for the binary protocol, and the client is told of the clusters once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+from failover_support import TOPIC, Deployment
+from sqlalchemy import make_url
+
+pulsar = pytest.importorskip("pulsar")
+
+BOTH_WAYS = "[{between: [A, B]}]"
+WAIT_SECONDS = 60.0
+CHECK_MILLIS = 100
+"""How often the client looks whether a cluster can be reached."""
+
+
+class WithPorts(Deployment):
+    """Clusters with a port of its own for the binary protocol each."""
+
+    def pulsar(self, name: str) -> str:
+        return f", pulsar: '127.0.0.1:{self.pulsar_ports[name]}'"
+
+    def service_url(self, name: str) -> str:
+        return f"pulsar://127.0.0.1:{self.pulsar_ports[name]}"
+
+    def reachable(self, name: str) -> bool:
+        """Whether one can connect to the port of the binary protocol."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.pulsar_ports[name])) == 0
+
+
+@pytest.fixture(scope="module")
+def databases(postgres_server: str) -> Iterator[dict[str, str]]:
+    names = {cluster: f"official_{os.getpid()}_{cluster.lower()}" for cluster in "AB"}
+    url = make_url(postgres_server)
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        for name in names.values():
+            connection.execute(f"CREATE DATABASE {name}")
+        yield {cluster: url.set(database=name).render_as_string(hide_password=False) for cluster, name in names.items()}
+        for name in names.values():
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, databases: dict[str, str]) -> Iterator[WithPorts]:
+    """Between two tests everybody is served at home."""
+    made = WithPorts(tmp_path_factory.mktemp("clusters"), ["A", "B"], BOTH_WAYS, databases)
+    try:
+        made.start("A", "B")
+        yield made
+    finally:
+        made.stop()
+
+
+_topics = (f"{TOPIC}-{number}" for number in count())
+
+
+class Traffic:
+    """A producer that sends all the time and a consumer that acknowledges all, of one client, each in a thread."""
+
+    def __init__(self, client: Any) -> None:
+        topic = next(_topics)
+        self.topic = topic
+        self.confirmed: list[int] = []
+        self.received: list[int] = []
+        self.failed: list[str] = []
+        self._stopping = threading.Event()
+        self._producer = client.create_producer(topic, send_timeout_millis=0, batching_max_publish_delay_ms=1)
+        self._consumer = client.subscribe(
+            topic, "sub", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
+        )
+        self._threads = [threading.Thread(target=part) for part in (self._produce, self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def more(self, messages: int = 50) -> None:
+        """Returns when so many more were confirmed and received."""
+        confirmed, received = len(self.confirmed) + messages, len(set(self.received)) + messages
+        self._until(lambda: len(self.confirmed) >= confirmed and len(set(self.received)) >= received)
+
+    def stop(self) -> None:
+        """Returns when all that was confirmed is received."""
+        self._stopping.set()
+        self._threads[0].join(WAIT_SECONDS)
+        self._until(lambda: set(self.confirmed) <= set(self.received))
+        self._threads[1].join(WAIT_SECONDS)
+        assert not self.failed
+
+    @property
+    def repeated(self) -> int:
+        return len(self.received) - len(set(self.received))
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, (len(self.confirmed), len(self.received), self.failed)
+            time.sleep(0.02)
+
+    def _produce(self) -> None:
+        for number in count():
+            if self._stopping.is_set():
+                return
+            try:
+                self._producer.send(b"%d" % number)
+                self.confirmed.append(number)
+            except pulsar.PulsarException as error:
+                self.failed.append(repr(error))
+            time.sleep(0.002)
+
+    def _consume(self) -> None:
+        while not (self._stopping.is_set() and set(self.confirmed) <= set(self.received)):
+            try:
+                message = self._consumer.receive(200)
+            except pulsar.Timeout:
+                continue
+            self.received.append(int(message.data()))
+            self._consumer.acknowledge(message)
+
+
+def client_of(service: Any) -> Any:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    return pulsar.Client(service, operation_timeout_seconds=20, logger=logger)
+
+
+def served_at(deployed: WithPorts, name: str, topic: str) -> bool:
+    """Whether a topic has a producer and a consumer there."""
+    path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats"
+    stats = deployed.get(name, path)
+    return bool(stats["publishers"]) and bool(stats["subscriptions"]["sub"]["consumers"])
+
+
+def test_a_client_of_one_cluster_follows_planned_moves_there_and_back_and_nothing_comes_twice(
+    deployed: WithPorts,
+) -> None:
+    client = client_of(f"pulsar://127.0.0.1:{deployed.ports['A']}")
+    try:
+        traffic = Traffic(client)
+        traffic.more()
+        deployed.report("failover", "--from", "A", "--to", "B")
+        traffic.more()
+        assert served_at(deployed, "B", traffic.topic)
+        deployed.report("failback", "--to", "A")
+        traffic.more()
+        assert served_at(deployed, "A", traffic.topic)
+        traffic.stop()
+        assert traffic.received == sorted(traffic.confirmed)
+    finally:
+        client.close()
+
+
+def test_a_client_that_tries_clusters_leaves_a_dead_one_stays_away_when_it_returns_fenced_and_comes_back(
+    deployed: WithPorts,
+) -> None:
+    """The returned one can be reached at its address, and at the other port only when it serves again."""
+    primary, secondary = (pulsar.ServiceInfo(deployed.service_url(name)) for name in "AB")
+    client = client_of(pulsar.AutoClusterFailover(primary, [secondary], check_interval_ms=CHECK_MILLIS))
+    try:
+        traffic = Traffic(client)
+        traffic.more()
+        deployed.kill("A")
+        deployed.report("failover", "--from", "A", "--to", "B", "--unplanned")
+        traffic.more()
+        deployed.start("A")
+        assert not deployed.reachable("A")
+        traffic.more(200)
+        assert not deployed.reachable("A")
+        assert served_at(deployed, "B", traffic.topic)
+        deployed.report("failback", "--to", "A")
+        deployed.until(lambda: deployed.reachable("A"), "the port is open again")
+        deployed.until(lambda: served_at(deployed, "A", traffic.topic), "the client is back")
+        traffic.more()
+        traffic.stop()
+    finally:
+        client.close()
+
+
+def test_while_a_cluster_is_served_elsewhere_lookups_say_where_and_its_port_is_closed(deployed: WithPorts) -> None:
+    assert deployed.reachable("A")
+    deployed.report("failover", "--from", "A", "--to", "B")
+    try:
+        deployed.until(lambda: not deployed.reachable("A"), "the port is closed")
+        answer = deployed.get("B", "/failover/v1/service-url?cluster=A")
+        assert answer["serviceUrl"] == deployed.service_url("B")
+        client = client_of(f"pulsar://127.0.0.1:{deployed.ports['A']}")
+        producer = client.create_producer(next(_topics))
+        producer.send(b"by way of A")
+        client.close()
+    finally:
+        deployed.report("failback", "--to", "A")
+    deployed.until(lambda: deployed.reachable("A"), "the port is open again")
