@@ -121,7 +121,7 @@ def test_a_producer_that_cannot_be_made_says_which_argument(
         ({"schema": 7}, InvalidConfiguration, "schema"),
         ({"crypto_failure_action": "FAIL"}, InvalidConfiguration, "crypto_failure_action"),
         ({"subscription_properties": {"a": 1}}, InvalidConfiguration, "property 'a'"),
-        ({"subscription_name": "../x"}, InvalidConfiguration, "subscription name"),
+        ({"subscription_name": "a\nb"}, InvalidConfiguration, "subscription name"),
     ],
 )
 def test_a_consumer_that_cannot_be_made_says_which_argument(
@@ -212,7 +212,7 @@ def test_a_code_that_the_client_does_not_know_is_reported_with_its_name() -> Non
     ("make", "named"),
     [
         (lambda: ConsumerDeadLetterPolicy(0), "max_redeliver_count"),
-        (lambda: ConsumerDeadLetterPolicy(1, initial_subscription_name="a/b"), "subscription name"),
+        (lambda: ConsumerDeadLetterPolicy(1, initial_subscription_name="a\nb"), "subscription name"),
         (lambda: ConsumerBatchReceivePolicy(0, 0, 0), "at least one"),
         (lambda: ConsumerKeySharedPolicy(KeySharedMode.Sticky), "at least one"),
         (lambda: ConsumerKeySharedPolicy(sticky_ranges=[(0, 1)]), "Sticky"),

@@ -353,7 +353,7 @@ def test_a_bad_name_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            for name in ("", "..", "a/b", "x" * 300):
+            for name in ("", "  ", "a\nb", "x" * 401):
                 with pytest.raises(InvalidSubscriptionName):
                     await subscribed(topic, name)
             assert topic.subscriptions == {}

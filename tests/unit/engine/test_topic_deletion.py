@@ -52,6 +52,7 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     for of_workers in ("pending_acks", "link_marks"):  # the engine itself writes none
         await topic.writer.put(of_workers, TOPIC_KEY.pack(topic.topic_id) + b"x", b"x")
     await engine.remember(f"markers handled {topic.topic_id}", [1, 2])
+    await topic.terminate()
     return topic
 
 
