@@ -16,9 +16,12 @@ SECONDS_MAX: Final = 120
 DIFFERENCES: Final = {
     "precise stats": "a backlog is counted in messages, where a broker counts entries",
     "left": "a backlog is counted in messages, where a broker counts entries",
-    "expired by time": "a broker refuses when it finds nothing to expire",
 }
 """Calls of which the result is another one, and why."""
+SOMETIMES: Final = {
+    "expired by time": "a broker refuses it while it is still about the expiry before, here they wait in turn"
+}
+"""The same where it depends on who is faster at the broker."""
 
 
 def admin_calls(directory: Path, http_url: str, pulsar_url: str, cluster: str) -> dict[str, tuple[str, str]]:
@@ -44,5 +47,5 @@ def test_the_admin_client_sees_the_same_of_both(pulsar_broker: PulsarBroker, tmp
     assert len(theirs) > 170
     assert list(ours) == list(theirs)
     differing = {name: (theirs[name], ours[name]) for name in theirs if theirs[name] != ours[name]}
-    assert {name: both for name, both in differing.items() if name not in DIFFERENCES} == {}
-    assert set(differing) == set(DIFFERENCES), "a difference that is named is none"
+    assert {name: both for name, both in differing.items() if name not in DIFFERENCES | SOMETIMES} == {}
+    assert set(differing) - set(SOMETIMES) == set(DIFFERENCES), "a difference that is named is none"

@@ -28,6 +28,13 @@ public class AdminCalls {
         call(name, () -> { of.run(); return ""; });
     }
 
+    /** Waits until the asked side has heard of its own change, for 30 s at most. */
+    static void known(Callable<?> of) throws Exception {
+        for (int tries = 0; tries < 300 && of.call() == null; tries++) {
+            Thread.sleep(100);
+        }
+    }
+
     static String kind(Object value) {
         return value == null ? "null" : value.getClass().getSimpleName();
     }
@@ -242,15 +249,18 @@ public class AdminCalls {
             act("unload", () -> topics.unload(topic));
             act("namespace's backlog", () -> namespaces.clearNamespaceBacklogForSubscription(namespace, "jobs"));
 
+            // A broker changes what it knows of a topic's policies, and hears of its own changes by a topic, after a while:
+            // of two changes at once one is lost.
             act("topic ttl", () -> admin.topicPolicies().setMessageTTL(topic, 60));
+            known(() -> admin.topicPolicies().getMessageTTL(topic));
             act("topic retention", () -> admin.topicPolicies().setRetention(topic, new RetentionPolicies(1, 1)));
+            known(() -> admin.topicPolicies().getRetention(topic));
             act("topic producers", () -> admin.topicPolicies().setMaxProducers(topic, 3));
+            known(() -> admin.topicPolicies().getMaxProducers(topic));
             act("topic deduplication", () -> admin.topicPolicies().setDeduplicationStatus(topic, true));
+            known(() -> admin.topicPolicies().getDeduplicationStatus(topic));
             act("topic message size", () -> admin.topicPolicies().setMaxMessageSize(topic, 10_000));
-            // A broker hears of policies by a topic, in order: when it knows the last one, it knows all.
-            for (int tries = 0; tries < 300 && admin.topicPolicies().getMaxMessageSize(topic) == null; tries++) {
-                Thread.sleep(100);
-            }
+            known(() -> admin.topicPolicies().getMaxMessageSize(topic));
             call("topic ttl then", () -> admin.topicPolicies().getMessageTTL(topic));
             call("topic retention then", () -> admin.topicPolicies().getRetention(topic).getRetentionTimeInMinutes());
             call("topic producers then", () -> admin.topicPolicies().getMaxProducers(topic));
