@@ -59,12 +59,6 @@ class Gateway:
         self._ports.append(port)
         return port
 
-    async def listen_tls(self, bound: socket.socket, context: ssl.SSLContext, *, backlog: int = BACKLOG) -> None:
-        """Serve the binary protocol alone, with TLS, on a bound socket."""
-        port = self.own_port(bound, backlog=backlog, context=context)
-        port.set_open(True)
-        await port.settled()
-
     def _accepted(self, tls: bool) -> asyncio.Protocol:
         """With TLS a connection is made when the handshake is over."""
         return FirstByte(self.connection, self.connection) if tls else self.connection()
