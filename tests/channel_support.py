@@ -37,9 +37,9 @@ class Sent:
     refusals: dict[int, PulsarException] = field(default_factory=dict)
     lost: list[PulsarException] = field(default_factory=list)
 
-    def on_receipt(self, entry_id: int, position: Position) -> None:
+    def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
         assert not self.lost, "a receipt after the loss"
-        self.receipts[entry_id] = position
+        self.receipts.update(zip(entry_ids, positions, strict=True))
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
         assert not self.lost, "a refusal after the loss"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from replicator.engine.log.entry import MESSAGE_BYTES_LIMIT, MESSAGE_BYTES_MAX
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandConnect,
@@ -19,7 +20,8 @@ from replicator.protocol.commands_pb2 import (
     FeatureFlags,
 )
 from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Refused, Unresponsive
-from replicator.protocol.frames import MESSAGE_BYTES_MAX, Frame, FrameDecoder, encode
+from replicator.protocol.frames import Frame, FrameDecoder, encode, frame_bytes_max
+from replicator.protocol.runs import AnswerReader, Run
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX, KEEP_ALIVE_SECONDS
 from replicator.protocol.versions import NEWEST, Peer, server_of
 
@@ -27,6 +29,7 @@ REQUESTS_MAX: Final = 50_000
 """That wait for an answer, as the official clients have it."""
 
 T = BaseCommand.Type
+_PING, _PONG, _CONNECTED = int(T.PING), int(T.PONG), int(T.CONNECTED)
 _ANSWERS: Final = {
     T.SUCCESS: "success",
     T.ERROR: "error",
@@ -57,7 +60,8 @@ class Answered(NamedTuple):
 
 
 class ClientConnection:
-    """One connection to a server. :meth:`connect` gives the bytes to begin with."""
+    """One connection to a server. :meth:`connect` gives the bytes to begin with. With ``gathers``, messages and
+    receipts come in runs (:mod:`replicator.protocol.runs`), not as frames."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class ClientConnection:
         software: str,
         features: FeatureFlags | None = None,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+        gathers: bool = False,
     ) -> None:
         self.peer: Peer | None = None
         """The server, once it has answered."""
@@ -77,7 +82,7 @@ class ClientConnection:
         self._software = software
         self._features = features or FeatureFlags()
         self._keep_alive_seconds = keep_alive_seconds
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(runs=AnswerReader() if gathers else None)
         self._waiting: set[int] = set()
         self._last_request_id = -1
         self._heard = True
@@ -106,24 +111,29 @@ class ClientConnection:
         """Nobody waits for the answer any more."""
         self._waiting.discard(request_id)
 
-    def receive(self, data: bytes, now: float) -> Iterator[Frame | Answered | bytes]:
-        """Answers, what came unasked, and bytes to send, in this order. Raises :class:`ProtocolError`: close it."""
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | Run | Answered | bytes]:
+        """Answers, what came unasked, messages and receipts in runs, and bytes to send, in this order. Raises
+        :class:`ProtocolError`: close it."""
         if self._over:
             return
         self._heard = True
         try:
             for frame in self._decoder.receive(data):
-                assert isinstance(frame, Frame), "a server sends no SEND that were gathered"
+                if isinstance(frame, Run):
+                    if self.peer is None:
+                        raise OutOfOrder(f"{type(frame).__name__} instead of CONNECTED")
+                    yield frame
+                    continue
                 command = frame.command
                 if self.peer is None:
                     self._connected(command, now)
-                elif command.type == T.PING:
+                elif command.type == _PING:
                     yield encode(BaseCommand(type=T.PONG, pong=CommandPong()))
-                elif command.type == T.CONNECTED:
+                elif command.type == _CONNECTED:
                     raise OutOfOrder("CONNECTED a second time")
                 elif (field := _ANSWERS.get(command.type)) is not None:
                     yield from self._answered(getattr(command, field), frame)
-                elif command.type != T.PONG:
+                elif command.type != _PONG:
                     yield frame
         except ProtocolError:
             self._over = True
@@ -147,7 +157,9 @@ class ClientConnection:
             raise OutOfOrder(f"{T.Name(command.type)} instead of CONNECTED")
         self.peer = server_of(command.connected)
         self.cluster = command.connected.cluster
-        self.message_bytes_max = command.connected.max_message_size or MESSAGE_BYTES_MAX
+        self.message_bytes_max = min(command.connected.max_message_size or MESSAGE_BYTES_MAX, MESSAGE_BYTES_LIMIT)
+        # A server of ours may hold larger ones: those that it took before its setting, and those of other clusters.
+        self._decoder.bytes_max = frame_bytes_max(MESSAGE_BYTES_LIMIT if self.cluster else self.message_bytes_max)
         self.due = now + self._keep_alive_seconds
 
     def _answered(self, answer: Any, frame: Frame) -> Iterator[Frame | Answered]:

@@ -1,7 +1,8 @@
 """The commands that come with every entry, read and written by hand: SEND, SEND_RECEIPT, MESSAGE. Sans-IO.
 
 All others go through protobuf. What is here gives the same bytes in a fraction of its time, which was most of what a
-worker did where each entry is one message:
+worker and a client of ours did where each entry is one message (how a client reads them is in
+:mod:`replicator.protocol.runs`):
 
 1. A SEND of the usual form is scanned for what is needed of it. Of any other form :func:`read_send` says nothing, and
    protobuf reads it, and decides whether it is one.
@@ -12,14 +13,21 @@ worker did where each entry is one message:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from replicator.engine.log.entry import varint
 from replicator.protocol.values import NONE_U64
 from snapshots.position import BEFORE_ALL, Position
 
 SENDS_MAX: Final = 1_000
 """Entries that are handed on at once."""
+_TAG_SENDS: Final = b"\xa0\x06"
+_TAG_LAST_SEQUENCE_ID: Final = b"\xa8\x06"
+_TAG_BATCH_SIZE: Final = b"\xa0\x06"
+_TAG_ORIGIN: Final = b"\xaa\x06"
+_TAG_ORIGIN_LEDGER: Final = b"\xb0\x06"
+_TAG_ORIGIN_ENTRY: Final = b"\xb8\x06"
 
 _SIZES: Final = struct.Struct(">II")
 _SEND_HEAD: Final = b"\x08\x06\x32"
@@ -52,12 +60,15 @@ class Sends:
         self.highest_sequence_ids += later.highest_sequence_ids
         self.entries += later.entries
 
-    def each(self) -> Iterator[Sends]:
-        """Its entries one by one."""
-        for sent in zip(self.sequence_ids, self.highest_sequence_ids, self.entries, strict=True):
-            one = Sends(self.producer_id)
-            one.add(*sent)
-            yield one
+    def halves(self) -> tuple[Sends, Sends]:
+        """The first of its entries, and the rest; of two or more."""
+        middle = len(self.entries) // 2
+        first, rest = Sends(self.producer_id), Sends(self.producer_id)
+        for half, part in ((first, slice(middle)), (rest, slice(middle, None))):
+            half.sequence_ids = self.sequence_ids[part]
+            half.highest_sequence_ids = self.highest_sequence_ids[part]
+            half.entries = self.entries[part]
+        return first, rest
 
     @property
     def full(self) -> bool:
@@ -104,82 +115,144 @@ def read_send(command: bytes, at: int, stop: int) -> tuple[int, int, int] | None
     return None if producer_id < 0 or sequence_id < 0 else (producer_id, sequence_id, highest)
 
 
+class SendHeadWriter:
+    """Writes what stands before the entries that one producer sends."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer_id: int) -> None:
+        self._producer = b"\x08" + varint(producer_id) + b"\x10"
+
+    def head(self, sequence_id: int, entry_bytes: int) -> bytes:
+        """Of an entry whose own metadata says the rest."""
+        numbers = self._producer + varint(sequence_id)
+        size = len(numbers) + 4
+        return _SIZES.pack(size + 4 + entry_bytes, size) + b"%b%c%b" % (_SEND_HEAD, size - 4, numbers)
+
+
 class ReceiptWriter:
-    """Writes the receipts of one producer, whose topic has that partition index (-1 if it is none)."""
+    """Writes the receipts of one producer, whose topic has that partition index (-1 if it is none). With ``extended``
+    one receipt answers all sends whose entries lie one behind the other."""
 
-    __slots__ = ("_id_end", "_producer")
+    __slots__ = ("_extended", "_id_end", "_producer")
 
-    def __init__(self, producer_id: int, partition: int) -> None:
-        self._producer = b"\x08" + _varint(producer_id) + b"\x10"
-        self._id_end = b"\x18" + _varint(partition & NONE_U64) + b"\x20" + _varint(NONE_U64)
+    def __init__(self, producer_id: int, partition: int, *, extended: bool = False) -> None:
+        self._producer = b"\x08" + varint(producer_id) + b"\x10"
+        self._id_end = b"\x18" + varint(partition & NONE_U64) + b"\x20" + varint(NONE_U64)
+        self._extended = extended
 
     def write(self, sends: Sends, positions: Sequence[Position]) -> bytes:
         """Frames of the receipts of all of ``sends``, which lie at ``positions``."""
-        producer, id_end = self._producer, self._id_end
+        if self._extended:
+            return self._write_runs(sends, positions)
+        frame = self._frame
+        return b"".join(
+            [
+                frame(sequence_id, highest, position)
+                for sequence_id, highest, position in zip(
+                    sends.sequence_ids, sends.highest_sequence_ids, positions, strict=True
+                )
+            ]
+        )
+
+    def _write_runs(self, sends: Sends, positions: Sequence[Position]) -> bytes:
+        assert len(sends.sequence_ids) == len(positions)
         pieces: list[bytes] = []
-        ledger_before, ledger_field = -1, b""
-        for sequence_id, highest, position in zip(
-            sends.sequence_ids, sends.highest_sequence_ids, positions, strict=True
-        ):
-            ledger, entry = position
-            if position == BEFORE_ALL:
-                ledger = entry = NONE_U64
-            if ledger != ledger_before:
-                ledger_before, ledger_field = ledger, b"\x08" + _varint(ledger) + b"\x10"
-            message_id = ledger_field + _varint(entry) + id_end
-            receipt = b"%b%b\x1a%c%b\x20%b" % (
-                producer,
-                _varint(sequence_id),
-                len(message_id),
-                message_id,
-                _varint(highest),
-            )
-            size = len(receipt) + 4
-            pieces.append(_SIZES.pack(size + 4, size) + b"%b%c%b" % (_RECEIPT_HEAD, len(receipt), receipt))
+        first = 0
+        while first < len(positions):
+            ledger, entry = positions[first]
+            after = first + 1
+            if positions[first] != BEFORE_ALL:
+                while after < len(positions) and positions[after] == (ledger, entry + after - first):
+                    after += 1
+            additions = b""
+            if after - first > 1:
+                additions = _TAG_SENDS + varint(after - first)
+                additions += _TAG_LAST_SEQUENCE_ID + varint(sends.sequence_ids[after - 1])
+            highest = sends.highest_sequence_ids[after - 1]
+            pieces.append(self._frame(sends.sequence_ids[first], highest, positions[first], additions))
+            first = after
         return b"".join(pieces)
+
+    def _frame(self, sequence_id: int, highest: int, position: Position, additions: bytes = b"") -> bytes:
+        ledger, entry = position
+        if position == BEFORE_ALL:
+            ledger = entry = NONE_U64
+        message_id = b"\x08%b\x10%b%b" % (varint(ledger), varint(entry), self._id_end)
+        receipt = b"%b%b\x1a%c%b\x20%b%b" % (
+            self._producer,
+            varint(sequence_id),
+            len(message_id),
+            message_id,
+            varint(highest),
+            additions,
+        )
+        size = len(receipt) + 4
+        return _SIZES.pack(size + 4, size) + b"%b%c%b" % (_RECEIPT_HEAD, len(receipt), receipt)
 
 
 class MessageHeadWriter:
     """Writes what stands before the entries that one consumer gets."""
 
-    __slots__ = ("_consumer", "_id_end", "_ledger", "_ledger_field")
+    __slots__ = ("_after", "_before", "_consumer", "_id_end", "_like", "_size")
 
     def __init__(self, consumer_id: int, partition: int) -> None:
-        self._ledger = -1
-        self._ledger_field = b""
-        self._consumer = b"\x08" + _varint(consumer_id) + b"\x12"
-        self._id_end = b"\x18" + _varint(partition & NONE_U64) + b"\x20" + _varint(NONE_U64)
+        self._consumer = b"\x08" + varint(consumer_id) + b"\x12"
+        self._id_end = b"\x18" + varint(partition & NONE_U64) + b"\x20" + varint(NONE_U64)
+        self._like: tuple[object, ...] = ()
+        """What the last one had; of the next with the same only the number of its entry is other."""
+        self._before = self._after = b""
+        self._size = 0
 
     def head(
-        self, position: Position, redelivery_count: int, entry_bytes: int, ack_set: Iterable[int], epoch: int | None
+        self,
+        position: Position,
+        redelivery_count: int,
+        entry_bytes: int,
+        ack_set: Sequence[int],
+        epoch: int | None,
+        additions: bytes = b"",
     ) -> bytes:
         """``ack_set`` is empty for an entry of which nothing is acknowledged."""
         ledger, entry = position
-        if ledger != self._ledger:
-            self._ledger, self._ledger_field = ledger, b"\x08" + _varint(ledger) + b"\x10"
-        message_id = self._ledger_field + _varint(entry) + self._id_end
-        message = b"%b%c%b\x18%b" % (self._consumer, len(message_id), message_id, _varint(redelivery_count))
-        for word in ack_set:
-            message += b"\x20" + _varint(word & NONE_U64)
-        if epoch is not None:
-            message += b"\x28" + _varint(epoch)
-        command = _MESSAGE_HEAD + _varint(len(message)) + message
-        return _SIZES.pack(len(command) + 4 + entry_bytes, len(command)) + command
+        number = varint(entry)
+        like = (ledger, len(number), redelivery_count, epoch, additions, ack_set)
+        if like != self._like:
+            self._like = like
+            ledger_field = b"\x08" + varint(ledger) + b"\x10"
+            after = self._id_end + b"\x18" + varint(redelivery_count)
+            after += b"".join([b"\x20" + varint(word & NONE_U64) for word in ack_set])
+            if epoch is not None:
+                after += b"\x28" + varint(epoch)
+            self._after = after + additions
+            id_bytes = len(ledger_field) + len(number) + len(self._id_end)
+            message_bytes = len(self._consumer) + 1 + len(ledger_field) + len(number) + len(self._after)
+            self._before = b"%b%b%b%c%b" % (
+                _MESSAGE_HEAD,
+                varint(message_bytes),
+                self._consumer,
+                id_bytes,
+                ledger_field,
+            )
+            self._size = len(self._before) + len(number) + len(self._after)
+        size = self._size
+        return _SIZES.pack(size + 4 + entry_bytes, size) + self._before + number + self._after
 
 
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+def message_additions(batch_size: int, origin: str | None, origin_position: Position) -> bytes:
+    """What a client of ours is told beside; ``origin`` is None for a message of this cluster."""
+    additions = b"" if batch_size == 1 else _TAG_BATCH_SIZE + varint(batch_size)
+    if origin is None:
+        return additions
+    name = origin.encode()
+    ledger, entry = origin_position
+    return b"%b%b%b%b%b%b%b%b" % (
+        additions,
+        _TAG_ORIGIN,
+        varint(len(name)),
+        name,
+        _TAG_ORIGIN_LEDGER,
+        varint(ledger),
+        _TAG_ORIGIN_ENTRY,
+        varint(entry),
+    )

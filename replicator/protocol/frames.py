@@ -15,26 +15,24 @@ The decoder works in these steps:
 2. What is left is the beginning of a frame. Its pieces are gathered until it is whole, small ones together, and copied
    once then; of a SEND the entry alone.
 3. A size over the limit is refused before anything is gathered for it.
-4. A decoder of a server gathers neighbouring SENDs of one producer (:mod:`replicator.protocol.data_commands`).
+4. Neighbouring commands that come with every entry are gathered, if the decoder has a reader for them
+   (:mod:`replicator.protocol.runs`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 from replicator.protocol.commands_pb2 import BaseCommand, BrokerEntryMetadata
-from replicator.protocol.data_commands import Sends, read_send
-from replicator.protocol.errors import BadFrame, FrameTooLarge
+from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
+from replicator.protocol.runs import RunReader
 
-MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
-"""The largest payload of an entry, as upstream has it by default; what servers tell clients."""
-METADATA_BYTES_MAX: Final = 64 * 1024
-"""Room for an entry's metadata beside its payload."""
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """The largest command: a namespace's list of topics, or a schema, is far smaller."""
 
@@ -77,12 +75,14 @@ def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
 class FrameDecoder:
     """Cuts a stream of bytes into frames. After an error it takes nothing more: the connection is over.
 
-    With ``sends``, what comes for SEND is :class:`Sends`, never a :class:`Frame`.
+    What the reader of ``runs`` gathers comes as its runs, never as a :class:`Frame`.
     """
 
-    def __init__(self, *, bytes_max: int | None = None, sends: bool = False) -> None:
-        self._bytes_max = frame_bytes_max() if bytes_max is None else bytes_max
-        self._gathers = sends
+    def __init__(self, *, bytes_max: int | None = None, runs: RunReader | None = None) -> None:
+        self.bytes_max = frame_bytes_max() if bytes_max is None else bytes_max
+        self._runs = runs
+        self._reads: Callable[[bytes, int, int], bool] = (lambda *_: False) if runs is None else runs.reads
+        self._add: Callable[[bytes], None] = (lambda _: None) if runs is None else runs.add
         self._begun: list[bytes | bytearray] = []
         """The pieces of a frame that has not come whole: from its size on."""
         self._begun_bytes = 0
@@ -94,10 +94,10 @@ class FrameDecoder:
         """Bytes of a frame that has not come whole."""
         return self._begun_bytes
 
-    def receive(self, data: bytes) -> Iterator[Frame | Sends]:
-        """The frames that are whole now; raises :class:`ProtocolError` at the first that is not one.
+    def receive(self, data: bytes) -> Iterator[Any]:
+        """The frames, and runs of them, that are whole now; raises :class:`ProtocolError` at the first that is not one.
 
-        The frames that were yielded before the error are good ones.
+        What was yielded before the error is good.
         """
         at = 0
         if self._begun:
@@ -105,65 +105,55 @@ class FrameDecoder:
             if self._wanted == 0 or self._begun_bytes < self._wanted:
                 return
             pieces, self._begun, self._begun_bytes, self._wanted = self._begun, [], 0, 0
-            yield self._joined(pieces)
+            yield from self._joined(pieces)
         at = yield from self._whole(data, at)
+        if self._runs is not None:
+            yield from self._runs.gathered()
         if at < len(data):
             self._begin(data[at:] if at else data)
 
-    def _whole(self, data: bytes, at: int) -> Generator[Frame | Sends, None, int]:
+    def _whole(self, data: bytes, at: int) -> Generator[Any, None, int]:
         """The frames that lie whole in ``data`` from ``at`` on; returns where the rest begins."""
-        end, gathers, bytes_max, unpack = len(data), self._gathers, self._bytes_max, _SIZES.unpack_from
+        end, total_max, unpack = len(data), self.bytes_max - 4, _SIZES.unpack_from
+        reads, add = self._reads, self._add
         view = memoryview(data)
-        sends: Sends | None = None
-        while end - at >= _SIZES.size:
+        while end - at >= 8:  # the two sizes
             total, size = unpack(data, at)
             stop = at + 4 + total
-            if stop > end and total + 4 <= bytes_max:
+            if stop > end and total <= total_max:
                 break
             command_stop = at + 8 + size
-            found = (
-                read_send(data, at + 8, command_stop)
-                if gathers and command_stop <= stop and total + 4 <= bytes_max
-                else None
-            )
-            if found is not None:
-                producer_id, sequence_id, highest = found
-                if sends is None or sends.producer_id != producer_id or sends.full:
-                    if sends is not None:
-                        yield sends
-                    sends = Sends(producer_id)
-                sends.add(sequence_id, highest, data[command_stop:stop])
+            if command_stop <= stop <= end and total <= total_max and reads(data, at + 8, command_stop):
+                add(data[command_stop:stop])
             else:
-                if sends is not None:
-                    yield sends
-                    sends = None
-                self._check_size(total)
-                yield self._one(view[at + 4 : stop])
+                try:
+                    self._check_size(total)
+                    yield from self._one(view[at + 4 : stop])
+                except ProtocolError:
+                    if self._runs is not None:
+                        yield from self._runs.gathered()
+                    raise
             at = stop
-        if sends is not None:
-            yield sends
         return at
 
-    def _one(self, view: memoryview) -> Frame | Sends:
+    def _one(self, view: memoryview) -> Iterator[Any]:
         frame = _frame(view)
-        if not self._gathers or frame.command.type != BaseCommand.SEND:
-            return frame
-        command = frame.command.send
-        sends = Sends(command.producer_id)
-        sends.add(command.sequence_id, command.highest_sequence_id, bytes(frame.rest))
-        return sends
+        if self._runs is not None:
+            if self._runs.takes(frame.command, view[4 : len(view) - len(frame.rest)]):
+                self._runs.add(bytes(frame.rest))
+                return
+            yield from self._runs.gathered()
+        yield frame
 
-    def _joined(self, pieces: list[bytes | bytearray]) -> Frame | Sends:
-        """A frame that came in several pieces. The command of a SEND mostly is in the first."""
+    def _joined(self, pieces: list[bytes | bytearray]) -> Iterator[Any]:
+        """A frame that came in several pieces. The command of one that is gathered mostly is in the first."""
         first = bytes(pieces[0])
-        if self._gathers and len(first) >= _SIZES.size:
+        if self._runs is not None and len(first) >= _SIZES.size:
             command_stop = _SIZES.size + int(_SIZE.unpack_from(first, 4)[0])
-            if command_stop <= len(first) and (found := read_send(first, _SIZES.size, command_stop)) is not None:
-                producer_id, sequence_id, highest = found
-                sends = Sends(producer_id)
-                sends.add(sequence_id, highest, b"".join((memoryview(first)[command_stop:], *pieces[1:])))
-                return sends
-        return self._one(memoryview(b"".join(pieces))[4:])
+            if command_stop <= len(first) and self._runs.reads(first, _SIZES.size, command_stop):
+                self._runs.add(b"".join((memoryview(first)[command_stop:], *pieces[1:])))
+                return
+        yield from self._one(memoryview(b"".join(pieces))[4:])
 
     def _begin(self, piece: bytes) -> None:
         """``piece`` is the beginning of a frame, and not all of it."""
@@ -195,8 +185,8 @@ class FrameDecoder:
 
     def _check_size(self, total: int) -> int:
         """What a frame says of its size, which does not count itself."""
-        if total + 4 > self._bytes_max:
-            raise FrameTooLarge(f"a frame of {total + 4} bytes is over the limit of {self._bytes_max}")
+        if total + 4 > self.bytes_max:
+            raise FrameTooLarge(f"a frame of {total + 4} bytes is over the limit of {self.bytes_max}")
         if total < 4:
             raise BadFrame(f"a frame of {total + 4} bytes has no room for a command")
         return total

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
 
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.protocol.authentication import REFRESH, REFRESH_SECONDS_MAX, Anyone, Asked, Authenticator
 from replicator.protocol.commands_pb2 import (
     AuthData,
@@ -34,7 +35,8 @@ from replicator.protocol.commands_pb2 import (
 )
 from replicator.protocol.data_commands import Sends
 from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Unresponsive
-from replicator.protocol.frames import MESSAGE_BYTES_MAX, Frame, FrameDecoder, encode
+from replicator.protocol.frames import Frame, FrameDecoder, encode, frame_bytes_max
+from replicator.protocol.runs import SendReader
 from replicator.protocol.sessions import Sessions
 from replicator.protocol.versions import NEWEST, PING_SINCE, Peer, client_of
 
@@ -121,7 +123,7 @@ class ServerConnection:
         self._authenticator = authenticator or Anyone()
         self._message_bytes_max = message_bytes_max
         self._cluster = cluster
-        self._decoder = FrameDecoder(sends=True)
+        self._decoder = FrameDecoder(bytes_max=frame_bytes_max(message_bytes_max), runs=SendReader())
         self._state = _State.CONNECT_AWAITED
         self._heard = True
         self._ask_at = self.due
@@ -161,6 +163,10 @@ class ServerConnection:
         except ProtocolError:
             self._state = _State.OVER
             raise
+
+    def was_heard(self) -> None:
+        """The client is there, although nothing came that could be read."""
+        self._heard = True
 
     def tick(self, now: float) -> bytes:
         """The time is :attr:`due`: returns what is to be sent.

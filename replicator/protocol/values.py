@@ -12,7 +12,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 NONE_U64: Final = 2**64 - 1
 """-1 as clients write it: of a message that is stored nowhere new, and of "before everything"."""
-_SIGN: Final = 2**63
+SIGN: Final = 2**63
 _WORD_BITS: Final = 64
 
 
@@ -26,9 +26,9 @@ def message_id(position: Position, partition: int, batch_index: int = -1) -> Mes
 
 def position_of(message: MessageIdData) -> Position:
     """The position that an id names; "earliest" (-1:-1) is before all."""
-    if message.ledgerId >= _SIGN:
+    if message.ledgerId >= SIGN:
         return BEFORE_ALL
-    return Position(message.ledgerId, -1 if message.entryId >= _SIGN else message.entryId)
+    return Position(message.ledgerId, -1 if message.entryId >= SIGN else message.entryId)
 
 
 def ack_set(acked: BitMap, batch_size: int) -> list[int]:
@@ -39,7 +39,7 @@ def ack_set(acked: BitMap, batch_size: int) -> list[int]:
     words = []
     for _ in range(-(-batch_size // _WORD_BITS)):
         word = bits & NONE_U64
-        words.append(word - (1 << _WORD_BITS) if word >= _SIGN else word)
+        words.append(word - (1 << _WORD_BITS) if word >= SIGN else word)
         bits >>= _WORD_BITS
     while words and words[-1] == 0:
         words.pop()

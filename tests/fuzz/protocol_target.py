@@ -34,7 +34,7 @@ def take(data: bytes) -> None:
                 with contextlib.suppress(ProtocolError):
                     split_broker_metadata(frame.rest)
             assert decoder.waits <= min(frame_bytes_max(), len(data))
-    server, client = ServerConnection(0.0, software="x"), ClientConnection(0.0, software="x")
+    server, client = ServerConnection(0.0, software="x"), ClientConnection(0.0, software="x", gathers=True)
     if how & 1:
         list(server.receive(CONNECT, 0.0))
         list(client.receive(CONNECTED, 0.0))

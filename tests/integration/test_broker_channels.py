@@ -160,7 +160,7 @@ def test_a_slow_reader_of_a_subscription_that_is_put_elsewhere_gets_the_new_plac
         connection._transport.pause_reading()
         channel.flow(60)
         (subscription,) = topic.subscriptions.values()
-        await eventually(lambda: subscription.status()["consumers"][0]["unacked_entries"] >= 16, "a full socket")
+        await eventually(lambda: subscription.status()["consumers"][0]["unacked_entries"] >= 8, "a full socket")
         seeking = asyncio.ensure_future(channel.seek(BEFORE_ALL))
         await asyncio.sleep(0)
         connection._transport.resume_reading()

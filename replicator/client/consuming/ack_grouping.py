@@ -272,22 +272,26 @@ class AckGrouping:
 
     def acknowledged(self, position: Position) -> BitMap | bool:
         """What of this entry is acknowledged here, perhaps unknown to the cluster: all, nothing, or some indexes."""
-        if not self._in_flight and not self._pending():
-            return False
-        found = BitMap()
-        gathered = _InFlight(_NO_REQUEST, 0, self._entries, self._batches)
-        for flight in (gathered, *self._in_flight.values()):
-            if position in flight.entries:
+        if position in self._entries:
+            return True
+        found: BitMap | None = self._batches.get(position)
+        if self._cumulative is not None and position <= self._cumulative[0]:
+            if _covers(self._cumulative, position):
                 return True
-            indexes = flight.batches.get(position)
-            if indexes is not None:
-                found |= indexes
-        for cumulative in self._cumulatives():
-            if _covers(cumulative, position):
+            found = _with_first(found, self._cumulative[1])
+        for flight in self._in_flight.values():  # few: each has many acknowledgements
+            request = flight.request
+            if isinstance(request, SendCumulative):
+                if position > request.position:
+                    continue  # as most: what comes lies behind what was received before
+                if _covers((request.position, request.batch_index), position):
+                    return True
+                found = _with_first(found, request.batch_index)
+            elif position in flight.entries:
                 return True
-            if cumulative[0] == position and cumulative[1] is not None:
-                found.add_range(0, cumulative[1] + 1)
-        return found if found else False
+            elif (indexes := flight.batches.get(position)) is not None:
+                found = indexes if found is None else found | indexes
+        return found.copy() if found else False
 
     def _acknowledge_entry(self, position: Position) -> Sequence[Action]:
         self._take_ticket()
@@ -390,12 +394,16 @@ class AckGrouping:
 _Cumulative = tuple[Position, int | None]
 """A position, and the index in its batch up to which it counts, or None for the whole entry."""
 
-_NO_REQUEST: Final = SendAcks(0, ())
-
 
 def _height(cumulative: _Cumulative) -> tuple[Position, float]:
     position, batch_index = cumulative
     return (position, float("inf") if batch_index is None else batch_index)
+
+
+def _with_first(found: BitMap | None, last_index: int | None) -> BitMap:
+    """``found``, and the indexes of a batch up to ``last_index``."""
+    first = BitMap(range(0 if last_index is None else last_index + 1))
+    return first if found is None else found | first
 
 
 def _covers(cumulative: _Cumulative, position: Position) -> bool:

@@ -51,11 +51,15 @@ class EntryOpener:
 
     def open(self, delivery: Delivery, skip: BitMap | None) -> Iterator[Message]:
         """The messages of an entry, without the indexes ``skip``; raises :class:`InvalidMessage`."""
+        messages = messages_of(delivery, self._topic, self._partition, skip, self._opening)
+        if self._opening.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD:
+            return self._or_discarded(messages, delivery)
+        return messages
+
+    def _or_discarded(self, messages: Iterator[Message], delivery: Delivery) -> Iterator[Message]:
         try:
-            yield from messages_of(delivery, self._topic, self._partition, skip, self._opening)
+            yield from messages
         except DecryptionFailed as error:
-            if self._opening.crypto_failure_action is not ConsumerCryptoFailureAction.DISCARD:
-                raise
             _log.warning("acknowledged without being shown: %s", error)
             self._acknowledge((delivery.position,))
 

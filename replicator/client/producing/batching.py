@@ -32,12 +32,13 @@ from replicator.client.message import OutgoingMessage
 from replicator.client.producing.framing import (
     EntryFramer,
     SealedEntry,
+    is_plain,
     message_bytes,
     ordering_key_bytes,
     single_metadata,
 )
 from replicator.client.settings import BatchLimits
-from replicator.engine.log.entry import append_to_batch
+from replicator.engine.log.entry import append_plain_to_batch, append_to_batch
 from replicator.metadata.metadata_pb2 import MessageMetadata
 
 KEYS_MAX: Final = 1_000
@@ -94,7 +95,10 @@ class _OpenBatch(Generic[C]):
             self.key = None
         if message.ordering_key != self.ordering_key:
             self.ordering_key = None
-        append_to_batch(self.payload, single_metadata(message, sequence_id), message.content)
+        if is_plain(message):
+            append_plain_to_batch(self.payload, sequence_id, message.content)
+        else:
+            append_to_batch(self.payload, single_metadata(message, sequence_id), message.content)
         self.messages.append(message)
         self.confirmations.append(confirmation)
         if sequence_id > self.highest_sequence_id:

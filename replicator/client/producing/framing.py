@@ -10,8 +10,7 @@ Source: the publicly documented wire format of Pulsar's entries, and PIP-37 for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from replicator.client.chunking import split_payload
 from replicator.client.errors import PulsarException, from_engine
@@ -20,7 +19,7 @@ from replicator.client.producing.encryption import EntryEncryptor
 from replicator.client.settings import CompressionType
 from replicator.engine.errors import EngineError
 from replicator.engine.log.compression import compress
-from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, encode_entry, encode_plain_entry, producer_field
 from replicator.metadata.metadata_pb2 import (
     LZ4,
     NONE,
@@ -32,9 +31,6 @@ from replicator.metadata.metadata_pb2 import (
     SingleMessageMetadata,
 )
 from replicator.metadata.metadata_pb2 import CompressionType as Codec
-
-MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
-"""As upstream's default; for the content, and for key and properties together."""
 
 _CODECS: Final[Mapping[CompressionType, Codec]] = {
     CompressionType.NONE: NONE,
@@ -48,8 +44,7 @@ C = TypeVar("C")
 """What the caller wants back with each message's entry: a producer's future. Opaque here."""
 
 
-@dataclass(frozen=True, slots=True)
-class SealedEntry(Generic[C]):
+class SealedEntry(NamedTuple, Generic[C]):
     """An entry that is ready to be sent, the messages in it, and the confirmation that each of them waits for.
 
     ``entry`` is the error instead when the messages cannot be framed. Of the entries of a message in chunks only the
@@ -68,7 +63,7 @@ class SealedEntry(Generic[C]):
 class EntryFramer:
     """Makes entries for one producer, by its name, its compression and its encryption."""
 
-    __slots__ = ("_codec", "_encryptor", "producer_name")
+    __slots__ = ("_codec", "_encryptor", "_producer_field", "plain", "producer_name")
 
     def __init__(
         self,
@@ -79,6 +74,16 @@ class EntryFramer:
         self.producer_name = producer_name
         self._codec = _CODECS[compression]
         self._encryptor = encryptor
+        self._producer_field = producer_field(producer_name)
+        self.plain = compression is CompressionType.NONE and encryptor is None
+        """Whether payloads go as they are."""
+
+    def plain_entry(self, content: bytes, sequence_id: int, wall_time_ms: int) -> bytes | PulsarException:
+        """One message that has nothing but its content, by a producer that is :attr:`plain`; or why that cannot be."""
+        try:
+            return encode_plain_entry(self._producer_field, sequence_id, wall_time_ms, content)
+        except EngineError as error:
+            return from_engine(error)
 
     def frame(self, metadata: MessageMetadata, payload: bytes | bytearray) -> bytes | PulsarException:
         """Payload and metadata as an entry, or why that cannot be."""
@@ -111,8 +116,11 @@ def single_entry(
     message: OutgoingMessage, sequence_id: int, framer: EntryFramer, wall_time_ms: int, confirmation: C
 ) -> SealedEntry[C]:
     """A message as an entry of its own: without ``num_messages_in_batch``."""
-    metadata = _metadata_of(message, sequence_id, framer, wall_time_ms)
-    return SealedEntry(framer.frame(metadata, message.content), [message], [confirmation], sequence_id, batched=False)
+    if framer.plain and is_plain(message):
+        entry = framer.plain_entry(message.content, sequence_id, wall_time_ms)
+    else:
+        entry = framer.frame(_metadata_of(message, sequence_id, framer, wall_time_ms), message.content)
+    return SealedEntry(entry, [message], [confirmation], sequence_id, batched=False)
 
 
 def chunked_entries(
@@ -174,13 +182,23 @@ def message_bytes(message: OutgoingMessage) -> int:
     return size
 
 
+def is_plain(message: OutgoingMessage) -> bool:
+    """Whether the message has nothing but its content, and maybe a sequence id."""
+    return (
+        message.partition_key is None
+        and not message.properties
+        and message.ordering_key is None
+        and message.event_timestamp is None
+        and message.deliver_at is None
+    )
+
+
 def single_metadata(message: OutgoingMessage, sequence_id: int) -> SingleMessageMetadata:
     """A message's own metadata inside a batch; without the size of its payload."""
-    if message.partition_key is None:
-        single = SingleMessageMetadata()
-        single.sequence_id = sequence_id  # a third faster than by keyword, and this runs for each message
-    else:
-        single = SingleMessageMetadata(sequence_id=sequence_id, partition_key=message.partition_key)
+    single = SingleMessageMetadata()
+    single.sequence_id = sequence_id  # a third faster than by keyword, and this runs for each message
+    if message.partition_key is not None:
+        single.partition_key = message.partition_key
     if message.properties:
         single.properties.extend(_pairs(message.properties))
     if message.ordering_key is not None:

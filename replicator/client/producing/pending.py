@@ -79,21 +79,25 @@ class PendingEntries:
         return [message for entry in self._entries.values() for message in entry.sealed.messages]
 
     def confirm(self, entry_id: int, position: Position) -> PendingEntry | None:
-        """An entry is durable: settle the futures of its messages. None if it is not waited for any more."""
+        """An entry is durable: settle the futures of its messages. None if it is not waited for any more.
+
+        Behind the last of those that are confirmed together comes :meth:`settle_waiters`.
+        """
         entry = self._take(entry_id)
         if entry is None:
             return None
         sealed = entry.sealed
         if sealed.chunks > 1:
             self._confirm_chunk(entry, position)
-        else:
+        elif sealed.batched:
             size = len(sealed.confirmations)
             for index, confirmation in enumerate(sealed.confirmations):
                 if not confirmation.done():
-                    confirmation.set_result(
-                        MessageId.at(position, self._partition, index if sealed.batched else NO_BATCH, size)
-                    )
-        self._settle_waiters()
+                    confirmation.set_result(MessageId.at(position, self._partition, index, size))
+        else:
+            (confirmation,) = sealed.confirmations
+            if not confirmation.done():
+                confirmation.set_result(MessageId.at(position, self._partition, NO_BATCH, 1))
         return entry
 
     def fail(self, entry_id: int, error: PulsarException) -> int:
@@ -114,7 +118,7 @@ class PendingEntries:
         for last_entry_id, waiter in self._flush_waiters:
             if entry_id <= last_entry_id and not waiter.done():
                 waiter.set_result(error)
-        self._settle_waiters()
+        self.settle_waiters()
         return messages
 
     async def wait_until_settled(self) -> None:
@@ -135,7 +139,7 @@ class PendingEntries:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._settle_waiters()  # hand the wake-up on: the room is still there
+                self.settle_waiters()  # hand the wake-up on: the room is still there
             raise
 
     def stop(self, error: PulsarException) -> int:
@@ -169,7 +173,7 @@ class PendingEntries:
             if not confirmation.done():
                 confirmation.set_result(_chunk_message_id(entry.chunk_positions, self._partition))
 
-    def _settle_waiters(self) -> None:
+    def settle_waiters(self) -> None:
         """Wake those whose condition came true: a flush without older entries, as many senders as there is room."""
         if self._flush_waiters:
             oldest = next(iter(self._entries), self._next_entry_id)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,7 +31,6 @@ from replicator.client.message import OutgoingMessage
 from replicator.client.producing.batching import BatchContainer, Batcher, KeyBasedBatchContainer
 from replicator.client.producing.encryption import EntryEncryptor
 from replicator.client.producing.framing import (
-    MESSAGE_BYTES_MAX,
     EntryFramer,
     SealedEntry,
     chunked_entries,
@@ -45,6 +44,7 @@ from replicator.client.settings import BatchingType, CompressionType, ProducerSe
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ProducerChannel
 from replicator.client.wire.reopening import open_first, open_with_retries
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import DUPLICATE
 from replicator.running.short_tasks import awaited
@@ -80,7 +80,10 @@ class Producer(MessageSender):
         self._encryptor = encryptor
         self._loop = asyncio.get_running_loop()
         whole = settings.compression is CompressionType.NONE and settings.chunk_message_bytes is None
+        self._whole = whole
         self._content_bytes_max = MESSAGE_BYTES_MAX if whole else CHUNKED_MESSAGE_BYTES_MAX
+        self._message_bytes_max = MESSAGE_BYTES_MAX
+        """As the cluster says."""
         self._framer = EntryFramer(settings.producer_name or "", settings.compression, encryptor)
         self._batch: Batcher[Confirmation] | None = None
         self._batch_timer: asyncio.TimerHandle | None = None
@@ -104,6 +107,9 @@ class Producer(MessageSender):
         ready = channel.ready
         settings = self._settings = replace(self._settings, producer_name=ready.producer_name)
         self._topic_epoch = ready.topic_epoch
+        self._message_bytes_max = ready.message_bytes_max
+        if self._whole:
+            self._content_bytes_max = ready.message_bytes_max
         if settings.initial_sequence_id == -1:
             self._last_sequence_id = ready.last_sequence_id
             self._next_sequence_id = ready.last_sequence_id + 1
@@ -205,15 +211,24 @@ class Producer(MessageSender):
 
     # What the channel reports.
 
-    def on_receipt(self, entry_id: int, position: Position) -> None:
-        """An entry is durable, or the topic had it already."""
-        entry = self._pending.confirm(entry_id, position)
-        if entry is None:
-            return  # it timed out before
-        sealed = entry.sealed
-        self._last_sequence_id = max(self._last_sequence_id, sealed.highest_sequence_id)
-        latency_seconds = self._loop.time() - entry.sent_at
-        self._stats.confirmed(len(sealed.messages), latency_seconds, duplicate=position == DUPLICATE)
+    def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
+        """Entries are durable, or the topic had them already."""
+        confirm, now = self._pending.confirm, self._loop.time()
+        messages, duplicate, sent_at = 0, 0, now
+        for entry_id, position in zip(entry_ids, positions, strict=True):
+            entry = confirm(entry_id, position)
+            if entry is None:
+                continue  # it timed out before
+            if entry.sent_at != sent_at:
+                self._stats.confirmed(messages, now - sent_at, duplicate=duplicate)
+                messages, duplicate, sent_at = 0, 0, entry.sent_at
+            sealed = entry.sealed
+            self._last_sequence_id = max(self._last_sequence_id, sealed.highest_sequence_id)
+            messages += len(sealed.messages)
+            if position == DUPLICATE:
+                duplicate += len(sealed.messages)
+        self._stats.confirmed(messages, now - sent_at, duplicate=duplicate)
+        self._pending.settle_waiters()
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
         """An entry was refused."""
@@ -264,7 +279,7 @@ class Producer(MessageSender):
             now_ms,
             confirmation,
             uuid=chunk_uuid,
-            message_bytes_max=chunk_message_bytes,
+            message_bytes_max=min(chunk_message_bytes, self._message_bytes_max),
         ):
             self._send_sealed(sealed)
 

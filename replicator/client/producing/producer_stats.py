@@ -99,12 +99,12 @@ class ProducerStatsRecorder:
         self.messages_sent += messages
         self.bytes_sent += entry_bytes
 
-    def confirmed(self, messages: int, latency_seconds: float, *, duplicate: bool) -> None:
-        """An entry's receipt came."""
-        self.messages_confirmed += messages
-        if duplicate:
-            self.messages_duplicate += messages
-        self.latencies.add(latency_seconds, messages)
+    def confirmed(self, messages: int, latency_seconds: float, *, duplicate: int) -> None:
+        """Receipts came of messages that were sent at the same time; so many of them were there already."""
+        if messages:
+            self.messages_confirmed += messages
+            self.messages_duplicate += duplicate
+            self.latencies.add(latency_seconds, messages)
 
     def merge(self, other: ProducerStatsRecorder) -> None:
         """Add what ``other`` has counted: for the partitions of one topic."""

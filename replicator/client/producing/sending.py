@@ -16,9 +16,10 @@ from replicator.client.argument_checks import check_properties
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import InvalidMessage, MessageTooBig, OperationNotSupported, SchemaError
 from replicator.client.message import MessageId, OutgoingMessage
-from replicator.client.producing.framing import MESSAGE_BYTES_MAX, message_bytes, ordering_key_bytes
+from replicator.client.producing.framing import message_bytes, ordering_key_bytes
 from replicator.client.producing.pending import Confirmation
 from replicator.client.schema import Schema
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 
 
 class MessageSender(ClosedAtExit):
@@ -156,6 +157,8 @@ def check_message(message: OutgoingMessage, content_bytes_max: int) -> None:
         raise MessageTooBig(f"message of {len(content)} bytes is over the limit of {content_bytes_max}")
     if message.properties or message.partition_key is not None or message.ordering_key is not None:
         _check_texts(message)
+    if message.sequence_id is message.event_timestamp is message.deliver_at is None:
+        return  # as nearly all
     for name, number in (
         ("sequence_id", message.sequence_id),
         ("event_timestamp", message.event_timestamp),

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from replicator.client.errors import PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.types import Ack, Delivery
 from snapshots.position import Position
 
@@ -20,8 +21,8 @@ from snapshots.position import Position
 class ProducerEvents(Protocol):
     """What a producer hears."""
 
-    def on_receipt(self, entry_id: int, position: Position) -> None:
-        """The entry is durable at ``position``, or was dropped as one that is stored already (``DUPLICATE``)."""
+    def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
+        """Each entry is durable at its position, or was dropped as one that is stored already (``DUPLICATE``)."""
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
         """The entry is not stored and would not be if it were sent again."""
@@ -39,6 +40,8 @@ class ProducerReady:
     """The highest sequence id that the topic has of this producer name, -1 if none; -1 also without deduplication."""
     topic_epoch: int | None
     """For exclusive producers: to be given again when the producer reconnects."""
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    """The largest message that the cluster takes."""
 
 
 class ProducerChannel(Protocol):
@@ -72,6 +75,9 @@ class ConsumerEvents(Protocol):
 
     def on_active_change(self, active: bool) -> None:
         """Failover: this consumer became the active one, or is not any more."""
+
+    def on_reached_end(self) -> None:
+        """The topic is terminated, and its subscription has consumed all of it."""
 
     def on_ack_confirmed(self, request_id: int) -> None:
         """The acknowledgements of this request are durable."""

@@ -4,7 +4,8 @@ The shell around :class:`replicator.protocol.client.ClientConnection`. All produ
 client has at one address share it, each under an id that the connection gives out.
 
 1. What comes for a consumer in one read of the socket is handed to it at once, behind the last message of that read or
-   before anything else that came: so a loss, an answer and a restart keep their place among the messages.
+   before anything else that came: so a loss, an answer and a restart keep their place among the messages. Receipts come
+   in runs.
 2. A request is answered by a callback, or awaited. Who waits when the connection ends gets :class:`ConnectError`.
 3. While the socket takes no more, :attr:`Connection.writable` is false; producers hold what they have until then. What
    others send is small, and bounded by what they wait for.
@@ -14,21 +15,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from replicator import __version__
 from replicator.client.errors import ConnectError, PulsarException, Timeout, from_server
 from replicator.protocol.client import Answered, ClientConnection
-from replicator.protocol.commands_pb2 import BaseCommand, CommandMessage, FeatureFlags
+from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
 from replicator.protocol.errors import OutOfOrder, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
+from replicator.protocol.runs import Messages, Receipts, Run
 from replicator.running.timeouts import timeout
 
 SOFTWARE: Final = f"replicator-client {__version__}"
 KEEP_ALIVE_SECONDS: Final = 7.5
 """A broker that fell silent without closing the connection is noticed within twice this time."""
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
+CLOSE_SECONDS_MAX: Final = 2.0
+"""How long the last bytes may take."""
 FEATURES: Final = FeatureFlags(supports_topic_watchers=True, supports_partial_producer=True)
 
 _log = logging.getLogger(__name__)
@@ -44,20 +48,23 @@ class Session(Protocol):
     """A producer, consumer or watcher, as its connection sees it."""
 
     def on_command(self, command: BaseCommand) -> None:
-        """Something came that was not asked for."""
+        """Something came that was not asked for, and is no message and no receipt."""
 
     def on_lost(self, error: PulsarException) -> None:
         """The connection is gone; nothing more comes."""
 
 
 class ProducerSession(Session, Protocol):
+    def on_receipts(self, receipts: Receipts) -> None:
+        """Sends are answered."""
+
     def on_writable(self) -> None:
         """The socket takes more again."""
 
 
 class ConsumerSession(Session, Protocol):
-    def on_message(self, message: CommandMessage, entry: memoryview) -> None:
-        """An entry came."""
+    def on_messages(self, messages: Messages) -> None:
+        """Entries came."""
 
     def on_messages_end(self) -> None:
         """These are all for now."""
@@ -79,7 +86,11 @@ class Connection(asyncio.Protocol):
         self._proxy_to = proxy_to
         self._loop = asyncio.get_running_loop()
         self._state = ClientConnection(
-            self._loop.time(), software=SOFTWARE, features=FEATURES, keep_alive_seconds=KEEP_ALIVE_SECONDS
+            self._loop.time(),
+            software=SOFTWARE,
+            features=FEATURES,
+            keep_alive_seconds=KEEP_ALIVE_SECONDS,
+            gathers=True,
         )
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
@@ -120,12 +131,16 @@ class Connection(asyncio.Protocol):
 
     def send(self, command: BaseCommand) -> None:
         """Send a command that has nothing behind it."""
-        self.write((encode(command),))
+        self.write(encode(command))
 
-    def write(self, pieces: Iterable[bytes]) -> None:
-        """Send frames that are encoded already."""
+    def write(self, frames: bytes) -> None:
+        """Send frames that are encoded already.
+
+        In one piece: from Python 3.12 on ``writelines`` raises where the other side has just closed, and up to 3.13.0
+        it never says that the buffer is full.
+        """
         if self.error is None and self._transport is not None:
-            self._transport.writelines(pieces)
+            self._transport.write(frames)
 
     def ask(self, make: MakeRequest, answered: OnAnswer) -> int:
         """Send a request; ``answered`` gets its answer later. Returns its id, for :meth:`give_up`."""
@@ -178,18 +193,20 @@ class Connection(asyncio.Protocol):
         self._on_over(self)
         if self._transport is not None:
             self._transport.close()
-        self._messages_end()
+            if self._transport.get_write_buffer_size():  # it waits until they are sent, which may be for ever
+                self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
+        self._tell(self._messages_end)
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # whether or not somebody waits for it
         answers, self._answers = list(self._answers.values()), {}
         for answered in answers:
-            answered(error)
+            self._tell(answered, error)
         sessions: list[Session] = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
         for kind in (self.producers, self.consumers, self.watchers):
             kind.clear()
         for session in sessions:
-            session.on_lost(error)
+            self._tell(session.on_lost, error)
 
     # The transport.
 
@@ -199,7 +216,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.write((self._state.connect(proxy_to=self._proxy_to),))
+        self.write(self._state.connect(proxy_to=self._proxy_to))
         self._alarm = self._loop.call_at(self._state.due, self._tick)
 
     def data_received(self, data: bytes) -> None:
@@ -207,13 +224,16 @@ class Connection(asyncio.Protocol):
             return
         try:
             for step in self._state.receive(data, self._loop.time()):
-                if isinstance(step, Frame):
-                    self._received(step)
+                if isinstance(step, Run):
+                    self._run(step)
+                elif isinstance(step, Frame):
+                    self._messages_end()
+                    self._received(step.command)
                 elif isinstance(step, Answered):
                     self._messages_end()
                     self._answered(step)
                 else:
-                    self.write((step,))
+                    self.write(step)
                 if self.error is not None:
                     return
         except ProtocolError as error:
@@ -229,10 +249,17 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable = True
         for producer in list(self.producers.values()):
-            producer.on_writable()
+            self._tell(producer.on_writable)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.end(ConnectError(f"{self.address}: {error or 'the connection was closed'}"))
+
+    def _tell(self, callback: Callable[..., None], *news: Any) -> None:
+        """Who fails to hear it does not keep the others from hearing it."""
+        try:
+            callback(*news)
+        except Exception:  # noqa: BLE001 - a bug of theirs
+            _log.exception("%s: %r failed", self.address, callback)
 
     def _tick(self) -> None:
         try:
@@ -241,24 +268,24 @@ class Connection(asyncio.Protocol):
             self.end(ConnectError(f"{self.address}: {error}"))
             return
         if ping:
-            self.write((ping,))
+            self.write(ping)
         self._alarm = self._loop.call_at(self._state.due, self._tick)
 
-    def _received(self, frame: Frame) -> None:
-        command = frame.command
-        kind = command.type
-        if kind == T.MESSAGE:
-            message = command.message
-            consumer = self.consumers.get(message.consumer_id)
+    def _run(self, run: Run) -> None:
+        if isinstance(run, Messages):
+            consumer = self.consumers.get(run.command.consumer_id)
             if consumer is not None:
                 self._receiving[consumer] = None
-                consumer.on_message(message, frame.rest)
-            return
-        self._messages_end()
+                consumer.on_messages(run)
+        elif isinstance(run, Receipts):
+            self._messages_end()
+            producer = self.producers.get(run.command.producer_id)
+            if producer is not None:
+                producer.on_receipts(run)
+
+    def _received(self, command: BaseCommand) -> None:
         session: Session | None = None
-        match kind:
-            case T.SEND_RECEIPT:
-                session = self.producers.get(command.send_receipt.producer_id)
+        match command.type:
             case T.SEND_ERROR:
                 session = self.producers.get(command.send_error.producer_id)
             case T.CLOSE_PRODUCER:
@@ -267,12 +294,14 @@ class Connection(asyncio.Protocol):
                 session = self.consumers.pop(command.close_consumer.consumer_id, None)
             case T.ACTIVE_CONSUMER_CHANGE:
                 session = self.consumers.get(command.active_consumer_change.consumer_id)
+            case T.REACHED_END_OF_TOPIC:
+                session = self.consumers.get(command.reachedEndOfTopic.consumer_id)
             case T.RESTARTED:
                 session = self.consumers.get(command.restarted.consumer_id)
             case T.WATCH_TOPIC_UPDATE:
                 session = self.watchers.get(command.watchTopicUpdate.watcher_id)
             case _:
-                _log.debug("%s: %s is of no use here", self.address, T.Name(kind))
+                _log.debug("%s: %s is of no use here", self.address, T.Name(command.type))
         if session is not None:
             session.on_command(command)
 

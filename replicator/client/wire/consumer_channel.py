@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, Final
 
 from pyroaring import BitMap
@@ -42,11 +43,11 @@ from replicator.protocol.commands_pb2 import (
     CommandAckResponse,
     CommandFlow,
     CommandGetLastMessageId,
-    CommandMessage,
     CommandRedeliverUnacknowledgedMessages,
     CommandRestarted,
     CommandUnsubscribe,
 )
+from replicator.protocol.runs import Messages
 from replicator.protocol.values import ack_set, acked_indexes, position_of
 from snapshots.position import BEFORE_ALL, Position
 
@@ -189,14 +190,15 @@ class BrokerConsumerChannel:
 
     # From the connection.
 
-    def on_message(self, message: CommandMessage, entry: memoryview) -> None:
+    def on_messages(self, messages: Messages) -> None:
         if self._over:
             return
+        message = messages.command
         epoch = message.consumer_epoch if message.HasField("consumer_epoch") else self._epoch
         if epoch > self._epoch_begun:
             self.on_messages_end()
             self._begin_epochs(epoch)
-        self._arrived.append(self._delivery(message, bytes(entry)))
+        self._arrived += self._deliveries(messages)
 
     def on_messages_end(self) -> None:
         if self._arrived:
@@ -210,6 +212,8 @@ class BrokerConsumerChannel:
             case T.ACTIVE_CONSUMER_CHANGE:
                 active = command.active_consumer_change.is_active
                 self._tell(lambda events: events.on_active_change(active))
+            case T.REACHED_END_OF_TOPIC:
+                self._tell(lambda events: events.on_reached_end())
             case T.RESTARTED:
                 # First: what the owner asks on hearing of it is about the new place.
                 self._connection.send(BaseCommand(type=T.RESTARTED, restarted=CommandRestarted(consumer_id=self._id)))
@@ -332,20 +336,20 @@ class BrokerConsumerChannel:
         if permits > 0:
             self.flow(permits)
 
-    def _delivery(self, message: CommandMessage, entry: bytes) -> Delivery:
-        position = position_of(message.message_id)
-        origin, origin_position = self.cluster, position
-        if self._whole is None:
-            size = message.batch_size
-            if message.origin:
-                origin = message.origin
-                origin_position = Position(message.origin_ledger, message.origin_entry)
+    def _deliveries(self, messages: Messages) -> Iterator[Delivery]:
+        message, entries, positions = messages.command, messages.rests, messages.positions()
+        origin, origin_positions = self.cluster, positions
+        if self._whole is not None:
+            sizes = [_batch_size(entry) for entry in entries]
         else:
-            size = _batch_size(entry)
-        acked = None
+            sizes = messages.batch_sizes()
+            if message.origin:
+                origin, origin_positions = message.origin, messages.origin_positions()
+        acked: Iterable[bytes | None] = repeat(None)
         if message.ack_set:
-            acked = BitMap(acked_indexes(message.ack_set, size)).serialize()
-        return Delivery(position, message.redelivery_count, size, acked, entry, origin, origin_position)
+            acked = [BitMap(acked_indexes(message.ack_set, size)).serialize() for size in sizes]
+        redeliveries, origins = repeat(message.redelivery_count), repeat(origin)
+        return map(Delivery, positions, redeliveries, sizes, acked, entries, origins, origin_positions)
 
 
 def _batch_size(entry: bytes) -> int:

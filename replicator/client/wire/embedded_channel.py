@@ -49,7 +49,8 @@ class EmbeddedConnector:
         engine = await self.engine()
         try:
             topic = await engine.topic(settings.topic)
-            return EmbeddedProducerChannel(await topic.producers.create(settings.options(topic_epoch)))
+            producer = await topic.producers.create(settings.options(topic_epoch))
+            return EmbeddedProducerChannel(producer, engine.admission.message_bytes_max)
         except EngineError as error:
             raise from_engine(error) from error
 
@@ -123,8 +124,8 @@ class _Tasks:
 class EmbeddedProducerChannel:
     """Entries of one tick of the event loop go to the engine in one call, in order."""
 
-    def __init__(self, producer: EngineProducer) -> None:
-        self.ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch)
+    def __init__(self, producer: EngineProducer, message_bytes_max: int) -> None:
+        self.ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch, message_bytes_max)
         self._producer = producer
         self._events: ProducerEvents | None = None
         self._lost: PulsarException | None = None
@@ -162,9 +163,8 @@ class EmbeddedProducerChannel:
                 if self._events is not None:
                     self._events.on_refused(entry_id, from_engine(error))
             return
-        for (entry_id, _), position in zip(group, positions, strict=True):
-            if self._events is not None:
-                self._events.on_receipt(entry_id, position)
+        if self._events is not None:
+            self._events.on_receipts([entry_id for entry_id, _ in group], positions)
 
     def _closed(self, code: str, reason: str) -> None:
         self._lost = from_loss(code, f"the engine closed the producer: {reason}")
@@ -186,6 +186,8 @@ class EmbeddedConsumerChannel:
         self._events: ConsumerEvents | None = None
         self._active: bool | None = None
         """What the engine said before anybody listened."""
+        self._at_end = False
+        """The same of the topic's end."""
         self._lost: PulsarException | None = None
         self._over = False
         self._restarts = 0
@@ -197,14 +199,18 @@ class EmbeddedConsumerChannel:
         consumer.on_closed = self._closed
         consumer.on_restarted = self._restarted
         consumer.on_active_change = self._active_change
+        consumer.on_reached_end = self._reached_end
 
     def start(self, events: ConsumerEvents) -> None:
         self._events = events
-        if self._active is not None or self._lost is not None:  # before anybody listened
+        if self._active is not None or self._at_end or self._lost is not None:  # before anybody listened
             asyncio.get_running_loop().call_soon(self._report_early)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """The engine has entries; it only has with permits, and those come after :meth:`start`."""
+        figures = self._consumer.figures
+        figures.messages += sum(delivery.batch_size for delivery in deliveries)
+        figures.bytes += sum(len(delivery.entry) for delivery in deliveries)
         if self._events is not None:
             self._events.on_deliveries(deliveries)
 
@@ -218,6 +224,7 @@ class EmbeddedConsumerChannel:
             self._closed(error.code, str(error))
 
     def acknowledge(self, request_id: int, acks: Sequence[Ack]) -> None:
+        self._consumer.figures.acknowledged += len(acks)
         self._tasks.start(self._answer(request_id, self._restarts, lambda: self._consumer.acknowledge(acks)))
 
     def acknowledge_cumulative(
@@ -273,6 +280,12 @@ class EmbeddedConsumerChannel:
             self._active = None
             self._events.on_active_change(active)
 
+    def _reached_end(self) -> None:
+        if self._events is None:
+            self._at_end = True
+        else:
+            self._events.on_reached_end()
+
     def _closed(self, code: str, reason: str) -> None:
         self._lost = from_loss(code, f"the engine closed the consumer: {reason}")
         self._over = True
@@ -282,6 +295,9 @@ class EmbeddedConsumerChannel:
         if self._events is not None and self._active is not None:
             active, self._active = self._active, None
             self._events.on_active_change(active)
+        if self._events is not None and self._at_end:
+            self._at_end = False
+            self._events.on_reached_end()
         self._report_lost()
 
     def _report_lost(self) -> None:

@@ -1,7 +1,8 @@
 """The producer of one topic over a broker connection.
 
 Entries of one turn of the event loop leave in one write, as they are. A broker answers the sends of a producer in
-their order, so receipts are matched by it; the sequence id in each must be that of the send.
+their order, so receipts are matched by it; the sequence id in each must be that of the send. A cluster of ours answers
+sends whose entries lie one behind the other with one receipt.
 
 A cluster of ours reads the numbers of an entry's messages in its metadata, so the sequence id of the send is the id of
 the entry; others look at the send alone.
@@ -19,7 +20,7 @@ from replicator.client.settings import ProducerSettings
 from replicator.client.wire.channel import ProducerEvents, ProducerReady
 from replicator.client.wire.connection import Connection
 from replicator.engine.errors import EngineError
-from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.entry import METADATA_BYTES_MAX, decode_entry
 from replicator.engine.types import AccessMode
 from replicator.metadata.metadata_pb2 import KeyValue
 from replicator.protocol.commands_pb2 import (
@@ -29,10 +30,11 @@ from replicator.protocol.commands_pb2 import (
     CommandProducerSuccess,
     CommandSend,
     CommandSendError,
-    CommandSendReceipt,
 )
-from replicator.protocol.frames import METADATA_BYTES_MAX, encode_head
-from replicator.protocol.values import position_of
+from replicator.protocol.data_commands import SendHeadWriter
+from replicator.protocol.frames import encode_head
+from replicator.protocol.runs import Receipts
+from snapshots.position import Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
 WRITE_BYTES: Final = 1024 * 1024
@@ -54,7 +56,7 @@ class BrokerProducerChannel:
         self._entry_bytes_max = connection.message_bytes_max + (
             METADATA_BYTES_MAX if connection.cluster else FRAME_PADDING_BYTES
         )
-        self._send = BaseCommand(type=T.SEND, send=CommandSend(producer_id=producer_id, sequence_id=0))
+        self._heads = SendHeadWriter(producer_id)
         self._events: ProducerEvents | None = None
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._scheduled = False
@@ -98,10 +100,31 @@ class BrokerProducerChannel:
 
     # From the connection.
 
+    def on_receipts(self, receipts: Receipts) -> None:
+        receipt, sent = receipts.command, self._sent
+        entry_ids: list[int] = []
+        positions: list[Position] = []
+        wrong = ""
+        for (sequence_id, *_), position in zip(receipts.numbers, receipts.positions(), strict=True):
+            if self._is_old(sequence_id):
+                continue
+            if wrong := self._does_not_fit(sequence_id, receipt.sends, receipt.last_sequence_id):
+                break
+            ledger, entry = position
+            entry_ids.append(sent.popleft()[0])
+            positions.append(position)
+            for step in range(1, receipt.sends):
+                entry_ids.append(sent.popleft()[0])
+                positions.append(Position(ledger, entry + step))
+        if entry_ids:
+            self._answer.set()
+            if self._events is not None:
+                self._events.on_receipts(entry_ids, positions)
+        if wrong:
+            self._connection.end(ConnectError(wrong))
+
     def on_command(self, command: BaseCommand) -> None:
         match command.type:
-            case T.SEND_RECEIPT:
-                self._on_receipt(command.send_receipt)
             case T.SEND_ERROR:
                 self._on_refusal(command.send_error)
             case T.CLOSE_PRODUCER:
@@ -123,52 +146,71 @@ class BrokerProducerChannel:
 
     def _write(self) -> None:
         self._scheduled = False
-        connection, send = self._connection, self._send
-        while self._waiting and connection.writable and not self._leaving and not self._over:
+        connection, waiting, sent, head = self._connection, self._waiting, self._sent, self._heads.head
+        ours, entry_bytes_max = bool(connection.cluster), self._entry_bytes_max
+        while waiting and connection.writable and not self._leaving and not self._over:
             pieces: list[bytes] = []
             size = 0
-            while self._waiting and size < WRITE_BYTES:
-                entry_id, entry = self._waiting.popleft()
-                if len(entry) > self._entry_bytes_max:
-                    self._refuse_too_big(entry_id, len(entry))
+            while waiting and size < WRITE_BYTES:
+                entry_id, entry = waiting.popleft()
+                entry_bytes = len(entry)
+                if entry_bytes > entry_bytes_max:
+                    self._refuse_too_big(entry_id, entry_bytes)
                     continue
-                send.send.sequence_id = entry_id
-                if not connection.cluster:
-                    _number(send.send, entry)
-                self._sent.append((entry_id, send.send.sequence_id))
-                pieces.append(encode_head(send, len(entry)))
+                if ours:
+                    sent.append((entry_id, entry_id))
+                    pieces.append(head(entry_id, entry_bytes))
+                else:
+                    send = self._numbered(entry_id, entry)
+                    sent.append((entry_id, send.sequence_id))
+                    pieces.append(encode_head(BaseCommand(type=T.SEND, send=send), entry_bytes))
                 pieces.append(entry)
-                size += len(entry)
-            connection.write(pieces)
+                size += entry_bytes
+            connection.write(b"".join(pieces))
+
+    def _numbered(self, sequence_id: int, entry: bytes) -> CommandSend:
+        """A send that says what its entry says of itself."""
+        send = CommandSend(producer_id=self._id, sequence_id=sequence_id)
+        try:
+            metadata, _ = decode_entry(entry, check=False)
+        except EngineError:
+            return send  # the broker will say so
+        send.sequence_id = metadata.sequence_id
+        send.num_messages = metadata.num_messages_in_batch
+        send.is_chunk = metadata.num_chunks_from_msg > 1
+        if metadata.HasField("highest_sequence_id"):
+            send.highest_sequence_id = metadata.highest_sequence_id
+        return send
 
     def _refuse_too_big(self, entry_id: int, size: int) -> None:
         error = MessageTooBig(f"an entry of {size} bytes; the cluster takes {self._entry_bytes_max}")
         if self._events is not None:
             self._events.on_refused(entry_id, error)
 
-    def _on_receipt(self, receipt: CommandSendReceipt) -> None:
-        entry_id = self._answered(receipt.sequence_id)
-        if entry_id is not None and self._events is not None:
-            self._events.on_receipt(entry_id, position_of(receipt.message_id))
-
     def _on_refusal(self, refusal: CommandSendError) -> None:
-        entry_id = self._answered(refusal.sequence_id)
-        if entry_id is not None and self._events is not None:
+        if self._is_old(refusal.sequence_id):
+            return
+        if wrong := self._does_not_fit(refusal.sequence_id):
+            self._connection.end(ConnectError(wrong))
+            return
+        self._answer.set()
+        entry_id, _ = self._sent.popleft()
+        if self._events is not None:
             self._events.on_refused(entry_id, from_server(refusal.error, refusal.message, refusal.engine_error))
 
-    def _answered(self, sequence_id: int) -> int | None:
-        """The entry that an answer is about; None, and the end of the connection, if it is about none. An answer to
-        what was answered before means nothing: brokers may answer a duplicate twice."""
-        if self._sent and sequence_id < self._sent[0][1]:
-            return None
-        if not self._sent or self._sent[0][1] != sequence_id:
-            expected = self._sent[0][1] if self._sent else "none"
-            self._connection.end(
-                ConnectError(f"{self._connection.address}: an answer to send {sequence_id}; expected {expected}")
-            )
-            return None
-        self._answer.set()
-        return self._sent.popleft()[0]
+    def _is_old(self, sequence_id: int) -> bool:
+        """Whether it was answered before. Such an answer means nothing: brokers may answer a duplicate twice."""
+        return bool(self._sent) and sequence_id < self._sent[0][1]
+
+    def _does_not_fit(self, sequence_id: int, sends: int = 1, last_sequence_id: int = 0) -> str:
+        """Why an answer is not about what was sent first, and ``sends - 1`` sends behind it; empty if it is."""
+        sent = self._sent
+        if sent and sent[0][1] == sequence_id:
+            if sends <= 1 or (sends <= len(sent) and sent[sends - 1][1] == last_sequence_id):
+                return ""
+            return f"{self._connection.address}: one answer to {sends} sends, {sequence_id} to {last_sequence_id}"
+        expected = sent[0][1] if sent else "none"
+        return f"{self._connection.address}: an answer to send {sequence_id}; expected {expected}"
 
     def _end(self) -> None:
         self._over = True
@@ -191,7 +233,9 @@ async def open_producer(
     patient = settings.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE
     try:
         ready: CommandProducerSuccess = await connection.request(
-            lambda request_id: _produce(producer_id, request_id, settings, topic_epoch),
+            lambda request_id: _produce(
+                producer_id, request_id, settings, topic_epoch, extended=bool(connection.cluster)
+            ),
             f"producer of {settings.topic}",
             None if patient else seconds_max,
         )
@@ -201,12 +245,17 @@ async def open_producer(
             connection.ask(lambda request_id: _closing(producer_id, request_id), lambda _: None)
         raise
     channel.ready = ProducerReady(
-        ready.producer_name, ready.last_sequence_id, ready.topic_epoch if ready.HasField("topic_epoch") else None
+        ready.producer_name,
+        ready.last_sequence_id,
+        ready.topic_epoch if ready.HasField("topic_epoch") else None,
+        connection.message_bytes_max,
     )
     return channel
 
 
-def _produce(producer_id: int, request_id: int, settings: ProducerSettings, topic_epoch: int | None) -> BaseCommand:
+def _produce(
+    producer_id: int, request_id: int, settings: ProducerSettings, topic_epoch: int | None, *, extended: bool
+) -> BaseCommand:
     options = settings.options(topic_epoch)
     command = CommandProducer(
         topic=settings.topic,
@@ -220,24 +269,11 @@ def _produce(producer_id: int, request_id: int, settings: ProducerSettings, topi
         command.producer_name = options.name
     if options.topic_epoch is not None:
         command.topic_epoch = options.topic_epoch
+    if extended:
+        command.extended = True
     return BaseCommand(type=T.PRODUCER, producer=command)
 
 
 def _closing(producer_id: int, request_id: int) -> BaseCommand:
     closing = CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     return BaseCommand(type=T.CLOSE_PRODUCER, close_producer=closing)
-
-
-def _number(send: CommandSend, entry: bytes) -> None:
-    """Say in the send what its entry says of itself."""
-    try:
-        metadata, _ = decode_entry(entry, check=False)
-    except EngineError:
-        return  # the broker will say so
-    send.sequence_id = metadata.sequence_id
-    send.num_messages = metadata.num_messages_in_batch
-    send.is_chunk = metadata.num_chunks_from_msg > 1
-    if metadata.HasField("highest_sequence_id"):
-        send.highest_sequence_id = metadata.highest_sequence_id
-    else:
-        send.ClearField("highest_sequence_id")

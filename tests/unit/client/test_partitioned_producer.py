@@ -47,7 +47,7 @@ class HandChannel:
     def publish(self, entry_id: int, entry: bytes) -> None:
         self.entries.append(entry)
         if self._confirms:
-            asyncio.get_running_loop().call_soon(self.events.on_receipt, entry_id, Position(1, entry_id))
+            asyncio.get_running_loop().call_soon(self.events.on_receipts, [entry_id], [Position(1, entry_id)])
 
     async def close(self) -> None:
         self.closed = True
@@ -232,7 +232,7 @@ def test_a_flush_waits_for_every_partition_and_tells_the_error_of_any() -> None:
         connector.channels[0].events.on_refused(1, ProducerBlockedQuotaExceededError("full"))
         await asyncio.sleep(0)
         assert not flushing.done()
-        connector.channels[1].events.on_receipt(1, Position(1, 1))
+        connector.channels[1].events.on_receipts([1], [Position(1, 1)])
         with pytest.raises(ProducerBlockedQuotaExceededError):
             await flushing
         assert isinstance(first.exception(), ProducerBlockedQuotaExceededError)

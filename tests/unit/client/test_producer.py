@@ -95,11 +95,11 @@ def test_a_receipt_that_comes_after_the_timeout_changes_nothing() -> None:
         late = producer.enqueue(b"late")
         with pytest.raises(Timeout):
             await late
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         assert producer.pending() == []
         assert producer.last_sequence_id() == -1
         in_time = producer.enqueue(b"in time")
-        channels[0].events.on_receipt(2, Position(1, 1))
+        channels[0].events.on_receipts([2], [Position(1, 1)])
         assert (await in_time).entry_id() == 1
 
     run(scenario, send_timeout_ms=20)
@@ -110,9 +110,9 @@ def test_a_refused_entry_fails_its_own_messages_and_flush_tells() -> None:
         first, second, third = (producer.enqueue(b"%d" % index) for index in range(3))
         flushing = asyncio.create_task(producer.flush())
         await asyncio.sleep(0)
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         channels[0].events.on_refused(2, ProducerBlockedQuotaExceededError("full"))
-        channels[0].events.on_receipt(3, Position(1, 1))
+        channels[0].events.on_receipts([3], [Position(1, 1)])
         with pytest.raises(ProducerBlockedQuotaExceededError):
             await flushing
         assert (await first).entry_id() == 0
@@ -131,7 +131,7 @@ def test_a_flush_waits_for_what_was_sent_before_it_and_not_for_what_comes_after(
         await asyncio.sleep(0)
         producer.enqueue(b"after")
         assert not flushing.done()
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         await flushing
         assert len(producer.pending()) == 1
 
@@ -142,7 +142,7 @@ def test_after_a_loss_only_the_unconfirmed_entries_are_sent_again_as_they_were_b
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         for index in range(3):
             producer.enqueue(b"%d" % index)
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         channels[0].events.on_lost(ConnectError("cut"))
         producer.enqueue(b"3")
         await until(lambda: len(channels) == 2 and len(channels[1].entries) == 3)
@@ -157,7 +157,7 @@ def test_sequence_ids_go_on_from_the_initial_one_and_the_batch_has_its_first_and
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         assert producer.last_sequence_id() == 41
         confirmations = [producer.enqueue(b"%d" % index) for index in range(3)]
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         assert [(await confirmation).batch_index() for confirmation in confirmations] == [0, 1, 2]
         assert producer.last_sequence_id() == 44
 
@@ -179,7 +179,7 @@ def test_a_batch_goes_when_its_delay_is_over() -> None:
 def test_without_reconnecting_unconfirmed_messages_stay_listed_in_order() -> None:
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         confirmations = [producer.enqueue(b"%d" % index) for index in range(5)]
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         channels[0].events.on_lost(ConnectError("cut"))
         assert [message.content for message in producer.pending()] == [b"2", b"3", b"4"]
         assert confirmations[1].exception() is None
@@ -243,8 +243,8 @@ def test_a_fenced_producer_never_connects_again() -> None:
 def test_a_message_that_the_topic_had_already_says_so() -> None:
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         first, second = producer.enqueue(b"a", sequence_id=3), producer.enqueue(b"b", sequence_id=9)
-        channels[0].events.on_receipt(1, DUPLICATE)
-        channels[0].events.on_receipt(2, Position(1, 5))
+        channels[0].events.on_receipts([1], [DUPLICATE])
+        channels[0].events.on_receipts([2], [Position(1, 5)])
         assert (await first).is_duplicate()
         assert not (await second).is_duplicate()
         stats = producer.stats()
@@ -273,9 +273,9 @@ def test_with_batches_by_key_each_message_gets_the_place_in_its_own_batch() -> N
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         sent = {key + str(n): producer.enqueue(b"", partition_key=key) for n in range(2) for key in ("A", "B", "C")}
         assert [metadata.partition_key for metadata, _ in _sent(channels[0])] == ["A", "B", "C"]
-        channels[0].events.on_receipt(1, Position(1, 10))
+        channels[0].events.on_receipts([1], [Position(1, 10)])
         channels[0].events.on_refused(2, ProducerBlockedQuotaExceededError("full"))
-        channels[0].events.on_receipt(3, Position(1, 11))
+        channels[0].events.on_receipts([3], [Position(1, 11)])
         places = {}
         for name, confirmation in sent.items():
             if confirmation.exception() is None:
@@ -297,10 +297,10 @@ def test_a_message_in_chunks_is_confirmed_with_the_positions_of_all_when_the_las
         assert [metadata.num_chunks_from_msg for metadata, _ in read] == [3, 3, 3, 0]
         assert len({metadata.uuid for metadata, _ in read[:3]}) == 1
         for entry_id in (1, 2):
-            channels[0].events.on_receipt(entry_id, Position(1, entry_id))
+            channels[0].events.on_receipts([entry_id], [Position(1, entry_id)])
         assert not big.done()
         for entry_id in (3, 4):
-            channels[0].events.on_receipt(entry_id, Position(1, entry_id))
+            channels[0].events.on_receipts([entry_id], [Position(1, entry_id)])
         message_id = await big
         assert isinstance(message_id, ChunkMessageId)
         assert message_id.chunk_positions() == (Position(1, 1), Position(1, 2), Position(1, 3))
@@ -313,13 +313,13 @@ def test_a_message_in_chunks_is_confirmed_with_the_positions_of_all_when_the_las
 def test_a_refused_chunk_fails_its_message_and_the_other_chunks_with_it() -> None:
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         big, small = producer.enqueue(b"x" * 2_500), producer.enqueue(b"small")
-        channels[0].events.on_receipt(1, Position(1, 1))
+        channels[0].events.on_receipts([1], [Position(1, 1)])
         channels[0].events.on_refused(2, ProducerBlockedQuotaExceededError("full"))
         with pytest.raises(ProducerBlockedQuotaExceededError):
             await big
         assert [message.content for message in producer.pending()] == [b"small"]
-        channels[0].events.on_receipt(3, Position(1, 3))
-        channels[0].events.on_receipt(4, Position(1, 4))
+        channels[0].events.on_receipts([3], [Position(1, 3)])
+        channels[0].events.on_receipts([4], [Position(1, 4)])
         assert (await small).entry_id() == 4
         assert producer.stats().messages_failed == 1
 
@@ -329,12 +329,12 @@ def test_a_refused_chunk_fails_its_message_and_the_other_chunks_with_it() -> Non
 def test_after_a_loss_the_unconfirmed_chunks_are_sent_again_and_the_id_has_all_positions() -> None:
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         big = producer.enqueue(b"x" * 2_500)
-        channels[0].events.on_receipt(1, Position(1, 1))
+        channels[0].events.on_receipts([1], [Position(1, 1)])
         channels[0].events.on_lost(ConnectError("cut"))
         await until(lambda: len(channels) == 2 and len(channels[1].entries) == 2)
         assert channels[1].entries == channels[0].entries[1:]
-        channels[1].events.on_receipt(2, Position(1, 7))
-        channels[1].events.on_receipt(3, Position(1, 8))
+        channels[1].events.on_receipts([2], [Position(1, 7)])
+        channels[1].events.on_receipts([3], [Position(1, 8)])
         message_id = await big
         assert isinstance(message_id, ChunkMessageId)
         assert message_id.chunk_positions() == (Position(1, 1), Position(1, 7), Position(1, 8))
@@ -357,7 +357,7 @@ def test_a_waiter_for_room_that_is_cancelled_hands_its_turn_on() -> None:
         producer.enqueue(b"a")
         first, second = (asyncio.create_task(producer.wait_for_room()) for _ in range(2))
         await asyncio.sleep(0)
-        channels[0].events.on_receipt(1, Position(1, 0))
+        channels[0].events.on_receipts([1], [Position(1, 0)])
         first.cancel()
         await second
         assert first.cancelled()

@@ -34,9 +34,9 @@ def test_durations_outside_of_the_range_are_counted_at_its_ends() -> None:
 def test_counters_of_several_producers_add_up() -> None:
     first, second = ProducerStatsRecorder(), ProducerStatsRecorder()
     first.sent(3, 100)
-    first.confirmed(3, 0.010, duplicate=False)
+    first.confirmed(3, 0.010, duplicate=0)
     second.sent(2, 50)
-    second.confirmed(1, 0.020, duplicate=True)
+    second.confirmed(1, 0.020, duplicate=1)
     second.messages_failed += 1
     first.merge(second)
     stats = first.stats(messages_pending=7)
@@ -52,6 +52,6 @@ def test_the_interval_line_tells_what_happened_since_the_last_one() -> None:
     recorder.sent(10, 1_000_000)
     before = recorder.stats(0)
     recorder.sent(30, 3_000_000)
-    recorder.confirmed(20, 0.001, duplicate=False)
+    recorder.confirmed(20, 0.001, duplicate=0)
     line = interval_line(before, recorder.stats(4), 2.0)
     assert line.startswith("15.0 msg/s, 1.500 MB/s, 20 confirmed, 0 failed, 4 pending;")

@@ -20,6 +20,7 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.data_commands import SENDS_MAX, MessageHeadWriter, ReceiptWriter, Sends, read_send
 from replicator.protocol.errors import BadFrame, FrameTooLarge
 from replicator.protocol.frames import Frame, FrameDecoder, encode, encode_head
+from replicator.protocol.runs import SendReader
 from replicator.protocol.values import message_id
 from snapshots.position import BEFORE_ALL, Position
 
@@ -172,7 +173,7 @@ def test_sends_come_out_in_their_order_whatever_pieces_they_come_in(
     for cut in [*cuts, len(stream)]:
         pieces.append(stream[at : at + cut])
         at += cut
-    decoder = FrameDecoder(sends=True)
+    decoder = FrameDecoder(runs=SendReader())
     assert taken(decoder, pieces) == [
         "flow" if each is None else (each[0].producer_id, each[0].sequence_id, each[0].highest_sequence_id, each[1])
         for each in sent
@@ -183,7 +184,7 @@ def test_sends_come_out_in_their_order_whatever_pieces_they_come_in(
 def test_sends_of_one_producer_are_handed_on_together_up_to_a_limit() -> None:
     one, other = (CommandSend(producer_id=number, sequence_id=5) for number in (1, 2))
     stream = frame_of(one, b"x") * (SENDS_MAX + 1) + frame_of(other, b"y") + FLOW + frame_of(other, b"z")
-    found = list(FrameDecoder(sends=True).receive(stream))
+    found = list(FrameDecoder(runs=SendReader()).receive(stream))
     assert [len(each.entries) if isinstance(each, Sends) else "flow" for each in found] == [SENDS_MAX, 1, 1, "flow", 1]
 
 
@@ -192,9 +193,9 @@ def test_what_was_sent_before_an_error_is_handed_on_first() -> None:
     for bad, error in ((struct.pack(">II", 3, 0), BadFrame), (struct.pack(">II", 2**31, 8), FrameTooLarge)):
         found = []
         with pytest.raises(error):
-            found.extend(FrameDecoder(sends=True).receive(good + bad))
+            found.extend(FrameDecoder(runs=SendReader()).receive(good + bad))
         assert found == [] or isinstance(found[0], Sends)
-        decoder = FrameDecoder(sends=True).receive(good + bad)
+        decoder = FrameDecoder(runs=SendReader()).receive(good + bad)
         assert isinstance(next(decoder), Sends)
         with pytest.raises(error):
             next(decoder)
@@ -204,7 +205,7 @@ def test_a_command_that_is_larger_than_its_frame_is_refused_though_it_begins_as_
     command = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=5)).SerializeToString()
     frame = struct.pack(">II", 4 + len(command), len(command) + 1) + command
     with pytest.raises(BadFrame):
-        list(FrameDecoder(sends=True).receive(frame + b"\x00" * 8))
+        list(FrameDecoder(runs=SendReader()).receive(frame + b"\x00" * 8))
 
 
 def test_without_sends_a_decoder_gives_frames() -> None:
@@ -214,7 +215,7 @@ def test_without_sends_a_decoder_gives_frames() -> None:
 
 
 def test_many_small_pieces_of_a_frame_cost_no_memory_each() -> None:
-    decoder = FrameDecoder(sends=True)
+    decoder = FrameDecoder(runs=SendReader())
     stream = frame_of(CommandSend(producer_id=1, sequence_id=5), bytes(100_000))
     for at in range(len(stream) - 1):
         assert list(decoder.receive(stream[at : at + 1])) == []

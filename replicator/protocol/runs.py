@@ -1,0 +1,217 @@
+"""Commands that come with every entry, gathered: what a decoder hands on at once instead of one by one. Sans-IO.
+
+A server reads SENDs (:class:`SendReader`), a client reads MESSAGEs and SEND_RECEIPTs (:class:`AnswerReader`). Most are
+read beside the one before (:mod:`replicator.protocol.forms`); protobuf reads the others, and decides what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from replicator.protocol.commands_pb2 import BaseCommand, CommandMessage, CommandSendReceipt
+from replicator.protocol.data_commands import SENDS_MAX, Sends, read_send
+from replicator.protocol.forms import Form
+from replicator.protocol.values import SIGN
+from snapshots.position import BEFORE_ALL, Position
+
+RUN_MAX: Final = 1_000
+"""Commands that are handed on at once."""
+FORMS_MAX: Final = 4
+"""Remembered of one connection: several consumers, entries of several clusters."""
+FORM_BYTES_MAX: Final = 1_000
+"""Of a command that is remembered; the usual ones have fewer than 100."""
+
+_U32_MAX: Final = 2**32 - 1
+_MESSAGE: Final = int(BaseCommand.MESSAGE)
+_RECEIPT: Final = int(BaseCommand.SEND_RECEIPT)
+_SEND: Final = int(BaseCommand.SEND)
+_MESSAGE_NUMBERS: Final = ((9, 2, 2), (9, 100), (9, 103))
+"""The entry's number, its batch size, and the number that it has in the cluster of its origin."""
+_RECEIPT_NUMBERS: Final = ((7, 2), (7, 3, 2))
+"""The sequence id, and the entry's number."""
+
+
+class RunReader(Protocol):
+    """Gathers neighbouring commands of its kinds. ``rest`` is what stands behind a command."""
+
+    def reads(self, data: bytes, at: int, stop: int) -> bool:
+        """Whether ``data[at:stop]`` is a command that is gathered; then :meth:`add` comes next."""
+
+    def takes(self, command: BaseCommand, encoded: memoryview) -> bool:
+        """The same of a command that :meth:`reads` did not know, and that protobuf has read."""
+
+    def add(self, rest: bytes) -> None:
+        """What stands behind the command that was read last."""
+
+    def gathered(self) -> list[Any]:
+        """The runs so far, in order; they are the caller's."""
+
+
+class Run:
+    """Commands that say the same but for some numbers, with what stood behind each.
+
+    ``command`` is the first of them; ``numbers`` has those of each.
+    """
+
+    __slots__ = ("command", "numbers", "rests")
+
+    def __init__(self, command: Any, numbers: tuple[int, ...]) -> None:
+        self.command = command
+        self.numbers = [numbers]
+        self.rests: list[bytes] = []
+
+
+class Messages(Run):
+    """MESSAGEs of one consumer. Numbers: the entry's; its batch size, unless it is left out; and for a message of
+    another cluster the number that it has there."""
+
+    __slots__ = ()
+    command: CommandMessage
+
+    def positions(self) -> list[Position]:
+        """Where the entries lie."""
+        return _positions(self.command.message_id.ledgerId, [each[0] for each in self.numbers])
+
+    def batch_sizes(self) -> list[int]:
+        """How many messages each entry has; 1 where the command does not say."""
+        if self.command.HasField("batch_size"):
+            return [each[1] & _U32_MAX for each in self.numbers]
+        return [1] * len(self.numbers)
+
+    def origin_positions(self) -> list[Position]:
+        """Where they lie in the cluster of their origin, which the command names."""
+        ledger = self.command.origin_ledger
+        if self.command.HasField("origin_entry"):
+            return [Position(ledger, each[-1]) for each in self.numbers]
+        return [Position(ledger, 0)] * len(self.numbers)
+
+
+class Receipts(Run):
+    """SEND_RECEIPTs of one producer. Numbers: the sequence id, and the entry's."""
+
+    __slots__ = ()
+    command: CommandSendReceipt
+
+    def positions(self) -> list[Position]:
+        """Where the entries lie; of a receipt of several sends, where that of the first does."""
+        return _positions(self.command.message_id.ledgerId, [each[1] for each in self.numbers])
+
+
+class AnswerReader:
+    """The :class:`RunReader` of a client; gathers :class:`Messages` and :class:`Receipts`."""
+
+    __slots__ = ("_forms", "_goes_on", "_runs")
+
+    def __init__(self) -> None:
+        self._forms: list[tuple[Form, type[Run], Any]] = []
+        """Those met last, the last one first, each with the command that it is of."""
+        self._runs: list[Run] = []
+        self._goes_on = False
+        """Whether the last run is of the first form."""
+
+    def reads(self, data: bytes, at: int, stop: int) -> bool:
+        size, forms = stop - at, self._forms
+        for index, known in enumerate(forms):
+            form, kind, command = known
+            if form.size != size or (numbers := form.numbers(data, at)) is None:
+                continue
+            if index:
+                forms.insert(0, forms.pop(index))
+            elif self._goes_on and len(run_numbers := self._runs[-1].numbers) < RUN_MAX:
+                run_numbers.append(numbers)
+                return True
+            self._runs.append(kind(command, numbers))
+            self._goes_on = True
+            return True
+        return False
+
+    def takes(self, command: BaseCommand, encoded: memoryview) -> bool:
+        kind: type[Run]
+        inside: Any
+        paths: Sequence[Sequence[int]]
+        if command.type == _MESSAGE:
+            kind, inside, paths = Messages, command.message, _MESSAGE_NUMBERS
+            numbers: tuple[int, ...] = (inside.message_id.entryId,)
+            if inside.HasField("batch_size"):
+                numbers += (inside.batch_size,)
+            if inside.HasField("origin_entry"):
+                numbers += (inside.origin_entry,)
+        elif command.type == _RECEIPT:
+            kind, inside, paths = Receipts, command.send_receipt, _RECEIPT_NUMBERS
+            numbers = (inside.sequence_id, inside.message_id.entryId)
+        else:
+            return False
+        form = None
+        if len(encoded) <= FORM_BYTES_MAX and not (kind is Receipts and inside.sends > 1):
+            form = Form.of(known := bytes(encoded), paths)
+            if form is not None and form.numbers(known, 0) != numbers:
+                form = None
+        self._goes_on = form is not None
+        if form is not None:
+            self._forms.insert(0, (form, kind, inside))
+            del self._forms[FORMS_MAX:]
+        self._runs.append(kind(inside, numbers))
+        return True
+
+    def add(self, rest: bytes) -> None:
+        self._runs[-1].rests.append(rest)
+
+    def gathered(self) -> list[Run]:
+        runs, self._runs, self._goes_on = self._runs, [], False
+        return runs
+
+
+class SendReader:
+    """The :class:`RunReader` of a server; gathers :class:`Sends`."""
+
+    __slots__ = ("_last", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[Sends] = []
+        self._last = _NO_SENDS
+
+    def reads(self, data: bytes, at: int, stop: int) -> bool:
+        found = read_send(data, at, stop)
+        if found is None:
+            return False
+        producer_id, sequence_id, highest_sequence_id = found
+        sends = self._last
+        if sends.producer_id != producer_id or len(sends.entries) >= SENDS_MAX:
+            sends = self._begin(producer_id)
+        sends.sequence_ids.append(sequence_id)
+        sends.highest_sequence_ids.append(highest_sequence_id)
+        return True
+
+    def takes(self, command: BaseCommand, encoded: memoryview) -> bool:
+        if command.type != _SEND:
+            return False
+        send, sends = command.send, self._last
+        if sends.producer_id != send.producer_id or sends.full:
+            sends = self._begin(send.producer_id)
+        sends.sequence_ids.append(send.sequence_id)
+        sends.highest_sequence_ids.append(send.highest_sequence_id)
+        return True
+
+    def add(self, rest: bytes) -> None:
+        self._last.entries.append(rest)
+
+    def gathered(self) -> list[Sends]:
+        runs, self._runs, self._last = self._runs, [], _NO_SENDS
+        return runs
+
+    def _begin(self, producer_id: int) -> Sends:
+        self._last = sends = Sends(producer_id)
+        self._runs.append(sends)
+        return sends
+
+
+_NO_SENDS: Final = Sends(-1)
+"""Of no producer: the next one begins a run."""
+
+
+def _positions(ledger: int, entries: Sequence[int]) -> list[Position]:
+    """As :func:`replicator.protocol.values.position_of`."""
+    if ledger >= SIGN:
+        return [BEFORE_ALL] * len(entries)
+    return [Position(ledger, entry if entry < SIGN else -1) for entry in entries]
