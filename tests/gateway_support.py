@@ -11,7 +11,7 @@ import concurrent.futures
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import permutations
 from pathlib import Path
@@ -83,12 +83,13 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @asynccontextmanager
 async def serving_clients(
-    engine: Engine, authenticator: Callable[[], Authenticator] = Anyone
+    engine: Engine, authenticator: Callable[[], Authenticator] = Anyone, *, broker_metadata: bool = False
 ) -> AsyncIterator[ServedEngine]:
     """An engine that official clients can use, on the loop that runs."""
     bound = socket.create_server(("127.0.0.1", 0))
     port = int(bound.getsockname()[1])
-    gateway = Gateway(engine, Addresses(f"pulsar://127.0.0.1:{port}"), authenticator)
+    addresses = Addresses(f"pulsar://127.0.0.1:{port}")
+    gateway = Gateway(engine, addresses, authenticator, broker_metadata=broker_metadata)
     await gateway.listen(bound)
     try:
         yield ServedEngine(engine, gateway, port, asyncio.get_running_loop())
@@ -142,13 +143,18 @@ def served_engine(
 
 
 @contextmanager
-def linked_engines(path: Path, *names: str) -> Iterator[dict[str, ServedEngine]]:
-    """Clusters by name, each linked with each, that official clients can use."""
+def linked_engines(
+    path: Path, *names: str, settings: Mapping[str, EngineSettings] | None = None
+) -> Iterator[dict[str, ServedEngine]]:
+    """Clusters by name, each linked with each, that official clients can use; ``settings`` by name."""
 
     @asynccontextmanager
     async def linked() -> AsyncIterator[dict[str, ServedEngine]]:
         async with AsyncExitStack() as stack:
-            engines = {name: await stack.enter_async_context(opened(path / name, name)) for name in names}
+            engines = {
+                name: await stack.enter_async_context(opened(path / name, name, settings=(settings or {}).get(name)))
+                for name in names
+            }
             servers = {
                 name: await stack.enter_async_context(serving(engines[name], [each for each in names if each != name]))
                 for name in names

@@ -57,7 +57,16 @@ def _elsewhere(fence: EngineError) -> web.Response:
     moved_to = fence.moved_to if isinstance(fence, ClusterFenced) else None
     if moved_to is None:
         raise fence.with_traceback(None)
-    return web.json_response({"brokerUrl": moved_to, "httpUrl": "", "nativeUrl": moved_to, "brokerUrlSsl": ""})
+    tls_url = moved_to.tls_url
+    return web.json_response(
+        {
+            "brokerUrl": moved_to.url,
+            "httpUrl": "",
+            "nativeUrl": moved_to.url,
+            "brokerUrlSsl": tls_url or "",
+            **({} if tls_url is None else {"brokerUrlTls": tls_url}),
+        }
+    )
 
 
 async def bundle(request: web.Request) -> web.Response:

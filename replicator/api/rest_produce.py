@@ -35,6 +35,7 @@ from replicator.engine.types import ProducerOptions
 from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
 
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""More where the largest message is over half of it."""
 MESSAGES_MAX: Final = 10_000
 REQUESTS_MAX: Final = 16
 """More are answered by 429: each may hold a body."""
@@ -75,7 +76,7 @@ class RestProduce:
     async def _produce(self, request: web.Request) -> web.Response:
         parts = request.match_info
         topic = str(parse_topic(f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"))
-        body = await read_json(request, BODY_BYTES_MAX)
+        body = await read_json(request, max(BODY_BYTES_MAX, 2 * self._engine.admission.message_bytes_max))
         if not isinstance(body, dict) or not isinstance(messages := body.get("messages", []), list):
             raise BadField("the body must be an object with a list of messages")
         if len(messages) > MESSAGES_MAX:
@@ -143,7 +144,9 @@ class RestProduce:
                     metadata.sequence_id = sequence_id
                     if version:
                         metadata.schema_version = version
-                    entries[index] = encode_entry(metadata, payload)
+                    entry = encode_entry(metadata, payload)
+                    self._engine.admission.check_entry(len(entry))
+                    entries[index] = entry
                 except (BadField, EngineError) as error:
                     answers[index] = _failed(error)
             positions = await producer.publish(list(entries.values())) if entries else []

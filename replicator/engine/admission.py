@@ -1,4 +1,4 @@
-"""Whether an engine takes clients: the fence of a failover, as topics see it.
+"""What an engine takes of clients: the fence of a failover as topics see it, and the largest entry.
 
 While a cluster is fenced, producers or consumers are refused with an error that names who serves them; what links copy
 and workers write in markers goes on. The fence is one object for all topics of an engine, looked at by each publish, so
@@ -13,15 +13,24 @@ Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays co
 
 from __future__ import annotations
 
-from replicator.engine.errors import EngineError
+from collections.abc import Callable, Collection
+
+from replicator.engine.errors import EngineError, MessageTooLarge, NotAllowedError
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 
 
 class Admission:
     """Why producers and consumers are refused; None while they are taken."""
 
-    __slots__ = ("consumers", "dispatch_paused", "producers")
+    __slots__ = ("consumers", "copied_to", "dispatch_paused", "entry_bytes_max", "message_bytes_max", "producers")
 
-    def __init__(self) -> None:
+    def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self.message_bytes_max = message_bytes_max
+        """Of a message's payload; what clients are told."""
+        self.entry_bytes_max = message_bytes_max + METADATA_BYTES_MAX
+        """What a producer may publish. Links copy larger ones, which another cluster took."""
+        self.copied_to: Callable[[str], Collection[str]] = lambda topic: ()
+        """The clusters that get what is published to a topic here; whoever runs links sets it."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.dispatch_paused = False
@@ -30,6 +39,25 @@ class Admission:
     def fence(self, producers: EngineError | None, consumers: EngineError | None) -> None:
         self.producers = producers
         self.consumers = consumers
+
+    def check_entry(self, size_bytes: int) -> None:
+        """Raises :class:`MessageTooLarge` for an entry that no producer may publish."""
+        if size_bytes > self.entry_bytes_max:
+            raise MessageTooLarge(
+                f"entry of {size_bytes} bytes is over the cluster's limit of {self.entry_bytes_max} bytes "
+                "(store.message_size_max of the topology): send it in chunks, or smaller batches"
+            )
+
+    def check_copied_to(self, topic: str, named: Collection[str]) -> None:
+        """Links copy whole blocks, to every cluster that gets a topic. A message that names the clusters to which it is
+        to be copied is taken where that makes no difference; raises :class:`NotAllowedError` where it would not be
+        heeded."""
+        if others := sorted(set(self.copied_to(topic)) - set(named)):
+            raise NotAllowedError(
+                f"{topic}: the message is to be copied to no cluster but {', '.join(sorted(named))}, and links copy "
+                f"each message of this topic to {', '.join(others)} too: use a topic that those links do not carry, or "
+                "send it without replication clusters"
+            )
 
     def check_producer(self) -> None:
         """Raises why no producer is taken."""

@@ -30,6 +30,7 @@ import lmdb
 from replicator.engine.admission import Admission
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
@@ -59,6 +60,10 @@ class EngineSettings:
     """Limits of one engine. ``store_bytes_max`` is address space, not disk: the file grows as it is written."""
 
     store_bytes_max: int = 64 * 1024**3
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    """The largest message that is published here."""
+    namespaces_by_use: bool = True
+    """Whether tenants and namespaces are made by who uses a topic of theirs."""
     cache_bytes_max: int = CACHE_BYTES_MAX
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
     maintenance_seconds: float = INTERVAL_SECONDS
@@ -83,7 +88,7 @@ class Engine:
         self.supervisor = supervisor or Supervisor()
         """Of the tasks of this engine, and of what is built around it."""
         self._own_supervisor = supervisor is None
-        self.admission = Admission()
+        self.admission = Admission(settings.message_bytes_max)
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
         self._changes = changes = CatalogChanges()
         index = CatalogIndex()
@@ -96,7 +101,9 @@ class Engine:
         self.partitioned = PartitionedTopics(
             store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting
         )
-        self.by_use = TopicsByUse(store, self.catalog, self.loaded, self.making, self.partitioned)
+        self.by_use = TopicsByUse(
+            store, self.catalog, self.loaded, self.making, self.partitioned, namespaces=settings.namespaces_by_use
+        )
         self.schemas = SchemaRegistry(store, self.writer, settings.wall_clock_ms, self._policies_of)
         self.maintenance = Maintenance(
             store,

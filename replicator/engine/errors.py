@@ -6,6 +6,7 @@ plain from the name.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -128,13 +129,21 @@ class ProducerFenced(EngineError):
     status = 409
 
 
+@dataclass(frozen=True, slots=True)
+class MovedTo:
+    """Where clients of the binary protocol connect to a cluster; those that use TLS, at ``tls_url``."""
+
+    url: str
+    tls_url: str | None = None
+
+
 class ClusterFenced(EngineError):
     """Another cluster serves this one's clients since a failover, or is about to; the text names it and its address."""
 
     status = 503
 
-    def __init__(self, reason: str, moved_to: str | None = None) -> None:
-        """``moved_to`` is where clients of the binary protocol connect now; None while that is not settled."""
+    def __init__(self, reason: str, moved_to: MovedTo | None = None) -> None:
+        """``moved_to`` is where clients connect now; None while that is not settled."""
         super().__init__(reason)
         self.moved_to = moved_to
 

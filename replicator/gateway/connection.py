@@ -5,15 +5,20 @@ begun in the order in which they come. A command that breaks the protocol closes
 that is refused costs nothing but that request.
 
 Invariant 11 on this path: frames have a limit (:mod:`replicator.protocol.frames`); reading stops while
-:data:`HELD_BYTES_MAX` of the client wait for the engine or :data:`CALLS_MAX` calls run; sessions withhold permits while
-the socket does not take more; producers, consumers and watchers of one connection are counted.
+:data:`HELD_BYTES_MAX` of the client wait for the engine or :data:`CALLS_MAX` calls run; consumers have no permits while
+the socket does not take more, and a client that leaves :data:`UNREAD_BYTES_MAX` lying is not listened to;
+producers, consumers and watchers of one connection are counted. Producers that wait for their turn are among these, and
+not among the calls: they may wait for days, and would keep a connection from all else.
+
+A connection ends within :data:`CLOSE_SECONDS_MAX`, also where the other side takes nothing any more: what its consumers
+hold goes to others then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -39,6 +44,11 @@ from snapshots.position import Position
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CALLS_MAX: Final = 1_000
 WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
+UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Far above what deliveries leave in the buffer: clients that write before they read must not wait for us, and we for
+them. Only answers to what was asked come up to it."""
+CLOSE_SECONDS_MAX: Final = 2.0
+"""How long the last bytes of a connection that is over may take."""
 SOFTWARE: Final = f"replicator {__version__}"
 FEATURES: Final = FeatureFlags(
     supports_topic_watchers=True,
@@ -73,6 +83,8 @@ class Served:
     """By the type of a command."""
     authenticator: Callable[[], Authenticator] = Anyone
     """Makes the one of a connection."""
+    broker_metadata: bool = False
+    """Whether clients that ask for it are told the index and the time of each entry."""
 
 
 class Connection(asyncio.Protocol):
@@ -84,6 +96,7 @@ class Connection(asyncio.Protocol):
         self.watchers = served.watchers
         self.schemas = served.schemas
         self.admission = served.engine.admission
+        self._broker_metadata = served.broker_metadata
         self.writable = True
         self.known_as: Sought[KnownAs] = Sought()
         self.put_at: Sought[Position] = Sought()
@@ -95,6 +108,7 @@ class Connection(asyncio.Protocol):
             features=FEATURES,
             cluster=served.engine.cluster,
             authenticator=served.authenticator(),
+            message_bytes_max=self.admission.message_bytes_max,
         )
         self._handlers = served.handlers
         self._on_over = on_over
@@ -104,9 +118,17 @@ class Connection(asyncio.Protocol):
         self._alarm_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
-        """Calls that go on when the client is gone."""
+        """Calls that go on when the client is gone; at most one for each producer."""
+        self._waiting: set[asyncio.Task[None]] = set()
+        """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
         self._reading = True
+        self._steps: Iterator[Frame | Sends | bytes] = iter(())
+        """What is to be done about what came."""
+        self._flooded = False
+        """The client does not take what it asked for."""
+        self._unread_bytes = 0
+        self._first_consumer = 0
 
     # The transport.
 
@@ -117,14 +139,20 @@ class Connection(asyncio.Protocol):
         self._set_alarm()
 
     def data_received(self, data: bytes) -> None:
+        self._steps = self.state.receive(data, self._loop.time())
+        self._go_on()
+
+    def _go_on(self) -> None:
         try:
-            for step in self.state.receive(data, self._loop.time()):
+            for step in self._steps:
                 if isinstance(step, Frame):
                     self._handlers[step.command.type](self, step)
                 elif isinstance(step, Sends):
                     self._send(step)
                 else:
                     self.write(step)
+                if self._flooded:
+                    return
         except ProtocolError as error:
             self.fail(str(error))
         else:
@@ -139,26 +167,48 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.writable = False
+        for session in self.state.consumers.open():
+            session.blocked()
 
     def resume_writing(self) -> None:
         self.writable = True
-        for session in self.state.consumers.open():
+        consumers = self.state.consumers.open()
+        # Another one first each time: what the first gets may fill the buffer again.
+        self._first_consumer = first = (self._first_consumer + 1) % max(1, len(consumers))
+        for session in consumers[first:] + consumers[:first]:
             session.writable()
+        if self._flooded:
+            self._flooded = False
+            self._go_on()
+            self._read_or_not()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        self._steps = iter(())
         for task in self._calls - self._finishing:
             task.cancel()
         for session in self.state.close():
-            session.close()
+            try:
+                session.close()
+            except Exception:  # a bug; the others must not stay connected for it
+                log.exception("a session could not be closed")
         self._on_over(self)
 
     def close(self) -> None:
-        """The worker stops."""
-        self._transport.close()
+        """It is over, for the client that broke the protocol, or because the worker stops."""
+        if not self._transport.is_closing():
+            self._transport.close()
+            if self._alarm is not None:
+                self._alarm.cancel()
+            # Closing waits until everything is sent, which may be for ever.
+            self._alarm = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
 
     def _tick(self) -> None:
+        if self._flooded:  # nothing of it is heard, but it takes something
+            unread_bytes, self._unread_bytes = self._unread_bytes, self._transport.get_write_buffer_size()
+            if self._unread_bytes < unread_bytes:
+                self.state.was_heard()
         try:
             self.write(self.state.tick(self._loop.time()))
         except ProtocolError as error:
@@ -167,6 +217,8 @@ class Connection(asyncio.Protocol):
             self._set_alarm()
 
     def _set_alarm(self) -> None:
+        if self._transport.is_closing():
+            return
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = self.state.due
@@ -186,11 +238,19 @@ class Connection(asyncio.Protocol):
     def write(self, frames: bytes) -> None:
         if frames and not self._transport.is_closing():
             self._transport.write(frames)
+            if not self.writable and not self._flooded:
+                self._unread_bytes = self._transport.get_write_buffer_size()
+                self._flooded = self._unread_bytes >= UNREAD_BYTES_MAX
+                if self._flooded:
+                    self._read_or_not()
 
     def fail(self, reason: str) -> None:
         if not self._transport.is_closing():
             log.info("client disconnected", peer=self._transport.get_extra_info("peername"), reason=reason)
-            self._transport.close()
+            self.close()
+
+    def wants_broker_metadata(self) -> bool:
+        return self._broker_metadata and self.state.peer.features.supports_broker_entry_metadata
 
     def understands(self, since: int) -> bool:
         return self.state.peer.understands(since)
@@ -198,11 +258,15 @@ class Connection(asyncio.Protocol):
     def knows_end_of_topic(self) -> bool:
         return self.state.peer.knows_end_of_topic
 
-    def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> asyncio.Task[None]:
+    def work(
+        self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False, waits: bool = False
+    ) -> asyncio.Task[None]:
         task = awaited(call, name)
         self._calls.add(task)
         if to_the_end:
             self._finishing.add(task)
+        if waits:
+            self._waiting.add(task)
         task.add_done_callback(self._has_ended)
         self._read_or_not()
         return task
@@ -220,8 +284,9 @@ class Connection(asyncio.Protocol):
     def consumer_gone(self, consumer_id: int, session: object) -> bool:
         return self.state.consumers.let_go(consumer_id, session)
 
-    def request(self, request_id: int, call: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a call that answers by itself; what is refused is answered as an error."""
+    def request(self, request_id: int, call: Coroutine[Any, Any, None], name: str, *, waits: bool = False) -> None:
+        """Run a call that answers by itself; what is refused is answered as an error. One that ``waits`` for others may
+        take any time: what bounds it is the number of sessions."""
 
         async def answered() -> None:
             try:
@@ -230,7 +295,7 @@ class Connection(asyncio.Protocol):
                 self.refuse(request_id, error)
 
         # Where the client is gone before the call begins, nothing of it runs: it is closed, not left lying.
-        self.work(answered(), name).add_done_callback(lambda _: call.close())
+        self.work(answered(), name, waits=waits).add_done_callback(lambda _: call.close())
 
     def succeeded(self, request_id: int) -> None:
         self.send(BaseCommand(type=T.SUCCESS, success=CommandSuccess(request_id=request_id)))
@@ -247,6 +312,7 @@ class Connection(asyncio.Protocol):
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         self._finishing.discard(task)
+        self._waiting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A bug of ours: the client would wait for an answer for ever.
             log.error("a client's call failed", call=task.get_name(), exc_info=error)
@@ -254,7 +320,8 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
 
     def _read_or_not(self) -> None:
-        reading = self._held_bytes < HELD_BYTES_MAX and len(self._calls) < CALLS_MAX
+        calls = len(self._calls) - len(self._finishing) - len(self._waiting)
+        reading = self._held_bytes < HELD_BYTES_MAX and calls < CALLS_MAX and not self._flooded
         if reading is not self._reading and not self._transport.is_closing():
             self._reading = reading
             (self._transport.resume_reading if reading else self._transport.pause_reading)()

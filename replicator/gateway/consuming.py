@@ -26,7 +26,7 @@ from replicator.engine.log.foreign_positions import ForeignPosition
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery
-from replicator.gateway.figures import ConsumerFigures
+from replicator.gateway.broker_metadata import BrokerMetadataWriter
 from replicator.gateway.message_ids import KnownAs
 from replicator.gateway.permits import Permits
 from replicator.gateway.refusals import moved_to_of, server_error
@@ -39,16 +39,14 @@ from replicator.protocol.commands_pb2 import (
     CommandCloseConsumer,
     CommandConsumerStatsResponse,
     CommandGetLastMessageIdResponse,
-    CommandMessage,
     CommandReachedEndOfTopic,
     CommandRedeliverUnacknowledgedMessages,
     CommandRestarted,
     MessageIdData,
     ServerError,
 )
-from replicator.protocol.data_commands import MessageHeadWriter
+from replicator.protocol.data_commands import MessageHeadWriter, message_additions
 from replicator.protocol.errors import OutOfOrder
-from replicator.protocol.frames import encode_head
 from replicator.protocol.server import NO_REQUEST
 from replicator.protocol.values import ack_set, acked_indexes, first_unacked, message_id, position_of
 from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
@@ -67,6 +65,7 @@ class ConsumerSession:
         known_as: KnownAs | None = None,
         *,
         extended: bool = False,
+        broker_metadata: bool = False,
     ) -> None:
         self._wire = wire
         self._id = consumer_id
@@ -77,9 +76,9 @@ class ConsumerSession:
         self.extended = extended
         self._unseen = 0
         """Restarts that the client may not know of yet."""
+        self._broker_metadata = BrokerMetadataWriter(topic) if broker_metadata else None
         self._heads = MessageHeadWriter(consumer_id, topic.partition)
-        self._permits = Permits()
-        self._figures = ConsumerFigures(time.monotonic())
+        self._permits = Permits(topic.admission.entry_bytes_max)
         self._over = False
         self.consumer: EngineConsumer
 
@@ -90,6 +89,8 @@ class ConsumerSession:
         consumer.on_restarted = self._restarted
         consumer.on_active_change = self._active_change
         consumer.on_reached_end = self._reached_end
+        if not self._wire.writable:
+            self._permits.blocked()
 
     # What the client asks.
 
@@ -129,7 +130,7 @@ class ConsumerSession:
     def _acknowledged(self, command: CommandAck) -> asyncio.Future[None]:
         if command.txnid_least_bits or command.txnid_most_bits:
             raise NotAllowedError("an acknowledgement of a transaction, which this cluster does not have")
-        self._figures.acknowledged += len(command.message_id)
+        self.consumer.figures.acknowledged += len(command.message_id)
         if command.ack_type == CommandAck.AckType.Individual:
             return self._acknowledge_each(command.message_id)
         if len(command.message_id) != 1:
@@ -234,7 +235,7 @@ class ConsumerSession:
 
     def stats(self) -> CommandConsumerStatsResponse:
         """The figures that clients ask for."""
-        rates = self._figures.rates(time.monotonic(), self._permits.messages)
+        rates = self.consumer.figures.rates(time.monotonic())
         unacked, blocked = self.consumer.held()
         client = self.consumer.options.client
         answer = CommandConsumerStatsResponse(
@@ -267,29 +268,49 @@ class ConsumerSession:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Called by the engine, within its permits."""
         pieces: list[bytes] = []
-        head, epoch = self._heads.head, self._epoch
+        head, epoch, extended, cluster = self._heads.head, self._epoch, self.extended, self.topic.cluster
+        broker_metadata, figures = self._broker_metadata, self.consumer.figures
         for delivery in deliveries:
+            position, entry = delivery.position, delivery.entry
             left: Sequence[int] = ()
             if delivery.acked is not None:
                 left = ack_set(BitMap.deserialize(delivery.acked), delivery.batch_size)
-            position, entry = self._name_of(delivery.position), delivery.entry
-            if self.extended:
-                pieces.append(self._extended_head(delivery, position, left))
+            additions = b""
+            if extended:
+                origin, origin_position = delivery.origin, delivery.origin_position
+                if origin != cluster or origin_position != position:
+                    additions = message_additions(delivery.batch_size, origin, origin_position)
+                elif delivery.batch_size != 1:
+                    additions = message_additions(delivery.batch_size, None, origin_position)
+            if self._known_as is not None:
+                position = self._name_of(position)
+            if broker_metadata is None:
+                pieces.append(head(position, delivery.redelivery_count, len(entry), left, epoch, additions))
             else:
-                pieces.append(head(position, delivery.redelivery_count, len(entry), left, epoch))
+                before = broker_metadata.before(delivery)
+                size_bytes = len(before) + len(entry)
+                pieces.append(head(position, delivery.redelivery_count, size_bytes, left, epoch, additions))
+                pieces.append(before)
             pieces.append(entry)
             if delivery.redelivery_count:
-                self._figures.redelivered += delivery.batch_size
+                figures.redelivered += delivery.batch_size
         frames = b"".join(pieces)
-        self._figures.bytes += len(frames)
+        figures.bytes += len(frames)
+        # First: while it is written, the permits that are left may be taken back.
+        self._permits.used(deliveries)
+        figures.messages = self._permits.messages
         self._wire.write(frames)
-        if not self._wire.writable:
-            self._permits.blocked()
-        self._grant(self._permits.delivered(deliveries))
+        self._grant(self._permits.more())
 
     def _name_of(self, position: Position) -> Position:
         known_as = self._known_as
         return known_as.name if known_as is not None and known_as.position == position else position
+
+    def blocked(self) -> None:
+        """The socket takes no more for now."""
+        returned = self._permits.blocked()
+        if returned and not self.consumer.closed:
+            self.consumer.give_back(returned)
 
     def writable(self) -> None:
         """The socket takes more again."""
@@ -304,22 +325,6 @@ class ConsumerSession:
             return
         change = CommandActiveConsumerChange(consumer_id=self._id, is_active=active)
         self._wire.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
-
-    def _extended_head(self, delivery: Delivery, position: Position, left: Sequence[int]) -> bytes:
-        """What stands before the entry for a client of ours."""
-        message = CommandMessage(
-            consumer_id=self._id,
-            message_id=message_id(position, self.topic.partition),
-            redelivery_count=delivery.redelivery_count,
-            ack_set=left,
-            consumer_epoch=self._epoch,
-        )
-        if delivery.batch_size != 1:
-            message.batch_size = delivery.batch_size
-        if delivery.origin_position != delivery.position or delivery.origin != self.topic.cluster:
-            message.origin = delivery.origin
-            message.origin_ledger, message.origin_entry = delivery.origin_position
-        return encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(delivery.entry))
 
     def _reached_end(self) -> None:
         if self._wire.knows_end_of_topic():
@@ -349,5 +354,7 @@ class ConsumerSession:
                 consumer_id=self._id, request_id=NO_REQUEST, engine_error=code, reason=reason
             )
             if (moved_to := moved_to_of(self._wire.admission.consumers)) is not None:
-                closing.assignedBrokerServiceUrl = moved_to
+                closing.assignedBrokerServiceUrl = moved_to.url
+                if moved_to.tls_url is not None:
+                    closing.assignedBrokerServiceUrlTls = moved_to.tls_url
             self._wire.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closing))

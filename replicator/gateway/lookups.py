@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError, InvalidPattern, InvalidTopicName, NamespaceNotFound
+from replicator.engine.errors import EngineError, InvalidPattern, InvalidTopicName, NamespaceNotFound, TopicNotFound
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import is_internal
 from replicator.engine.topics.topic_list import sorted_list_hash
@@ -61,7 +61,9 @@ def _send_away(answer: CommandLookupTopicResponse, fence: EngineError) -> None:
         answer.error, answer.message = ServerError.ServiceNotReady, str(fence)
     else:
         answer.response = CommandLookupTopicResponse.LookupType.Redirect
-        answer.brokerServiceUrl = moved_to
+        answer.brokerServiceUrl = moved_to.url
+        if moved_to.tls_url is not None:
+            answer.brokerServiceUrlTls = moved_to.tls_url
         answer.authoritative = True
 
 
@@ -71,13 +73,19 @@ def partitions(connection: Connection, frame: Frame) -> None:
 
 
 async def _partitions(connection: Connection, wanted: CommandPartitionedTopicMetadata) -> None:
-    """How many partitions the topic has; it is made if the client is about to use it and policies make topics."""
+    """How many partitions the topic has; it is made if the client is about to use it and policies make topics.
+
+    A client that only asks must learn whether the topic is there: Java's takes the dead letter topic of an old name
+    where it finds one.
+    """
     answer = CommandPartitionedTopicMetadataResponse(request_id=wanted.request_id)
     try:
         if wanted.metadata_auto_creation_enabled:
             answer.partitions = await connection.engine.by_use.partitions(wanted.topic)
         else:
             answer.partitions = connection.engine.partitioned.count(wanted.topic)
+            if not answer.partitions and connection.engine.find(wanted.topic) is None:
+                raise TopicNotFound(f"cluster {connection.engine.cluster!r} has no topic {wanted.topic!r}")
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Success
     except EngineError as error:
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Failed

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 from replicator.running.short_tasks import in_background
 
@@ -36,10 +36,18 @@ class MixedPort:
     """Serves a bound socket; ``made`` makes the protocol of a connection, with TLS or without."""
 
     def __init__(
-        self, bound: socket.socket, backlog: int, context: ssl.SSLContext, made: Callable[[], asyncio.Protocol]
+        self,
+        bound: socket.socket,
+        backlog: int,
+        tls: ServerTls,
+        made: Callable[[], asyncio.Protocol],
+        *,
+        tls_alone: bool = False,
     ) -> None:
+        """With ``tls_alone`` whoever begins otherwise is let go of."""
         self._bound = bound
-        self._context = context
+        self._tls = tls
+        self._tls_alone = tls_alone
         self._made = made
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -85,14 +93,18 @@ class MixedPort:
         if not first:
             self._give_up(connection)
             return
+        tls = first[0] == TLS_FIRST_BYTE
+        if self._tls_alone and not tls:
+            self._give_up(connection)
+            return
         self._no_longer_waits(connection)
-        in_background(self._hand_over(connection, tls=first[0] == TLS_FIRST_BYTE), "handing a connection over")
+        in_background(self._hand_over(connection, tls=tls), "handing a connection over")
 
     async def _hand_over(self, connection: socket.socket, *, tls: bool) -> None:
         try:
             if tls:
                 await self._loop.connect_accepted_socket(
-                    self._made, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX
+                    self._made, connection, ssl=self._tls.context, ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX
                 )
             else:
                 await self._loop.connect_accepted_socket(self._made, connection)

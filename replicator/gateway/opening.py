@@ -22,6 +22,7 @@ from replicator.protocol.commands_pb2 import (
     CommandProducer,
     CommandProducerSuccess,
     CommandSubscribe,
+    ProducerAccessMode,
     ServerError,
 )
 from replicator.protocol.errors import Refused
@@ -43,7 +44,9 @@ def produce(connection: Connection, frame: Frame) -> None:
     except Refused as error:
         connection.refuse(wanted.request_id, error)
         return
-    connection.request(wanted.request_id, _connect_producer(connection, wanted, slot), "connecting of a producer")
+    waits = wanted.producer_access_mode == ProducerAccessMode.WaitForExclusive
+    connecting = _connect_producer(connection, wanted, slot)
+    connection.request(wanted.request_id, connecting, "connecting of a producer", waits=waits)
 
 
 async def _connect_producer(connection: Connection, wanted: CommandProducer, slot: Slot[ProducerSession]) -> None:
@@ -65,7 +68,9 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
     except BaseException:
         producers.failed(slot)
         raise
-    session = ProducerSession(connection, wanted.producer_id, producer, topic.partition, schema_version)
+    session = ProducerSession(
+        connection, wanted.producer_id, producer, topic.partition, schema_version, extended=wanted.extended
+    )
     if producers.opened(slot, session):
         _answer_producer(connection, wanted.request_id, session)
     else:
@@ -130,7 +135,15 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
             since_ms = topic.writer.wall_clock_ms() - 1000 * wanted.start_message_rollback_duration_sec
             start = await topic.reading.position_at_time(max(since_ms, 0), after=topic.log.trimmed)
         known_as = connection.known_as.take(wanted.consumer_id) or known_as
-        session = ConsumerSession(connection, wanted.consumer_id, topic, epoch, known_as, extended=wanted.extended)
+        session = ConsumerSession(
+            connection,
+            wanted.consumer_id,
+            topic,
+            epoch,
+            known_as,
+            extended=wanted.extended,
+            broker_metadata=connection.wants_broker_metadata() and not wanted.extended,
+        )
         options = subscribe_options(wanted, start, connection.client)
         consumer = await topic.subscribe(wanted.subscription, options, session.deliver)
     except InvalidSeek as error:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import structlog
 
-from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
+from replicator.gateway.mixed_port import MixedPort
+from replicator.gateway.server_tls import ServerTls
 from replicator.running.supervisor import Supervisor
 
 BIND_AGAIN_SECONDS: Final = 0.05
@@ -34,21 +33,20 @@ class OwnPort:
     def __init__(
         self,
         bound: socket.socket,
-        accepted: Callable[[bool], asyncio.Protocol],
+        accepted: Callable[[], asyncio.Protocol],
         supervisor: Supervisor,
         *,
         backlog: int,
-        context: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        """``accepted`` makes the protocol of a connection, and is told whether it uses TLS: if there is a
-        ``context``."""
+        """``accepted`` makes the protocol of a connection; with ``tls`` of one whose handshake is over."""
         self._bound: socket.socket | None = bound
         self._family = bound.family
         self._place = bound.getsockname()
         self._accepted = accepted
         self._backlog = backlog
-        self._context = context
-        self._server: asyncio.Server | None = None
+        self._tls = tls
+        self._server: asyncio.Server | MixedPort | None = None
         self._wanted = False
         self._task = supervisor.task("gateway", "the port of the binary protocol", self._change, until_done=True)
 
@@ -74,15 +72,12 @@ class OwnPort:
                 self._close()
             bound = await self._bind()
             if self._wanted:
-                loop = asyncio.get_running_loop()
                 self._bound = None  # it is the server's now
-                self._server = await loop.create_server(
-                    partial(self._accepted, self._context is not None),
-                    sock=bound,
-                    backlog=self._backlog,
-                    ssl=self._context,
-                    ssl_handshake_timeout=None if self._context is None else HANDSHAKE_SECONDS_MAX,
-                )
+                if self._tls is not None:
+                    self._server = MixedPort(bound, self._backlog, self._tls, self._accepted, tls_alone=True)
+                else:
+                    loop = asyncio.get_running_loop()
+                    self._server = await loop.create_server(self._accepted, sock=bound, backlog=self._backlog)
             log.info("the port of the binary protocol is " + ("open" if self._wanted else "closed"), at=self._place)
 
     def _close(self) -> None:

@@ -2,7 +2,8 @@
 
 The engine sends what it has permits for, without asking how fast the socket is (invariant 11). So:
 
-1. The engine gets no permits while the socket does not take more.
+1. The engine gets no permits while the socket does not take more, and gives back those that it has: else each of a
+   thousand consumers of one connection would fill the buffer with what it was granted before.
 2. It gets at most as many at once as fit in :data:`GRANT_BYTES_MAX`, by the largest entry of late, within
    :data:`GRANT_MESSAGES_MIN` and :data:`GRANT_MESSAGES_MAX`. The memory of a large entry fades by half a delivery.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from replicator.engine.log.entry import ENTRY_BYTES_MAX
 from replicator.engine.types import Delivery
 from replicator.protocol.errors import OutOfOrder
 
@@ -20,6 +20,8 @@ PERMITS_MAX: Final = 1_000_000
 """What a client may allow without getting anything."""
 GRANT_BYTES_MAX: Final = 16 * 1024 * 1024
 GRANT_MESSAGES_MIN: Final = 16
+"""Fewer only of entries that are so large that as many would be over :data:`LARGE_GRANT_BYTES_MAX`."""
+LARGE_GRANT_BYTES_MAX: Final = 96 * 1024 * 1024
 GRANT_MESSAGES_MAX: Final = 1_000
 """With small messages a larger grant saves the engine work; with large ones it would only fill memory."""
 
@@ -29,13 +31,14 @@ class Permits:
 
     __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested", "messages")
 
-    def __init__(self) -> None:
+    def __init__(self, entry_bytes_max: int) -> None:
+        """``entry_bytes_max``: how large the first ones may be, of which nothing is known."""
         self._requested = 0
         self._granted = 0
         self.messages = 0
         """Delivered in all."""
         self._blocked = False
-        self._entry_bytes = ENTRY_BYTES_MAX
+        self._entry_bytes = entry_bytes_max
 
     @property
     def unused(self) -> int:
@@ -49,17 +52,24 @@ class Permits:
         self._requested += permits
         return self._grant()
 
-    def delivered(self, deliveries: Sequence[Delivery]) -> int:
-        """The engine used permits, and the socket took the entries. Batches are not split, so it may use too many."""
+    def used(self, deliveries: Sequence[Delivery]) -> None:
+        """By the engine, for what goes to the socket now. Batches are not split, so it may use too many."""
         messages = sum(delivery.batch_size for delivery in deliveries)
         self.messages += messages
         self._granted -= messages
         self._entry_bytes = max(self._entry_bytes // 2, *(len(delivery.entry) for delivery in deliveries), 1)
+
+    def more(self) -> int:
+        """The socket took the entries, unless it was :meth:`blocked` meanwhile."""
         return self._grant()
 
-    def blocked(self) -> None:
-        """The socket takes no more for now."""
+    def blocked(self) -> int:
+        """The socket takes no more for now. Returns how many permits the engine is to give back."""
         self._blocked = True
+        returned = max(0, self._granted)
+        self._granted -= returned
+        self._requested += returned
+        return returned
 
     def unblocked(self) -> int:
         self._blocked = False
@@ -68,7 +78,8 @@ class Permits:
     def _grant(self) -> int:
         if self._blocked:
             return 0
-        fitting = min(max(GRANT_BYTES_MAX // self._entry_bytes, GRANT_MESSAGES_MIN), GRANT_MESSAGES_MAX)
+        least = min(GRANT_MESSAGES_MIN, max(1, LARGE_GRANT_BYTES_MAX // self._entry_bytes))
+        fitting = min(max(GRANT_BYTES_MAX // self._entry_bytes, least), GRANT_MESSAGES_MAX)
         permits = max(0, min(self._requested, fitting - self._granted))
         self._requested -= permits
         self._granted += permits

@@ -2,8 +2,12 @@
 
 1. Entries of one turn of the event loop go to the engine in one call, in order, as the bytes that came.
 2. Answers leave in the order of the sends, as official clients insist; those of one turn in one write.
-3. A call of several entries that the engine refuses for one of them is made again one by one, so that only the wrong
-   one is refused.
+3. A call of several entries that the engine refuses for one of them is made again in halves, so that only the wrong
+   one is refused. What was sent behind it waits until that is over, or is published again after it
+   (:mod:`replicator.engine.producing.publish_order`).
+4. With deduplication, nothing is stored behind an entry that the client sends again because of its error: it would be
+   confirmed as a duplicate of what is not here (invariant 1). So the producer is closed, and the client connects it
+   again.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from collections import deque
 from typing import Final
 
 from replicator.engine.errors import EngineError
-from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.producing.producers import CLOSED, EngineProducer
+from replicator.engine.producing.publish_order import PublishOrder
 from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
 from replicator.gateway.refusals import moved_to_of, server_error
 from replicator.gateway.wire import Wire
@@ -21,6 +26,7 @@ from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandCloseProducer,
     CommandSendError,
+    ServerError,
 )
 from replicator.protocol.data_commands import SENDS_MAX, ReceiptWriter, Sends
 from replicator.protocol.frames import encode
@@ -31,23 +37,48 @@ from snapshots.position import Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long an answer is waited for when the producer is over."""
+_NOT_SENT_AGAIN: Final = frozenset(
+    {ServerError.ChecksumError, ServerError.NotAllowedError, ServerError.TopicTerminatedError}
+)
+"""Errors at which official clients give up the message; at others they send it again over another connection."""
+
+
+class _Call:
+    """Entries that go to the engine together; ``task`` is None while they wait for what was sent before them."""
+
+    __slots__ = ("sends", "size_bytes", "task")
+
+    def __init__(self, sends: Sends, size_bytes: int, task: asyncio.Task[list[Position]] | None) -> None:
+        self.sends = sends
+        self.size_bytes = size_bytes
+        self.task = task
 
 
 class ProducerSession:
     """One producer of a connection."""
 
     def __init__(
-        self, wire: Wire, producer_id: int, producer: EngineProducer, partition: int, schema_version: bytes
+        self,
+        wire: Wire,
+        producer_id: int,
+        producer: EngineProducer,
+        partition: int,
+        schema_version: bytes,
+        *,
+        extended: bool = False,
     ) -> None:
         self._wire = wire
         self._id = producer_id
         self.producer = producer
         self.schema_version = schema_version
-        self._receipts = ReceiptWriter(producer_id, partition)
+        self._receipts = ReceiptWriter(producer_id, partition, extended=extended)
         self._gathered: Sends | None = None
         self._gathered_bytes = 0
         self._scheduled = False
-        self._calls: deque[tuple[Sends, int, asyncio.Task[list[Position]]]] = deque()
+        self._calls: deque[_Call] = deque()
+        self._order = PublishOrder()
+        self._refused = False
+        """A call was refused, and what was sent behind it is not settled."""
         self._answering = False
         self._over = False
         self._farewell: CommandCloseProducer | None = None
@@ -76,10 +107,14 @@ class ProducerSession:
 
     def close(self) -> None:
         """The client closes it, or is gone. What was sent before is published; its answers are sent if they can be."""
+        begins = self._gathered is not None
         self._publish()
         self._over = True
         self.producer.on_closed = None
-        self.producer.close()
+        if begins:  # on the next turn of the event loop, and the producer is closed behind it
+            asyncio.get_running_loop().call_soon(self.producer.close)
+        else:
+            self.producer.close()
         if self._calls:  # a backlog over its quota may hold them for hours
             asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._give_up)
 
@@ -92,45 +127,65 @@ class ProducerSession:
         if sends is None:
             return
         self._gathered, self._gathered_bytes = None, 0
-        task = awaited(self.producer.publish(sends.entries))
-        self._calls.append((sends, size_bytes, task))
+        self._calls.append(_Call(sends, size_bytes, None if self._refused else self._begun(sends)))
         if not self._answering:
             self._answering = True
             # What was sent is published and its bytes counted back, also when the client has gone.
             self._wire.work(self._answer(), "answers of a producer", to_the_end=True)
 
+    def _begun(self, sends: Sends) -> asyncio.Task[list[Position]]:
+        return awaited(self.producer.publish(sends.entries, self._order.turn()))
+
     async def _answer(self) -> None:
         while self._calls:
-            sends, size_bytes, task = self._calls[0]
+            call = self._calls[0]
+            if call.task is None:
+                self._go_on()
+                continue
             try:
-                await asyncio.wait([task])
-                if not task.cancelled():
-                    self._wire.write(await self._answers(sends, task))
+                await asyncio.wait([call.task])
+                if not call.task.cancelled():
+                    self._wire.write(await self._answers(call.sends, call.task))
             finally:
                 self._calls.popleft()
-                self._wire.held(-size_bytes)
+                self._wire.held(-call.size_bytes)
+        self._refused, self._order = False, PublishOrder()
         self._answering = False
         self._say_farewell()
 
+    def _go_on(self) -> None:
+        """All that was refused with an earlier call is settled: what waits behind it goes to the engine."""
+        self._refused, self._order = False, PublishOrder()
+        for call in self._calls:
+            call.task = self._begun(call.sends)
+
     async def _answers(self, sends: Sends, task: asyncio.Task[list[Position]]) -> bytes:
         try:
-            positions = task.result()
+            return self._receipts.write(sends, task.result())
         except EngineError as error:
-            if self._farewell is not None:
-                return b""  # the client sends it again where it goes; at an error some close the whole connection
-            if len(sends.entries) == 1 or self.producer.closed:
-                return b"".join(self._refusal(sequence_id, error) for sequence_id in sends.sequence_ids)
-        else:
-            return self._receipts.write(sends, positions)
-        answers: list[bytes] = []
-        for one in sends.each():
-            try:
-                positions = await self.producer.publish(one.entries)
-            except EngineError as error:
-                answers.append(self._refusal(one.sequence_ids[0], error))
-            else:
-                answers.append(self._receipts.write(one, positions))
-        return b"".join(answers)
+            first, self._refused = not self._refused, True
+            if self.producer.closed or (first and len(sends.entries) == 1):
+                return self._refused_with(sends, error)
+        pieces = sends.halves() if first else (sends,)
+        return b"".join([await self._settled(piece) for piece in pieces])
+
+    async def _settled(self, sends: Sends) -> bytes:
+        """Answers to what was refused together with others, or because of what was before it."""
+        try:
+            return self._receipts.write(sends, await self.producer.publish(sends.entries))
+        except EngineError as error:
+            if self.producer.closed or len(sends.entries) == 1:
+                return self._refused_with(sends, error)
+        return b"".join([await self._settled(half) for half in sends.halves()])
+
+    def _refused_with(self, sends: Sends, error: EngineError) -> bytes:
+        if self._farewell is not None:
+            return b""  # the client sends it again where it goes; at an error some close the whole connection
+        refusals = b"".join(self._refusal(sequence_id, error) for sequence_id in sends.sequence_ids)
+        if self.producer.deduplicated and not self.producer.closed and server_error(error) not in _NOT_SENT_AGAIN:
+            self.producer.close()
+            self._let_go(CLOSED, str(error))
+        return refusals
 
     def _refusal(self, sequence_id: int, error: EngineError) -> bytes:
         refusal = CommandSendError(
@@ -153,7 +208,9 @@ class ProducerSession:
                 producer_id=self._id, request_id=NO_REQUEST, engine_error=code, reason=reason
             )
             if (moved_to := moved_to_of(self._wire.admission.producers)) is not None:
-                self._farewell.assignedBrokerServiceUrl = moved_to
+                self._farewell.assignedBrokerServiceUrl = moved_to.url
+                if moved_to.tls_url is not None:
+                    self._farewell.assignedBrokerServiceUrlTls = moved_to.tls_url
             self._publish()
             if self._answering:
                 asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._say_farewell)
@@ -170,5 +227,6 @@ class ProducerSession:
             self._wire.fail(farewell.reason)
 
     def _give_up(self) -> None:
-        for *_, task in self._calls:
-            task.cancel()
+        for call in self._calls:
+            if call.task is not None:
+                call.task.cancel()

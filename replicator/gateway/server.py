@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -19,6 +18,7 @@ from replicator.gateway.connection import Addresses, Connection, Served
 from replicator.gateway.handlers import HANDLERS
 from replicator.gateway.mixed_port import TLS_FIRST_BYTE, MixedPort
 from replicator.gateway.own_port import OwnPort
+from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 
@@ -29,12 +29,19 @@ class Gateway:
     """The connections of the binary protocol of one worker."""
 
     def __init__(
-        self, engine: Engine, addresses: Addresses, authenticator: Callable[[], Authenticator] = Anyone
+        self,
+        engine: Engine,
+        addresses: Addresses,
+        authenticator: Callable[[], Authenticator] = Anyone,
+        *,
+        broker_metadata: bool = False,
     ) -> None:
         self._engine = engine
         self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
         engine.add_listener(self._watchers)
-        self._served = Served(engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator)
+        self._served = Served(
+            engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator, broker_metadata
+        )
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server | MixedPort] = []
         self._ports: list[OwnPort] = []
@@ -51,17 +58,16 @@ class Gateway:
         port.set_open(True)
         await port.settled()
 
-    def own_port(
-        self, bound: socket.socket, *, backlog: int = BACKLOG, context: ssl.SSLContext | None = None
-    ) -> OwnPort:
-        """The same on a port that is opened and closed, with TLS if there is a ``context``; closed at first."""
-        port = OwnPort(bound, self._accepted, self._engine.supervisor, backlog=backlog, context=context)
+    def own_port(self, bound: socket.socket, *, backlog: int = BACKLOG, tls: ServerTls | None = None) -> OwnPort:
+        """The same on a port that is opened and closed, with TLS if there is any; closed at first."""
+        accepted = self.connection if tls is None else self._accepted_with_tls
+        port = OwnPort(bound, accepted, self._engine.supervisor, backlog=backlog, tls=tls)
         self._ports.append(port)
         return port
 
-    def _accepted(self, tls: bool) -> asyncio.Protocol:
-        """With TLS a connection is made when the handshake is over."""
-        return FirstByte(self.connection, self.connection) if tls else self.connection()
+    def _accepted_with_tls(self) -> asyncio.Protocol:
+        """A connection is made when the handshake is over."""
+        return FirstByte(self.connection, self.connection)
 
     async def share(
         self,
@@ -69,16 +75,16 @@ class Gateway:
         http: Callable[[], asyncio.Protocol],
         *,
         backlog: int = BACKLOG,
-        context: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        """Serve both on a bound socket, with a ``context`` also those who use TLS; ``http`` makes the protocol of an
+        """Serve both on a bound socket, with ``tls`` also those who use that; ``http`` makes the protocol of an
         HTTP connection."""
 
         def made() -> FirstByte:
             return FirstByte(http, self.connection)
 
-        if context is not None:
-            self._servers.append(MixedPort(bound, backlog, context, made))
+        if tls is not None:
+            self._servers.append(MixedPort(bound, backlog, tls, made))
             return
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(made, sock=bound, backlog=backlog))

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from gateway_support import BareClient, ServedEngine, linked_engines
 
-from replicator.engine.errors import ClusterFenced, EngineError, TooBusy
+from replicator.engine.errors import ClusterFenced, EngineError, MovedTo, TooBusy
 from replicator.engine.fencing import disconnect_consumers, disconnect_producers
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandProducer,
+    CommandSubscribe,
     ServerError,
 )
 
@@ -89,7 +90,7 @@ def test_a_client_is_sent_to_the_cluster_that_serves_and_finds_back(
 
         goes_on(0, "A")
         fence(ClusterFenced("A is being switched to B"))  # nobody is told where to go yet
-        fence(ClusterFenced("B serves", clusters["B"].url))
+        fence(ClusterFenced("B serves", MovedTo(clusters["B"].url)))
         goes_on(1, "B")
         fence(None)
         clusters["B"].ask(partial(let_go, clusters["B"], ClusterFenced("B is being switched to A")))
@@ -117,8 +118,38 @@ def test_lookups_are_answered_as_ever_where_consumers_stay_and_producers_hear_wh
             return BaseCommand(type=BaseCommand.PRODUCER, producer=wanted)
 
         bare.request(asked)
-        fence(ClusterFenced("B serves", clusters["B"].url), keep_consumers=True)
+        fence(ClusterFenced("B serves", MovedTo(clusters["B"].url)), keep_consumers=True)
         closing = bare.next(BaseCommand.CLOSE_PRODUCER).command.close_producer
         assert closing.assignedBrokerServiceUrl == clusters["B"].url
     answer = lookup(clusters["A"].port, topic)
     assert (answer.response, answer.brokerServiceUrl) == (LookupType.Connect, clusters["A"].url)
+
+
+def test_clients_that_use_tls_are_sent_where_that_is_served(
+    clusters: Mapping[str, ServedEngine], fence: Any, topic: str
+) -> None:
+    """By the lookup, and by the closing of a producer and of a consumer."""
+    moved_to = MovedTo(clusters["B"].url, "pulsar+ssl://b.example:6651")
+    with BareClient(clusters["A"].port) as bare:
+        bare.request(
+            lambda number: BaseCommand(
+                type=BaseCommand.PRODUCER, producer=CommandProducer(topic=topic, producer_id=1, request_id=number)
+            )
+        )
+        bare.request(
+            lambda number: BaseCommand(
+                type=BaseCommand.SUBSCRIBE,
+                subscribe=CommandSubscribe(
+                    topic=topic, subscription="s", subType=CommandSubscribe.Shared, consumer_id=1, request_id=number
+                ),
+            )
+        )
+        fence(ClusterFenced("B serves", moved_to))
+        producer = bare.next(BaseCommand.CLOSE_PRODUCER).command.close_producer
+        consumer = bare.next(BaseCommand.CLOSE_CONSUMER).command.close_consumer
+    answer = lookup(clusters["A"].port, topic)
+    assert answer.response == LookupType.Redirect
+    assert (answer.brokerServiceUrl, answer.brokerServiceUrlTls) == (moved_to.url, moved_to.tls_url)
+    for closing in (producer, consumer):
+        assert closing.assignedBrokerServiceUrl == moved_to.url
+        assert closing.assignedBrokerServiceUrlTls == moved_to.tls_url

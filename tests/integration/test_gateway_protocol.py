@@ -23,6 +23,7 @@ from replicator.protocol.commands_pb2 import (
     CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     CommandNewTxn,
+    CommandPartitionedTopicMetadata,
     CommandPing,
     CommandProducer,
     CommandRedeliverUnacknowledgedMessages,
@@ -484,3 +485,27 @@ def test_a_lookup_of_a_name_that_cannot_be_is_refused_by_name(
             lambda number: BaseCommand(type=T.LOOKUP, lookupTopic=CommandLookupTopic(topic=name, request_id=number))
         )
     assert answer.error == code
+
+
+def test_who_only_asks_for_partitions_learns_whether_the_topic_is_there(gateway: ServedEngine, topic: str) -> None:
+    """Java's client takes the retry and dead letter topics of an old name, the same for all topics, if there."""
+
+    def asked(client: BareClient, name: str, *, create: bool) -> Any:
+        return client.request(
+            lambda number: BaseCommand(
+                type=T.PARTITIONED_METADATA,
+                partitionMetadata=CommandPartitionedTopicMetadata(
+                    topic=name, request_id=number, metadata_auto_creation_enabled=create
+                ),
+            )
+        )
+
+    with BareClient(gateway.port) as client:
+        assert asked(client, topic, create=True).partitions == 0
+        assert asked(client, topic, create=False).error == ServerError.TopicNotFound
+        gateway.run(gateway.engine.topic(topic))
+        here = asked(client, topic, create=False)
+        assert not here.HasField("error")
+        assert here.partitions == 0
+        gateway.run(gateway.engine.partitioned.create(f"{topic}-whole", 3))
+        assert asked(client, f"{topic}-whole", create=False).partitions == 3

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from engine_support import eventually
 from gateway_support import BareClient, ServedEngine
 
+from replicator.client import Client, InitialPosition
 from replicator.protocol.commands_pb2 import BaseCommand, CommandFlow, CommandProducer, CommandSubscribe, ServerError
 from replicator.protocol.errors import Refused
 
@@ -79,3 +82,23 @@ def test_a_producer_is_refused_by_the_official_error(gateway: ServedEngine, topi
             )
         )
     assert refused.value.code == ServerError.TopicTerminatedError
+
+
+def test_our_own_client_knows_that_it_is_at_the_end_until_it_seeks_back(gateway: ServedEngine, topic: str) -> None:
+    async def main() -> None:
+        async with Client(gateway.url) as client:
+            producer = await client.create_producer(topic)
+            sent = [await producer.send(b"%d" % number) for number in range(2)]
+            consumer = await client.subscribe(
+                topic, "s", initial_position=InitialPosition.Earliest, acknowledgement_group_time_ms=0
+            )
+            await asyncio.to_thread(terminate, gateway, topic)
+            assert not consumer.has_reached_end_of_topic()
+            for _ in range(2):  # and a second time, after it was put back
+                for _ in sent:
+                    await consumer.acknowledge(await consumer.receive())
+                await eventually(consumer.has_reached_end_of_topic)
+                await consumer.seek(0)
+                assert not consumer.has_reached_end_of_topic()
+
+    asyncio.run(main())

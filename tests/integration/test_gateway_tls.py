@@ -145,6 +145,45 @@ async def test_clients_without_a_certificate_are_refused_where_one_is_asked_for(
 
 
 @asynchronous
+async def test_certificates_that_were_replaced_are_taken_by_a_reload_and_open_connections_stay(data_dir: Path) -> None:
+    """On both ports; those that cannot be used are refused, and nothing changes."""
+    certificate, key = write_certificate(data_dir)
+    first = certificate.read_bytes()
+    (own,) = free_ports(1)
+    file, port = topology(data_dir, f", pulsar_tls: '127.0.0.1:{own}', tls: {{certificate: {certificate}, key: {key}}}")
+    worker = await start_worker(load_topology(file), "solo")
+
+    def shown() -> list[bytes]:
+        return [ssl.get_server_certificate(("127.0.0.1", each)).encode() for each in (port, own)]
+
+    try:
+        assert await asyncio.to_thread(shown) == [first, first]
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        async with aiohttp.ClientSession() as session:
+
+            async def goes_on() -> None:
+                async with session.get(f"https://127.0.0.1:{port}/readyz", ssl=trusted) as response:
+                    assert response.status == 200
+                    await response.read()
+
+            await goes_on()
+            other, other_key = write_certificate(data_dir / "other")
+            certificate.write_bytes(other.read_bytes())
+            with pytest.raises(TopologyError, match=r"clusters\.solo\.tls"):
+                await worker.reload_file()  # the key is still that of the first one
+            assert await asyncio.to_thread(shown) == [first, first]
+            key.write_bytes(other_key.read_bytes())
+            await worker.reload_file(dry_run=True)
+            assert await asyncio.to_thread(shown) == [first, first]
+            await worker.reload_file()
+            assert await asyncio.to_thread(shown) == [other.read_bytes()] * 2
+            await goes_on()  # over the connection that knew the first one
+        await asyncio.to_thread(produced_and_consumed, f"pulsar+ssl://127.0.0.1:{own}", other, "t")
+    finally:
+        await worker.stop()
+
+
+@asynchronous
 async def test_files_that_cannot_be_used_are_named_and_nothing_is_made(data_dir: Path) -> None:
     file, _ = topology(data_dir, ", tls: {certificate: none.pem, key: none.key}")
     with pytest.raises(WorkerError, match=r"clusters\.solo\.tls: certificate .*none\.pem.*No such file"):

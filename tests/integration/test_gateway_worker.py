@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import urllib.request
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,16 @@ from asynchronous import asynchronous
 from failover_support import free_ports
 from gateway_support import BareClient
 
-from replicator.protocol.commands_pb2 import BaseCommand, CommandLookupTopic, CommandLookupTopicResponse
+from replicator.protocol.commands_pb2 import (
+    BaseCommand,
+    BrokerEntryMetadata,
+    CommandFlow,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandSubscribe,
+    FeatureFlags,
+)
+from replicator.protocol.frames import split_broker_metadata
 from replicator.topology import load_topology
 from replicator.worker.starting import WorkerError, start_worker
 
@@ -59,6 +69,40 @@ async def test_both_protocols_are_on_the_address_and_a_port_of_its_own_is_there_
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", own))
+
+
+@asynchronous
+async def test_what_the_topology_says_of_messages_is_what_clients_are_told(data_dir: Path) -> None:
+    """The largest one, and whether they hear of indexes."""
+    file, port = topology(data_dir, ", broker_entry_metadata: true")
+    file.write_text(f"{file.read_text()}store: {{message_size_max: 8MiB}}\n")
+    worker = await start_worker(load_topology(file), "solo")
+
+    def first_of_a_topic() -> BrokerEntryMetadata | None:
+        with BareClient(port, features=FeatureFlags(supports_broker_entry_metadata=True)) as client:
+            assert client.state.message_bytes_max == 8 * 1024 * 1024
+            client.request(
+                lambda number: BaseCommand(
+                    type=BaseCommand.SUBSCRIBE,
+                    subscribe=CommandSubscribe(
+                        topic="t", subscription="s", subType=CommandSubscribe.Shared, consumer_id=1, request_id=number
+                    ),
+                )
+            )
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/topics/persistent/public/default/t", b'{"messages": [{"payload": "m"}]}'
+            )
+            request.add_header("Content-Type", "application/json")
+            urllib.request.urlopen(request, timeout=10).close()
+            client.send(BaseCommand(type=BaseCommand.FLOW, flow=CommandFlow(consumer_id=1, messagePermits=1)))
+            return split_broker_metadata(client.next(BaseCommand.MESSAGE).rest)[0]
+
+    try:
+        found = await asyncio.to_thread(first_of_a_topic)
+        assert found is not None
+        assert found.index == 0
+    finally:
+        await worker.stop()
 
 
 @asynchronous

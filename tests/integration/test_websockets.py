@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -17,7 +18,7 @@ import pytest
 from asynchronous import asynchronous
 from served_worker import ServedWorker, served_worker
 
-from replicator.api.websocket import sockets
+from replicator.api.websocket.sockets import FRAME_ROOM_BYTES
 from replicator.protocol.commands_pb2 import MessageIdData
 
 WAIT_SECONDS = 20.0
@@ -291,6 +292,46 @@ async def test_an_unsubscribed_subscription_is_gone_and_the_socket_still_answers
 
 
 @asynchronous
+async def test_the_end_of_a_topic_is_told_to_who_has_consumed_it_all(worker: ServedWorker, topic: str) -> None:
+    """As upstream: a consumer is there when all is acknowledged, a reader when it has read all."""
+
+    async def at_end(socket: Socket) -> bool:
+        await socket.say(type="isEndOfTopic")
+        return bool((await socket.hear())["endOfTopic"])
+
+    async def until_at_end(socket: Socket) -> None:
+        for _ in range(1_000):
+            if await at_end(socket):
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail("it is never at the end")
+
+    async with opened(worker) as api:
+        producer = await api.open("producer", topic)
+        for number in range(2):
+            await producer.send(str(number))
+        consumer = await api.open("consumer", f"{topic}/sub", subscriptionInitialPosition="Earliest")
+        reader = await api.open("reader", topic, messageId="earliest")
+        messages = await consumer.receive(2)
+        for each in messages:
+            await consumer.acknowledge(each)
+        assert not await at_end(consumer)  # more may come
+        late = await api.open("consumer", f"{topic}/late", subscriptionInitialPosition="Earliest")
+        await api.admin("POST", f"{topic}/terminate")
+        await until_at_end(consumer)
+        await reader.receive(2)
+        await until_at_end(reader)
+        assert len(await late.receive(2)) == 2
+        assert not await at_end(late)  # it has not acknowledged them
+        await consumer.close()
+        again = await api.open("consumer", f"{topic}/sub")
+        await until_at_end(again)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await api.open("producer", topic)
+        assert refused.value.status == 503
+
+
+@asynchronous
 async def test_a_reader_begins_where_it_is_told_and_leaves_nothing_behind(worker: ServedWorker, topic: str) -> None:
     async with opened(worker) as api:
         producer = await api.open("producer", topic)
@@ -366,7 +407,7 @@ async def test_the_largest_message_goes_through_and_a_larger_one_is_refused(work
         reader = await api.open("reader", topic, messageId="earliest")
         assert len(text_of((await reader.receive(1))[0])) == 5 * 1024 * 1024
         with suppress(ConnectionError):  # it may be cut off before all of it is sent
-            await producer.say_text(" " * (sockets.FRAME_BYTES_MAX + 1))
+            await producer.say_text(" " * (5 * 1024 * 1024 * 4 // 3 + FRAME_ROOM_BYTES + 1))
         assert (await producer.closing())[0] in (aiohttp.WSCloseCode.MESSAGE_TOO_BIG, CUT_OFF)
         assert (await (await api.open("producer", topic)).send("small"))["result"] == "ok"
 

@@ -14,7 +14,6 @@ from replicator.engine.errors import ConsumerBusy
 from replicator.engine.policies import KeyAssignment, KeyOrdering, TopicPolicies
 from replicator.engine.subscriptions.dispatch.choice import make_dispatcher
 from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadAgain, ReadPlan
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.types import KeySharedPolicy, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -111,7 +110,6 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.dispatcher = make_dispatcher(
             kind,
             BEFORE_ALL,
-            RedeliveryCounts(),
             policies=TopicPolicies(
                 key_assignment=assignment,
                 key_ordering=ordering,

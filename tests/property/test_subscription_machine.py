@@ -213,6 +213,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         consumer = self._any(data)
         self.consumers.remove(consumer)
         self._take_back(consumer, count=False)
+        if not self.consumers:  # counted anew for whoever comes next
+            for entry in self.log.values():
+                entry.redeliveries = 0
         self._act(lambda: consumer.engine.close())  # type: ignore[union-attr]
 
     @precondition(lambda self: self.consumers)

@@ -7,10 +7,12 @@ is missing as 0 too.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from replicator.engine.client_figures import Counts, total
 from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
@@ -27,11 +29,7 @@ NO_LIMIT: Final = -1
 BytesAfter = Callable[[Position], int]
 
 UNCOUNTED: Final[Mapping[str, Any]] = {
-    "msgRateOut": 0.0,
-    "msgThroughputOut": 0.0,
     "systemTopicBytesInCounter": 0,
-    "bytesOutCounter": 0,
-    "msgOutCounter": 0,
     "bytesOutInternalCounter": 0,
     "msgChunkPublished": False,
     "oldestBacklogMessageAgeSeconds": -1,
@@ -49,12 +47,6 @@ UNCOUNTED: Final[Mapping[str, Any]] = {
 }
 """Of a topic."""
 UNCOUNTED_OF_SUBSCRIPTION: Final[Mapping[str, Any]] = {
-    "msgRateOut": 0.0,
-    "msgThroughputOut": 0.0,
-    "bytesOutCounter": 0,
-    "msgOutCounter": 0,
-    "msgRateRedeliver": 0.0,
-    "messageAckRate": 0.0,
     "chunkedMessageRate": 0.0,
     "earliestMsgPublishTimeInBacklog": 0,
     "msgRateExpired": 0.0,
@@ -75,12 +67,6 @@ UNCOUNTED_OF_SUBSCRIPTION: Final[Mapping[str, Any]] = {
     "filterRescheduledMsgCount": 0,
 }
 UNCOUNTED_OF_CONSUMER: Final[Mapping[str, Any]] = {
-    "msgRateOut": 0.0,
-    "msgThroughputOut": 0.0,
-    "bytesOutCounter": 0,
-    "msgOutCounter": 0,
-    "msgRateRedeliver": 0.0,
-    "messageAckRate": 0.0,
     "chunkedMessageRate": 0.0,
     "avgMessagesPerEntry": 0,
     "drainingHashesCount": 0,
@@ -93,9 +79,6 @@ UNCOUNTED_OF_CONSUMER: Final[Mapping[str, Any]] = {
     "lastConsumedTime": "1970-01-01T00:00:00Z",
 }
 UNCOUNTED_OF_PUBLISHER: Final[Mapping[str, Any]] = {
-    "msgRateIn": 0.0,
-    "msgThroughputIn": 0.0,
-    "averageMsgSize": 0.0,
     "chunkedMessageRate": 0.0,
     "supportsPartialProducer": False,
 }
@@ -111,12 +94,20 @@ _SUMMED: Final = (
     "msgRateIn",
     "msgThroughputIn",
     "bytesInCounter",
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesOutCounter",
+    "msgOutCounter",
     "storageSize",
     "backlogSize",
     "waitingPublishers",
     "nonContiguousDeletedMessagesRanges",
 )
+_OUT: Final = ("msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter")
 _SUBSCRIPTION_SUMMED: Final = (
+    *_OUT,
+    "msgRateRedeliver",
+    "messageAckRate",
     "msgBacklog",
     "msgBacklogNoDelayed",
     "backlogSize",
@@ -135,10 +126,12 @@ def topic_stats(
     subscriptions = {name: subscription_stats(each, bytes_after) for name, each in sorted(topic.subscriptions.items())}
     entries_bytes = storage_bytes / topic.log.messages if topic.log.messages else 0.0
     quota = topic.policies.effective.backlog_quota
-    publishers = [_publisher(topic, each) for each in topic.producers.publishers()]
+    now = time.monotonic()
+    publishers = [_publisher(topic, each, now) for each in topic.producers.publishers()]
     epoch = topic.producers.registry.epoch
     return {
         **UNCOUNTED,
+        **{field: sum(each[field] for each in subscriptions.values()) for field in _OUT},
         "msgRateIn": round(rate_in, 3),
         "msgThroughputIn": round(rate_in * entries_bytes, 3),
         "bytesInCounter": storage_bytes,
@@ -166,12 +159,16 @@ def subscription_stats(subscription: Subscription, bytes_after: BytesAfter) -> d
     """The figures of one subscription."""
     status = subscription.status()
     connected = list(subscription.consumers.values())
-    consumers = [_consumer(of, consumer) for of, consumer in zip(status["consumers"], connected, strict=False)]
+    now = time.monotonic()
+    rates = total(each.figures.rates(now) for each in connected)
+    counts = total((subscription.dispatching.gone, *(each.figures.counts for each in connected)))
+    consumers = [_consumer(of, consumer, now) for of, consumer in zip(status["consumers"], connected, strict=False)]
     unacked = status.get("unacked_messages", sum(each["unackedMessages"] for each in consumers))
     delayed = status.get("delayed_entries", 0)
     replicated, durable = status["replicated"], status["durable"]
     return {
         **UNCOUNTED_OF_SUBSCRIPTION,
+        **_taken(rates, counts),
         "msgBacklog": status["backlog_messages"],
         "msgBacklogNoDelayed": max(0, status["backlog_messages"] - delayed),
         "backlogSize": bytes_after(subscription.cursor.mark_delete),
@@ -235,9 +232,13 @@ def _key_shared(kind: str | None, consumers: Iterable[EngineConsumer]) -> dict[s
     }
 
 
-def _publisher(topic: Topic, producer: EngineProducer) -> dict[str, Any]:
+def _publisher(topic: Topic, producer: EngineProducer, now: float) -> dict[str, Any]:
+    rates = producer.figures.rates(now)
     return {
         **UNCOUNTED_OF_PUBLISHER,
+        "msgRateIn": round(rates.messages, 3),
+        "msgThroughputIn": round(rates.bytes, 3),
+        "averageMsgSize": round(rates.bytes / rates.messages, 3) if rates.messages else 0.0,
         "producerId": producer.id,
         "producerName": producer.name,
         "accessMode": "Exclusive" if topic.producers.registry.exclusive else "Shared",
@@ -246,9 +247,22 @@ def _publisher(topic: Topic, producer: EngineProducer) -> dict[str, Any]:
     }
 
 
-def _consumer(status: Mapping[str, Any], consumer: EngineConsumer) -> dict[str, Any]:
+def _taken(rates: Counts, counts: Counts) -> dict[str, Any]:
+    """What went to consumers, and came back as acknowledged."""
+    return {
+        "msgRateOut": round(rates.messages, 3),
+        "msgThroughputOut": round(rates.bytes, 3),
+        "bytesOutCounter": int(counts.bytes),
+        "msgOutCounter": int(counts.messages),
+        "msgRateRedeliver": round(rates.redelivered, 3),
+        "messageAckRate": round(rates.acknowledged, 3),
+    }
+
+
+def _consumer(status: Mapping[str, Any], consumer: EngineConsumer, now: float) -> dict[str, Any]:
     return {
         **UNCOUNTED_OF_CONSUMER,
+        **_taken(consumer.figures.rates(now), consumer.figures.counts),
         "consumerName": status["name"],
         "availablePermits": status["permits"],
         "unackedMessages": status["unacked_messages"],

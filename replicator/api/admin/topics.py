@@ -76,7 +76,9 @@ async def refuse_non_persistent(request: web.Request) -> web.Response:
 async def create(request: web.Request) -> web.Response:
     """Make a topic without partitions."""
     _check_no_properties(await read_json(request))
-    await request.app[ENGINE].making.create(str(topic_name(request)))
+    engine, name = request.app[ENGINE], topic_name(request)
+    engine.by_use.check_namespace(name.full_namespace)
+    await engine.making.create(str(name))
     return no_content()
 
 
@@ -112,6 +114,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     wanted = _partitions_of(await read_json(request))
     if existing := engine.partitioned.count(name):
         raise TopicExists(f"{name} has {existing} partitions already")
+    engine.by_use.check_namespace(namespace_name(request))
     await engine.partitioned.create(name, wanted)
     return no_content()
 

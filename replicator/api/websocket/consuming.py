@@ -83,7 +83,7 @@ class Source(Protocol):
     async def unsubscribe(self) -> None: ...
 
     def reached_end(self) -> bool:
-        """Whether nothing more can come: the topic is terminated, and all of it was received."""
+        """Whether nothing more can come: the topic is terminated, and all of it was consumed."""
 
     def shown(self, message: Message, message_id: str) -> bool:
         """The message goes to the client now, under that id; False if it did before, and was not answered."""
@@ -183,7 +183,7 @@ class ConsumerSource:
             await self._consumer.unsubscribe()
 
     def reached_end(self) -> bool:
-        return False
+        return self._consumer.has_reached_end_of_topic()
 
 
 class ReaderSource:
@@ -215,4 +215,4 @@ class ReaderSource:
         pass
 
     def reached_end(self) -> bool:
-        return False
+        return all(reader.has_reached_end_of_topic() for reader in self._readers)

@@ -5,7 +5,7 @@ consumer or reader is made before the upgrade is answered, so that what is refus
 one of our own client, in this process and without a wire between; a socket ends with it, so that its client comes back
 by itself, to where the cluster serves then.
 
-Invariant 11: :data:`SOCKETS_MAX` sockets a worker; frames of :data:`FRAME_BYTES_MAX`.
+Invariant 11: :data:`SOCKETS_MAX` sockets a worker; frames of :func:`frame_bytes_max`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from replicator.client import (
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
+    TopicTerminated,
 )
 from replicator.engine.engine import Engine
 from replicator.running.timeouts import timeout
@@ -53,8 +54,8 @@ from replicator.running.timeouts import timeout
 SOCKETS_MAX: Final = 2_000
 """A browser tab has a few; 2,000 with a full queue of the largest messages would not be kept in memory, but a queue is
 filled only while its client reads slowly."""
-FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest message, 5 MiB, in base64, and room for the rest."""
+FRAME_ROOM_BYTES: Final = 1024 * 1024
+"""For what stands beside a message in its frame."""
 HEARTBEAT_SECONDS: Final = 30.0
 CLOSE_SECONDS_MAX: Final = 2.0
 
@@ -69,6 +70,7 @@ STATUSES: Final[tuple[tuple[tuple[type[PulsarException], ...], int], ...]] = (
             ProducerBlockedQuotaExceededError,
             ProducerBlockedQuotaExceededException,
             AlreadyClosed,
+            TopicTerminated,
         ),
         503,
     ),
@@ -160,7 +162,7 @@ class WebSockets:
         self, request: web.Request, open_session: Callable[[], Awaitable[tuple[_Run, _Close]]]
     ) -> web.StreamResponse:
         socket = web.WebSocketResponse(
-            max_msg_size=FRAME_BYTES_MAX,
+            max_msg_size=frame_bytes_max(self._engine),
             heartbeat=HEARTBEAT_SECONDS,
             timeout=CLOSE_SECONDS_MAX,
             compress=False,
@@ -226,6 +228,11 @@ def add_websockets(app: web.Application, engine: Engine) -> None:
     )
     app.on_shutdown.append(sockets.close_sockets)
     app.on_cleanup.append(sockets.close_client)
+
+
+def frame_bytes_max(engine: Engine) -> int:
+    """The largest message in base64, and room for the rest."""
+    return engine.admission.message_bytes_max * 4 // 3 + FRAME_ROOM_BYTES
 
 
 def _topic(request: web.Request) -> str:

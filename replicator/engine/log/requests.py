@@ -14,6 +14,7 @@ from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
+from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.sequence_index import Pair, SequenceIndex
 from snapshots.position import BEFORE_ALL, Position
 
@@ -127,6 +128,8 @@ class PublishRequest(Request):
     """Which of the entries are no duplicates; None if all are stored."""
     known_new: bool = False
     """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
+    turn: Turn | None = None
+    """Its place among the publishes of its producer, where others may be on their way behind it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,10 @@ class TopicReading:
         first, view = self._block_at(position)
         return view.absent[position.entry - first.entry]
 
+    def publish_time_ms(self, position: Position) -> int:
+        """When the entry at ``position``, which is in the log, was stored by the cluster that published it."""
+        return self._block_at(position)[1].header.publish_time_ms
+
     def messages_through(self, position: Position) -> int:
         """Messages up to and including ``position``, counted from the topic's first."""
         following = self._log.next_after(position)

@@ -50,6 +50,7 @@ from replicator.engine.log.requests import (
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.publish_order import Turn
 from snapshots.position import Position
 
 __all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Writer"]
@@ -108,10 +109,12 @@ class Writer:
         entries: Sequence[bytes],
         batch_sizes: Sequence[int],
         numbered: Sequence[Numbered] | None = None,
+        turn: Turn | None = None,
     ) -> list[Position]:
         """Append entries of this cluster's own; returns their positions once they are durable.
 
-        With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them.
+        With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them. With ``turn``
+        they are refused when what went before them is.
         """
         size = sum(map(len, entries))
         request = PublishRequest(
@@ -122,6 +125,7 @@ class Writer:
             entries=entries,
             batch_sizes=batch_sizes,
             numbered=numbered,
+            turn=turn,
         )
         positions: list[Position] = await self._submit(request)
         return positions
@@ -281,6 +285,9 @@ class Writer:
 
     @staticmethod
     def _refuse(group: list[Request], error: EngineError) -> Committed:
+        for request in group:
+            if isinstance(request, PublishRequest) and request.turn is not None:
+                request.turn.refused(error)
         return Committed([(request.future, error) for request in group], bytes=sum(r.bytes for r in group))
 
     # On the event loop again.

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, Protocol
 
 from replicator.engine.admission import Admission
+from replicator.engine.client_figures import ClientFigures
 from replicator.engine.errors import EngineError, NotAllowedError, ProducerFenced
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.commit.publishing import topic_terminated
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.writer import Writer
 from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
+from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import ProducerOptions
 from snapshots.position import Position
@@ -67,18 +70,25 @@ class EngineProducer:
         self._producers = producers
         self._publish = producers.topic.writing.publish
         self._out: EngineError | None = None
+        self.figures = ClientFigures(time.monotonic())
 
     @property
     def closed(self) -> bool:
         return self._out is not None
 
-    async def publish(self, entries: Sequence[bytes]) -> list[Position]:
+    @property
+    def deduplicated(self) -> bool:
+        """Whether what it sends again is left out."""
+        return self._producers.topic.policies.effective.deduplication
+
+    async def publish(self, entries: Sequence[bytes], turn: Turn | None = None) -> list[Position]:
         """Append entries; returns their positions when they are durable, ``DUPLICATE`` for those that are here already.
+        Who does not wait for one call before the next gives each its ``turn``: behind a refused one none is stored.
 
         Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and as :meth:`TopicWriting.publish`.
         """
         self.check_open()
-        return await self._publish(entries, self)
+        return await self._publish(entries, self, turn)
 
     def check_open(self) -> None:
         """Raises why the producer may not publish any more."""

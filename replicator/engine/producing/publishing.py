@@ -40,6 +40,8 @@ class CheckedEntries:
     size_bytes: int
     batch_sizes: Sequence[int]
     numbered: Sequence[Numbered] | None
+    replicated_to: Sequence[frozenset[str]] = ()
+    """What those entries say that say to which clusters they are to be copied."""
 
 
 def check_entries(
@@ -56,6 +58,7 @@ def check_entries(
         raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
     batch_sizes: list[int] = []
     numbered: list[Numbered] | None = [] if policies.deduplication else None
+    replicated_to: list[frozenset[str]] = []
     for entry in entries:
         if policies.max_message_bytes is not None and len(entry) > policies.max_message_bytes:
             raise MessageTooLarge(
@@ -68,6 +71,8 @@ def check_entries(
         if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
             # Stored as any other it would be delivered before the transaction commits, and also when it is aborted.
             raise NotAllowedError("the message belongs to a transaction; there are none here: send it without one")
+        if metadata.replicate_to:
+            replicated_to.append(frozenset(metadata.replicate_to))
         if metadata.num_chunks_from_msg:
             _check_chunk(metadata)
         if metadata.HasField("num_messages_in_batch"):
@@ -75,7 +80,7 @@ def check_entries(
         batch_sizes.append(metadata.num_messages_in_batch)
         if numbered is not None:
             numbered.append(_numbered(metadata, producer))
-    return CheckedEntries(size_bytes, batch_sizes, numbered)
+    return CheckedEntries(size_bytes, batch_sizes, numbered, replicated_to)
 
 
 def _check_chunk(metadata: MessageMetadata) -> None:

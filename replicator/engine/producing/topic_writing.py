@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from replicator.engine.admission import Admission
+from replicator.engine.client_figures import ClientFigures
+from replicator.engine.errors import EngineError
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit.publishing import topic_terminated
 from replicator.engine.log.writer import CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import QuotaPolicy
+from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.publishing import PublishGate, check_entries
 from snapshots.position import Position
 
@@ -23,6 +26,7 @@ class PublishingProducer(Protocol):
     """A producer that is connected, as writing sees it."""
 
     name: str
+    figures: ClientFigures
 
     def check_open(self) -> None:
         """Raises why it may not publish any more."""
@@ -51,21 +55,46 @@ class TopicWriting:
         self._admission = admission
         self._check_there = check_there
 
-    async def publish(self, entries: Sequence[bytes], producer: PublishingProducer | None = None) -> list[Position]:
+    async def publish(
+        self, entries: Sequence[bytes], producer: PublishingProducer | None = None, turn: Turn | None = None
+    ) -> list[Position]:
         """Append entries as producers sent them; returns their positions when they are durable (invariant 1), and
-        ``DUPLICATE`` for those that deduplication knows. Waits while the backlog's quota holds publishes.
+        ``DUPLICATE`` for those that deduplication knows. Waits while the backlog's quota holds publishes. With ``turn``
+        they are refused when what went before them is.
 
         Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`, :class:`NotAllowedError`, :class:`BacklogQuotaExceeded`
         (then none was appended), and the store's errors.
         """
+        if turn is None:
+            return await self._publish(entries, producer, None)
+        if turn.refusal is not None:
+            raise turn.refusal.with_traceback(None)
+        try:
+            return await self._publish(entries, producer, turn)
+        except EngineError as error:
+            turn.refused(error)
+            raise
+
+    async def _publish(
+        self, entries: Sequence[bytes], producer: PublishingProducer | None, turn: Turn | None
+    ) -> list[Position]:
         checked = check_entries(entries, self._policies.effective, None if producer is None else producer.name)
+        if checked.size_bytes > self._admission.entry_bytes_max:  # seldom, even of all together
+            self._admission.check_entry(max(map(len, entries)))
+        for clusters in checked.replicated_to:
+            self._admission.check_copied_to(self.tail.name, clusters)
         self._admission.check_producer()
         if not self.gate.open:
             await self.gate.enter(checked.size_bytes)
             self._admission.check_producer()
             if producer is not None:
                 producer.check_open()
-        return await self._writer.publish(self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered)
+        if producer is not None:
+            producer.figures.messages += sum(checked.batch_sizes)
+            producer.figures.bytes += checked.size_bytes
+        return await self._writer.publish(
+            self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn
+        )
 
     async def marker(self, entry: bytes, *, local: bool = False) -> Position:
         """Append one marker; a ``local`` one is not carried by links."""

@@ -220,6 +220,7 @@ class StagingService:
         if self._engine.partitioned.count(name):
             raise NotAllowedError(f"{name} is partitioned: frames are for one of its partitions")
         topic = self._engine.find(name)
+        self._engine.admission.check_entry(entry_bytes_max)
         limit = None if topic is None else topic.policies.effective.max_message_bytes
         if limit is not None and entry_bytes_max > limit:
             raise MessageTooLarge(

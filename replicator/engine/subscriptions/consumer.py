@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol
 
 from pyroaring import BitMap
 
+from replicator.engine.client_figures import ClientFigures
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
@@ -28,6 +30,8 @@ class ConsumerDispatching(Protocol):
     """What a consumer asks of the part that it is connected to."""
 
     def flow(self, consumer: EngineConsumer, permits: int) -> None: ...
+
+    def give_back(self, consumer: EngineConsumer, permits: int) -> None: ...
 
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None: ...
 
@@ -98,6 +102,8 @@ class EngineConsumer:
         self.on_reached_end: Callable[[], None] | None = None
         """The topic is terminated, and all of it is consumed. Told once."""
         self.told_end = False
+        self.figures = ClientFigures(time.monotonic())
+        """Whoever has the consumer counts in it what the client gets and acknowledges."""
         self.closed = False
         self._fenced: EngineError | None = None
 
@@ -107,6 +113,11 @@ class EngineConsumer:
             raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
         self._check_open()
         self._dispatching.flow(self, permits)
+
+    def give_back(self, permits: int) -> None:
+        """Take back permits that were allowed and are not used."""
+        self._check_open()
+        self._dispatching.give_back(self, permits)
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
         """Returns when the acknowledgements are durable. Raises :class:`InvalidAck`: then none of them counts."""

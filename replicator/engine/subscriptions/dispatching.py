@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from replicator.engine.client_figures import Counts, total
 from replicator.engine.errors import ConsumerBusy, NotAllowedError
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import ConsumedSubscription, ConsumerDeleting, Deliver, EngineConsumer
@@ -17,7 +18,6 @@ from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.dispatch.choice import make_dispatcher, unacked_limits
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispatcher
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.subscriptions.pump import Pump
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
@@ -55,16 +55,17 @@ class DispatchedSubscription(ConsumedSubscription, Protocol):
 class Dispatching:
     """The consumers of one subscription, and what they get."""
 
-    __slots__ = ("_cursor", "_redeliveries", "_subscription", "_topic", "consumers", "name", "pump")
+    __slots__ = ("_cursor", "_subscription", "_topic", "consumers", "gone", "name", "pump")
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self._subscription = subscription
         self._topic = topic = subscription.topic
         self._cursor = subscription.cursor
-        self._redeliveries = RedeliveryCounts()
         self.name = subscription.name
         """For the failover registry."""
         self.consumers: dict[int, EngineConsumer] = {}
+        self.gone = Counts()
+        """What consumers got that are not here any more."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
 
     @property
@@ -100,10 +101,10 @@ class Dispatching:
         dispatcher = self.pump.dispatcher if self.consumers else None
         if dispatcher is None:
             # Without consumers nothing is pending: so the type, and the policies as they are now, come from the next.
+            # Redeliveries are counted anew, as upstream does.
             dispatcher = make_dispatcher(
                 options.type,
                 self._cursor.mark_delete,
-                self._redeliveries,
                 policies=self._topic.policies.effective,
                 topic=self._topic.name,
                 partition=self._topic.partition,
@@ -128,6 +129,7 @@ class Dispatching:
     def remove(self, consumer: EngineConsumer) -> None:
         """A consumer has gone; called by it."""
         del self.consumers[consumer.id]
+        self.gone = total((self.gone, consumer.figures.counts))
         assert self.pump.dispatcher is not None
         self.pump.dispatcher.remove_consumer(consumer.id)
         if self._by_registry:
@@ -146,6 +148,10 @@ class Dispatching:
         self.pump.schedule()
         if self._topic.log.terminated:
             self.tell_end()
+
+    def give_back(self, consumer: EngineConsumer, permits: int) -> None:
+        assert self.pump.dispatcher is not None
+        self.pump.dispatcher.give_back(consumer.id, permits)
 
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None:
         assert self.pump.dispatcher is not None
@@ -185,6 +191,7 @@ class Dispatching:
         if self.pump.dispatcher is not None:
             self.pump.dispatcher.restart(self._cursor.mark_delete)
         for consumer in list(self.consumers.values()):
+            consumer.told_end = False
             if consumer.on_restarted is not None:
                 consumer.on_restarted()
         self.pump.schedule()

@@ -168,13 +168,13 @@ class Pump:
     def _delivery(self, entry: LoggedEntry, assignment: Assignment) -> Delivery:
         acked = self._cursor.acked_indexes(entry.position)
         return Delivery(
-            position=entry.position,
-            redelivery_count=assignment.redelivery_count,
-            batch_size=entry.batch_size,
-            acked=None if acked is None else acked.serialize(),
-            entry=bytes(entry.entry),
-            origin=entry.origin,
-            origin_position=entry.origin_position,
+            entry.position,
+            assignment.redelivery_count,
+            entry.batch_size,
+            None if acked is None else acked.serialize(),
+            bytes(entry.entry),
+            entry.origin,
+            entry.origin_position,
         )
 
     def _set_alarm(self, wake_at_ms: int | None, now_ms: int) -> None:

@@ -1,5 +1,6 @@
 """What becomes of a topic that somebody uses and that does not exist, by the policies of its namespace.
 
+0. Where namespaces are not made by use, one that is not there is an error, also for who makes the topic by name.
 1. A partition of a partitioned topic may always be made: the partitioned topic was.
 2. Where topics are not made by use, it is an error (unless one only asks for the number of partitions).
 3. Where they are made with partitions, the partitioned topic is made; but not of a partition's name.
@@ -21,7 +22,7 @@ from replicator.engine.topics.topic_making import TopicMaking
 class TopicsByUse:
     """Makes topics of one engine because somebody uses them."""
 
-    __slots__ = ("_catalog", "_cluster", "_loaded", "_making", "_partitioned")
+    __slots__ = ("_catalog", "_cluster", "_loaded", "_making", "_namespaces", "_partitioned")
 
     def __init__(
         self,
@@ -30,7 +31,11 @@ class TopicsByUse:
         loaded: LoadedTopics,
         making: TopicMaking,
         partitioned: PartitionedTopics,
+        *,
+        namespaces: bool = True,
     ) -> None:
+        """``namespaces``: whether those are made by use too."""
+        self._namespaces = namespaces
         self._cluster = store.cluster
         self._catalog = catalog
         self._loaded = loaded
@@ -54,8 +59,15 @@ class TopicsByUse:
             await self._make_by_policy(parsed, only_partitioned=True)
         return self._partitioned.count(name)
 
+    def check_namespace(self, namespace: str) -> None:
+        """Raises :class:`NamespaceNotFound` for one that is not there, where their use does not make them. Links bring
+        topics whether or not it is: that is how a namespace comes to another cluster."""
+        if not self._namespaces:
+            self._catalog.namespace(namespace)
+
     async def _make_by_policy(self, name: TopicName, *, only_partitioned: bool = False) -> None:
         """Raises :class:`TopicNotFound` for a topic that its use does not make, unless ``only_partitioned``."""
+        self.check_namespace(name.full_namespace)
         policies = self._catalog.policies_of(name.full_namespace)
         namespace = self._catalog.index.namespace(name.full_namespace)
         if namespace is not None and (

@@ -111,18 +111,23 @@ def test_figures_of_partitions_are_added_and_the_partitions_left_as_they_are() -
             "msgBacklog": backlog, "backlogSize": backlog * 10, "unackedMessages": 1, "msgDelayed": 0, "type": kind,
             "consumers": consumers, "blockedSubscriptionOnUnackedMsgs": backlog > 5, "msgBacklogNoDelayed": backlog,
             "msgInReplay": 0, "drainingHashesCount": 0, "nonContiguousDeletedMessagesRanges": 3,
+            "msgRateOut": 1.5, "msgThroughputOut": 15.0, "bytesOutCounter": 30, "msgOutCounter": 3,
+            "msgRateRedeliver": 0.5, "messageAckRate": 1.0,
         }  # fmt: skip
         return {
             "msgInCounter": 10, "msgRateIn": 0.5, "storageSize": 100, "backlogSize": backlog * 10, "publishers": [],
             "subscriptions": {"jobs": subscription}, "msgThroughputIn": 5.0, "bytesInCounter": 100,
             "waitingPublishers": 1, "nonContiguousDeletedMessagesRanges": 3, "backlogQuotaLimitSize": -1,
             "backlogQuotaLimitTime": -1,
+            "msgRateOut": 1.5, "msgThroughputOut": 15.0, "bytesOutCounter": 30, "msgOutCounter": 3,
         }  # fmt: skip
 
     found = {"p-0": one(2, "None", []), "p-1": one(7, "Shared", [{"consumerName": "c"}])}
     stats = partitioned_stats(found, partitions=3, each=True)
     jobs = stats["subscriptions"]["jobs"]
     assert (stats["msgInCounter"], stats["msgRateIn"], stats["backlogSize"]) == (20, 1.0, 90)
+    assert (stats["msgRateOut"], stats["msgOutCounter"]) == (jobs["msgRateOut"], jobs["msgOutCounter"]) == (3.0, 6)
+    assert (jobs["msgRateRedeliver"], jobs["messageAckRate"]) == (1.0, 2.0)
     assert (jobs["msgBacklog"], jobs["unackedMessages"], jobs["type"]) == (9, 2, "Shared")
     assert jobs["blockedSubscriptionOnUnackedMsgs"]
     assert stats["metadata"]["partitions"] == 3

@@ -225,11 +225,14 @@ def test_a_rejection_is_counted_and_a_disconnect_is_not(tmp_path: Path, kind: Su
             await inbox.holds(1)
             consumer.redeliver(inbox.positions)
             await inbox.holds(2)
+            second, other = await subscribed(topic, "sub", kind)
             consumer.close()
-            _, other = await subscribed(topic, "sub", kind)
             await other.holds(1)
-            counts = [delivery.redelivery_count for delivery in (*inbox.deliveries, *other.deliveries)]
-            assert counts == [0, 1, 1]
+            second.close()
+            _, alone = await subscribed(topic, "sub", kind)
+            await alone.holds(1)
+            counts = [delivery.redelivery_count for each in (inbox, other, alone) for delivery in each.deliveries]
+            assert counts == [0, 1, 1, 0], "counted while anybody is there"
 
     asyncio.run(main())
 

@@ -10,7 +10,6 @@ from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.dispatch.choice import make_dispatcher
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadTail
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -22,11 +21,10 @@ def at(entry: int) -> Position:
     return Position(1, entry)
 
 
-def half_way(kind: SubscriptionType) -> tuple[Dispatcher, RedeliveryCounts]:
+def half_way(kind: SubscriptionType) -> Dispatcher:
     """Some entries are held, some wait for a consumer or to be sent again."""
-    redeliveries = RedeliveryCounts()
     policies = TopicPolicies(max_unacked_messages_per_consumer=25)
-    dispatcher = make_dispatcher(kind, BEFORE_ALL, redeliveries, policies=policies, topic="t", partition=-1)
+    dispatcher = make_dispatcher(kind, BEFORE_ALL, policies=policies, topic="t", partition=-1)
     dispatcher.add_consumer(1, SubscribeOptions(kind, "first"))
     dispatcher.flow(1, 20)
     if kind is not SubscriptionType.EXCLUSIVE:
@@ -38,16 +36,16 @@ def half_way(kind: SubscriptionType) -> tuple[Dispatcher, RedeliveryCounts]:
     dispatcher.flow(1, 5)
     if kind is SubscriptionType.KEY_SHARED:
         dispatcher.add_consumer(3, SubscribeOptions(kind, "third"))
-    return dispatcher, redeliveries
+    return dispatcher
 
 
-def seen(dispatcher: Dispatcher, redeliveries: RedeliveryCounts) -> tuple[object, ...]:
+def seen(dispatcher: Dispatcher) -> tuple[object, ...]:
     return (
         dispatcher.held(),
         dispatcher.permits,
         dict(dispatcher.status()),
         {consumer_id: dict(dispatcher.consumer_status(consumer_id)) for consumer_id in dispatcher.consumers},
-        [redeliveries.count(at(entry)) for entry in range(ENTRIES)],
+        [dispatcher.redeliveries.count(at(entry)) for entry in range(ENTRIES)],
         dispatcher.next_read(0),
     )
 
@@ -55,21 +53,21 @@ def seen(dispatcher: Dispatcher, redeliveries: RedeliveryCounts) -> tuple[object
 @pytest.mark.parametrize("kind", list(SubscriptionType))
 @pytest.mark.parametrize("entries", [(), (0,), range(0, ENTRIES, 3), range(5, 12), range(1, ENTRIES), (99,)])
 def test_at_once_is_as_one_by_one(kind: SubscriptionType, entries: Sequence[int]) -> None:
-    at_once, redeliveries_at_once = half_way(kind)
-    one_by_one, redeliveries_one_by_one = half_way(kind)
-    assert seen(at_once, redeliveries_at_once) == seen(one_by_one, redeliveries_one_by_one)
+    at_once = half_way(kind)
+    one_by_one = half_way(kind)
+    assert seen(at_once) == seen(one_by_one)
     at_once.acknowledged_all(PositionSet(at(entry) for entry in entries))
     for entry in entries:
         one_by_one.acknowledged(at(entry))
-    assert seen(at_once, redeliveries_at_once) == seen(one_by_one, redeliveries_one_by_one)
+    assert seen(at_once) == seen(one_by_one)
 
 
 def test_what_is_half_way_is_of_every_kind() -> None:
     """Else the test above would show little."""
-    shared, redeliveries = half_way(SubscriptionType.SHARED)
+    shared = half_way(SubscriptionType.SHARED)
     assert shared.held()
     assert shared.status()["replay_entries"]
-    assert len(redeliveries)
-    keyed, _ = half_way(SubscriptionType.KEY_SHARED)
+    assert len(shared.redeliveries)
+    keyed = half_way(SubscriptionType.KEY_SHARED)
     assert keyed.held()
     assert keyed.status()["waiting_entries"]

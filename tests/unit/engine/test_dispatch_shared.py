@@ -55,6 +55,16 @@ def test_nothing_is_read_while_nobody_has_a_permit() -> None:
     assert tested.next_read(0) == ReadTail(BEFORE_ALL)
 
 
+def test_consumers_with_one_permit_at_a_time_take_turns() -> None:
+    tested = shared(1, 1)
+    taken: list[int] = []
+    for number in range(6):
+        (taker,) = takers(sent(tested, entries(number)))
+        tested.flow(taker, 1)
+        taken.append(taker)
+    assert taken == [0, 1, 0, 1, 0, 1]
+
+
 def test_what_a_leaving_consumer_held_goes_to_others_before_the_tail_and_in_order() -> None:
     tested = shared(2, 0)
     sent(tested, entries(0, 1, 2, 3))

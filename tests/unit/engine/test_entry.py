@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
-from replicator.engine.log.entry import BATCH_MESSAGES_MAX, ENTRY_BYTES_MAX, decode_entry, encode_entry, split_batch
-from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.engine.log.entry import (
+    BATCH_MESSAGES_MAX,
+    ENTRY_BYTES_MAX,
+    append_plain_to_batch,
+    append_to_batch,
+    decode_entry,
+    encode_entry,
+    encode_plain_entry,
+    producer_field,
+    split_batch,
+)
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**63))
@@ -68,3 +78,24 @@ def test_invariant_11_an_entry_over_the_limit_is_neither_made_nor_read() -> None
         encode_entry(metadata, b"x" * ENTRY_BYTES_MAX)
     with pytest.raises(MessageTooLarge):
         decode_entry(b"x" * (ENTRY_BYTES_MAX + 1))
+
+
+numbers = st.one_of(
+    st.integers(0, 300), st.sampled_from([2**14 - 1, 2**14, 2**21 - 1, 2**21]), st.integers(0, 2**64 - 1)
+)
+
+
+@given(name=st.text(min_size=1, max_size=200), sequence_id=numbers, time_ms=numbers, payload=st.binary(max_size=50))
+def test_an_entry_of_one_plain_message_is_the_bytes_that_protobuf_makes(
+    name: str, sequence_id: int, time_ms: int, payload: bytes
+) -> None:
+    metadata = MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=time_ms)
+    assert encode_plain_entry(producer_field(name), sequence_id, time_ms, payload) == encode_entry(metadata, payload)
+
+
+@given(sequence_id=numbers, payload=st.one_of(st.binary(max_size=50), st.just(bytes(70_000))))
+def test_a_plain_message_of_a_batch_is_the_bytes_that_protobuf_makes(sequence_id: int, payload: bytes) -> None:
+    by_hand, expected = bytearray(b"before"), bytearray(b"before")
+    append_plain_to_batch(by_hand, sequence_id, payload)
+    append_to_batch(expected, SingleMessageMetadata(sequence_id=sequence_id), payload)
+    assert by_hand == expected

@@ -5,7 +5,8 @@ cluster is written with the block.
 
 1. A publish joins the run before it if that is of the same topic and kind, and the block stays below its targets.
    Otherwise the run is ended first.
-2. Deduplication looks at each request before it joins, so that a refused one is not part of the run.
+2. Deduplication looks at each request before it joins, so that a refused one is not part of the run. What its producer
+   sent behind a refused one is refused as well (:mod:`replicator.engine.producing.publish_order`).
 3. Ending a run builds one block of what is stored, appends it, and gives each request its positions. A request all of
    whose entries are here already gets ``DUPLICATE`` for each.
 """
@@ -19,7 +20,7 @@ from typing import Final
 
 import lmdb
 
-from replicator.engine.errors import NotAllowedError, TopicNotFound, TopicTerminated
+from replicator.engine.errors import EngineError, NotAllowedError, TopicNotFound, TopicTerminated
 from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
@@ -70,11 +71,14 @@ class PublishRun:
 
     def join(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
         tail = request.tail
+        if request.turn is not None and (refusal := request.turn.refusal) is not None:
+            self._refuse(request, refusal)
+            return
         if tail.deleted:
-            self._committed.results.append((request.future, topic_deleted(tail)))
+            self._refuse(request, topic_deleted(tail))
             return
         if tail.terminated and request.kind is BlockKind.MESSAGES:
-            self._committed.results.append((request.future, topic_terminated(tail.name)))
+            self._refuse(request, topic_terminated(tail.name))
             return
         if self._run and (self._run[0].numbered is None) is not (request.numbered is None):
             self.end(txn)  # deduplication was switched between them, and a block is noted whole or not at all
@@ -82,7 +86,7 @@ class PublishRun:
             try:
                 self._deduplication.admit(txn, request)
             except NotAllowedError as error:
-                self._committed.results.append((request.future, error))
+                self._refuse(request, error)
                 return
         run = self._run
         if run and (
@@ -95,6 +99,11 @@ class PublishRun:
         self._run.append(request)
         self._run_bytes += request.bytes
         self._run_entries += len(request.entries)
+
+    def _refuse(self, request: PublishRequest, error: EngineError) -> None:
+        if request.turn is not None:
+            request.turn.refused(error)
+        self._committed.results.append((request.future, error))
 
     def end(self, txn: lmdb.Transaction) -> None:
         """Write the run as one block, if there is one."""

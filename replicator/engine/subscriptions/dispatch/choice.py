@@ -6,7 +6,6 @@ from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.key_shared import KeySharedDispatcher
 from replicator.engine.subscriptions.dispatch.plan import UnackedLimits
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.dispatch.shared import SharedDispatcher
 from replicator.engine.subscriptions.dispatch.single_active import SingleActiveDispatcher
 from replicator.engine.types import SubscriptionType
@@ -16,7 +15,6 @@ from snapshots.position import Position
 def make_dispatcher(
     subscription_type: SubscriptionType,
     read_position: Position,
-    redeliveries: RedeliveryCounts,
     *,
     policies: TopicPolicies,
     topic: str,
@@ -24,13 +22,12 @@ def make_dispatcher(
 ) -> Dispatcher:
     """A dispatcher without consumers that reads from after ``read_position``."""
     if subscription_type.one_active:
-        return SingleActiveDispatcher(subscription_type, read_position, redeliveries, topic=topic, partition=partition)
+        return SingleActiveDispatcher(subscription_type, read_position, topic=topic, partition=partition)
     limits = unacked_limits(policies)
     if subscription_type is SubscriptionType.SHARED:
-        return SharedDispatcher(read_position, redeliveries, limits=limits)
+        return SharedDispatcher(read_position, limits=limits)
     return KeySharedDispatcher(
         read_position,
-        redeliveries,
         assignment=policies.key_assignment,
         ordering=policies.key_ordering,
         limits=limits,

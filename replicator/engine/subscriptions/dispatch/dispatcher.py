@@ -53,13 +53,12 @@ class Dispatcher(ABC):
         self,
         subscription_type: SubscriptionType,
         read_position: Position = BEFORE_ALL,
-        redeliveries: RedeliveryCounts | None = None,
     ) -> None:
         self.type = subscription_type
         self.consumers: dict[int, ConsumerState] = {}
         self.read_position = read_position
         """How far the log was read."""
-        self.redeliveries = redeliveries if redeliveries is not None else RedeliveryCounts()
+        self.redeliveries = RedeliveryCounts()
         self._active_changes: list[ActiveChange] = []
 
     # Consumers.
@@ -78,6 +77,10 @@ class Dispatcher(ABC):
     def flow(self, consumer_id: int, permits: int) -> None:
         assert permits > 0
         self.consumers[consumer_id].permits += permits
+
+    def give_back(self, consumer_id: int, permits: int) -> None:
+        """The consumer takes nothing for now."""
+        self.consumers[consumer_id].permits -= permits
 
     def take_active_changes(self) -> list[ActiveChange]:
         """What consumers are to be told since the last call."""

@@ -37,7 +37,6 @@ from replicator.engine.subscriptions.dispatch.plan import (
     ReadTail,
     UnackedLimits,
 )
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.subscriptions.key_shared.selector import KeySelector, make_selector
 from replicator.engine.types import HashRange, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -56,14 +55,13 @@ class KeySharedDispatcher(ManyActiveDispatcher):
     def __init__(
         self,
         read_position: Position = BEFORE_ALL,
-        redeliveries: RedeliveryCounts | None = None,
         *,
         assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING,
         ordering: KeyOrdering = KeyOrdering.DRAINING,
         limits: UnackedLimits = UnackedLimits(),  # noqa: B008 - a frozen value
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        super().__init__(SubscriptionType.KEY_SHARED, read_position, redeliveries, limits)
+        super().__init__(SubscriptionType.KEY_SHARED, read_position, limits)
         self._assignment = assignment
         self._ordering = ordering
         self._waiting_max = waiting_max

@@ -14,7 +14,6 @@ from replicator.engine.subscriptions.dispatch.delayed import DelayedEntries
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.held import HeldEntries
 from replicator.engine.subscriptions.dispatch.plan import UnackedLimits
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
 
@@ -26,10 +25,9 @@ class ManyActiveDispatcher(Dispatcher):
         self,
         subscription_type: SubscriptionType,
         read_position: Position,
-        redeliveries: RedeliveryCounts | None,
         limits: UnackedLimits,
     ) -> None:
-        super().__init__(subscription_type, read_position, redeliveries)
+        super().__init__(subscription_type, read_position)
         self._held = HeldEntries(self.consumers, limits)
         self._delayed = DelayedEntries()
 

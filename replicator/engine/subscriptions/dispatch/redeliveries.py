@@ -1,4 +1,5 @@
-"""How often each entry was sent again. Kept in memory, bounded, and forgotten when the entry is consumed. Pure.
+"""How often each entry was sent again. Kept in memory, bounded, and forgotten when the entry is consumed, or the last
+consumer leaves. Pure.
 
 A disconnect does not count: a consumer that crashes has often prefetched what it never looked at, and dead letter
 policies go by this count.

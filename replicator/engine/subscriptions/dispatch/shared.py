@@ -25,7 +25,6 @@ from replicator.engine.subscriptions.dispatch.plan import (
     ReadTail,
     UnackedLimits,
 )
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -40,11 +39,10 @@ class SharedDispatcher(ManyActiveDispatcher):
     def __init__(
         self,
         read_position: Position = BEFORE_ALL,
-        redeliveries: RedeliveryCounts | None = None,
         *,
         limits: UnackedLimits = UnackedLimits(),  # noqa: B008 - a frozen value
     ) -> None:
-        super().__init__(SubscriptionType.SHARED, read_position, redeliveries, limits)
+        super().__init__(SubscriptionType.SHARED, read_position, limits)
         self._replay = PositionSet()
         self._turns: list[int] = []
         """Consumers in the order in which they are served: by priority, and within one in turns."""
@@ -63,7 +61,8 @@ class SharedDispatcher(ManyActiveDispatcher):
         if isinstance(plan, ReadAgain):
             for position in gone(plan, candidates):
                 self._replay.discard(position)
-        state, left = self._next_turn()
+        state: ConsumerState | None = None
+        left = 0
         for index, candidate in enumerate(candidates):
             position = candidate.position
             if candidate.wanted:
@@ -71,18 +70,19 @@ class SharedDispatcher(ManyActiveDispatcher):
                     if self._delayed.full:
                         break
                     self._delayed.add(position, candidate.deliver_at_ms)
-                elif state is None:
-                    break
                 else:
+                    # A turn is taken only when there is something for it: else whoever comes next loses it.
+                    if state is None and not self._held.blocked:
+                        state, left = self._next_turn()
+                    if state is None:
+                        break
                     state.permits -= candidate.messages
                     unacked = candidate.unacked or candidate.messages
                     self._held.add(position, HeldEntry(state.id, unacked, 0))
                     assignments.append(Assignment(state.id, index, self.redeliveries.count(position)))
                     left -= candidate.messages
-                    if self._held.blocked:
+                    if self._held.blocked or left <= 0 or not state.ready:
                         state = None
-                    elif left <= 0 or not state.ready:
-                        state, left = self._next_turn()
             if again:
                 self._replay.discard(position)
             else:

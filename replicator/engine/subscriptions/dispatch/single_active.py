@@ -27,7 +27,6 @@ from replicator.engine.subscriptions.dispatch.plan import (
     ReadPlan,
     ReadTail,
 )
-from replicator.engine.subscriptions.dispatch.redeliveries import RedeliveryCounts
 from replicator.engine.types import SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -42,13 +41,12 @@ class SingleActiveDispatcher(Dispatcher):
         self,
         subscription_type: SubscriptionType,
         read_position: Position = BEFORE_ALL,
-        redeliveries: RedeliveryCounts | None = None,
         *,
         topic: str = "",
         partition: int = NOT_PARTITIONED,
     ) -> None:
         assert subscription_type.one_active
-        super().__init__(subscription_type, read_position, redeliveries)
+        super().__init__(subscription_type, read_position)
         self._topic = topic
         self._partition = partition
         self._spread = False
