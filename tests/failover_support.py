@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -137,6 +138,26 @@ class Deployment:
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
             time.sleep(0.02)
+
+
+class WithPorts(Deployment):
+    """Clusters with a port of its own for the binary protocol each."""
+
+    def pulsar(self, name: str) -> str:
+        return f", pulsar: '127.0.0.1:{self.pulsar_ports[name]}'"
+
+    def service_url(self, name: str) -> str:
+        return f"pulsar://127.0.0.1:{self.pulsar_ports[name]}"
+
+    def reachable(self, name: str) -> bool:
+        """Whether one can connect to the port of the binary protocol."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.pulsar_ports[name])) == 0
+
+    def serves(self, name: str, topic: str) -> bool:
+        """Whether a topic has a producer and a consumer there."""
+        stats = self.get(name, f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")
+        return bool(stats["publishers"]) and bool(stats["subscriptions"]["sub"]["consumers"])
 
 
 @contextmanager

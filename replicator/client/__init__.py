@@ -43,6 +43,7 @@ from replicator.client.errors import (
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
+    TopicTerminated,
     UnknownError,
 )
 from replicator.client.message import ChunkMessageId, Message, MessageId, OutgoingMessage
@@ -134,5 +135,6 @@ __all__ = [
     "SyncClient",
     "Timeout",
     "TopicNotFound",
+    "TopicTerminated",
     "UnknownError",
 ]

@@ -19,9 +19,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from replicator.client.argument_checks import (
+    CLIENT_OFF,
+    CONSUMER_OFF,
+    READER_OFF,
     check_callable,
     check_enum,
     check_flag,
@@ -53,7 +56,6 @@ from replicator.client.errors import (
 )
 from replicator.client.message import MessageId, Opening
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
-from replicator.client.producing.framing import MESSAGE_BYTES_MAX
 from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
 from replicator.client.producing.producer_making import ProducerMaker, make_encryptor
@@ -80,38 +82,18 @@ from replicator.client.settings import (
 from replicator.client.wire.channel import Connector
 from replicator.client.wire.embedded_channel import EmbeddedConnector
 from replicator.engine.engine import Engine
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition
-
-_CLIENT_OFF: Final[Mapping[str, object]] = {
-    "authentication": None,
-    "io_threads": 1,
-    "message_listener_threads": 1,
-    "concurrent_lookup_requests": 50_000,
-    "log_conf_file_path": None,
-    "stats_interval_in_seconds": 600,
-    "use_tls": False,
-    "tls_trust_certs_file_path": None,
-    "tls_allow_insecure_connection": False,
-    "tls_validate_hostname": False,
-    "logger": None,
-    "listener_name": None,
-    "tls_private_key_file_path": None,
-    "tls_certificate_file_path": None,
-}
-_CONSUMER_OFF: Final[Mapping[str, object]] = {
-    "broker_consumer_stats_cache_time_ms": 30_000,
-}
-_READER_OFF: Final[Mapping[str, object]] = {"subscription_role_prefix": None}
 
 
 class Client(ClosedAtExit):
     """A client of one cluster.
 
-    ``service_url`` is ``http(s)://host:port`` of a worker, or ``embedded:PATH`` for an engine in this process,
-    whose cluster is named ``cluster``. With ``reconnect=False`` the loss of a connection is not healed: sends fail
-    with :class:`ConnectError`, ``receive`` raises it.
+    ``service_url`` is ``pulsar://host:port`` (or ``pulsar+ssl://``) of a cluster, or ``embedded:PATH`` for an engine in
+    this process, whose cluster is named ``cluster``. With ``reconnect=False`` the loss of a connection is not healed:
+    sends fail with :class:`ConnectError`, ``receive`` raises it.
 
     With a ``service_url_provider`` (``http://host:port/failover/v1/service-url?cluster=HOME`` of a worker, or a list of
     them, best of every worker) it asks there every ``service_url_check_interval_seconds`` where the clients of that
@@ -136,7 +118,7 @@ class Client(ClosedAtExit):
         engine: Engine | None = None,
         **unsupported: Any,
     ) -> None:
-        refuse_unsupported("Client", unsupported, _CLIENT_OFF)
+        refuse_unsupported("Client", unsupported, CLIENT_OFF)
         check_range("connection_timeout_ms", connection_timeout_ms, 1, 3_600_000)
         check_flag("reconnect", reconnect)
         if not isinstance(operation_timeout_seconds, int | float) or operation_timeout_seconds <= 0:
@@ -314,7 +296,7 @@ class Client(ClosedAtExit):
         :class:`OperationNotSupported`.
         """
         self._check_open()
-        refuse_unsupported("subscribe", unsupported, _CONSUMER_OFF)
+        refuse_unsupported("subscribe", unsupported, CONSUMER_OFF)
         check_enum("consumer_type", consumer_type, ConsumerType)
         check_enum("initial_position", initial_position, InitialPosition)
         check_callable("message_listener", message_listener)
@@ -410,7 +392,7 @@ class Client(ClosedAtExit):
         :meth:`subscribe` raises.
         """
         self._check_open()
-        refuse_unsupported("create_reader", unsupported, _READER_OFF)
+        refuse_unsupported("create_reader", unsupported, READER_OFF)
         check_callable("reader_listener", reader_listener)
         if not isinstance(start_message_id, MessageId):
             raise InvalidConfiguration(f"start_message_id is {start_message_id!r:.80}; it must be a MessageId")

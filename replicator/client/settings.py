@@ -22,7 +22,7 @@ from replicator.client.argument_checks import (
 )
 from replicator.client.consuming.negative_acks import RedeliveryBackoff
 from replicator.client.errors import InvalidConfiguration
-from replicator.engine.log.entry import BATCH_MESSAGES_MAX
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, MESSAGE_BYTES_LIMIT
 from replicator.engine.types import (
     AccessMode,
     HashRange,
@@ -179,7 +179,7 @@ class ProducerSettings:
         if self.chunk_message_bytes is not None:
             if self.batching is not None:
                 raise InvalidConfiguration("chunking_enabled needs batching_enabled=False")
-            check_range("chunk_max_message_size", self.chunk_message_bytes, 1, 5 * 1024 * 1024)
+            check_range("chunk_max_message_size", self.chunk_message_bytes, 1, MESSAGE_BYTES_LIMIT)
         check_range("stats_interval_in_seconds", self.stats_interval_seconds, 0, 86_400)
         check_range("send_timeout_millis", self.send_timeout_ms, 0, 2**31)
         check_range("max_pending_messages", self.max_pending_messages, 1, PENDING_MESSAGES_MAX)

@@ -226,6 +226,9 @@ class SyncConsumer(_Closing):
     def consumer_name(self) -> str:
         return self._consumer.consumer_name()
 
+    def has_reached_end_of_topic(self) -> bool:
+        return self._loop.call(self._consumer.has_reached_end_of_topic)
+
     def is_connected(self) -> bool:
         return self._loop.call(self._consumer.is_connected)
 
@@ -261,6 +264,9 @@ class SyncReader(_Closing):
 
     def topic(self) -> str:
         return self._reader.topic()
+
+    def has_reached_end_of_topic(self) -> bool:
+        return self._loop.call(self._reader.has_reached_end_of_topic)
 
     def is_connected(self) -> bool:
         return self._loop.call(self._reader.is_connected)

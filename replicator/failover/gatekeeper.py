@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import ClusterFenced, EngineError, TooBusy
+from replicator.engine.errors import ClusterFenced, EngineError, MovedTo, TooBusy
 from replicator.engine.fencing import disconnect_consumers, disconnect_producers, held_entries, resume_dispatch
 from replicator.engine.log.block import BlockKind
 from replicator.engine.topic import Topic
@@ -36,7 +36,7 @@ class Gatekeeper:
     """The engine as a failover sees it. ``address_of`` gives where the clients of a cluster connect, ``service_urls``
     where those of the binary protocol do."""
 
-    def __init__(self, engine: Engine, address_of: Mapping[str, str], service_urls: Mapping[str, str]) -> None:
+    def __init__(self, engine: Engine, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
         self.engine = engine
         self.address_of = address_of
         self.service_urls = service_urls

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, MovedTo
 from replicator.failover.core import (
     HOLD_MS_MAX,
     Action,
@@ -78,7 +78,7 @@ class FailoverService:
         engine: Engine,
         addresses: Mapping[str, str],
         *,
-        service_urls: Mapping[str, str] | None = None,
+        service_urls: Mapping[str, MovedTo] | None = None,
         index: EpochIndex | None = None,
     ) -> None:
         self.engine = engine
@@ -135,7 +135,7 @@ class FailoverService:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._peers.close()
 
-    def on_topology(self, addresses: Mapping[str, str], service_urls: Mapping[str, str] | None = None) -> None:
+    def on_topology(self, addresses: Mapping[str, str], service_urls: Mapping[str, MovedTo] | None = None) -> None:
         """The topology is another one."""
         self._addresses = dict(addresses)
         self._service_urls = dict(service_urls or {})
@@ -384,7 +384,8 @@ class FailoverService:
         await self.engine.remember(table, names[-SWITCHES_KEPT:])
 
     def _urls(self) -> dict[str, str]:
-        return {name: self._service_urls.get(name, f"pulsar://{address}") for name, address in self._addresses.items()}
+        urls = {name: f"pulsar://{address}" for name, address in self._addresses.items()}
+        return urls | {name: place.url for name, place in self._service_urls.items() if name in urls}
 
 
 def _tell_failure(name: str, error: BaseException) -> None:

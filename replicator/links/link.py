@@ -103,6 +103,10 @@ class Link:
         engine.add_listener(self)
         engine.schemas.listeners.append(self._schema_registered)
 
+    def carries(self, topic: str) -> bool:
+        """Whether topics of that full name go over this link now."""
+        return self._topics.carries_name(topic)
+
     @property
     def spec(self) -> LinkSpec:
         """The link as it stands in the topology."""

@@ -68,7 +68,10 @@ class Plan:
             "links": [{"from": link.source, "to": link.destination, **link.as_written()} for link in topology.links],
             "pipeline": topology.pipeline.model_dump(),
             "sync": topology.sync.model_dump(),
-            "store": {"size_max_bytes": topology.store.size_max},
+            "store": {
+                "size_max_bytes": topology.store.size_max,
+                "message_size_max_bytes": topology.store.message_size_max,
+            },
             "policies": {cluster.name: cluster.policies.changed() for cluster in topology.clusters},
             "rollout": None if self.rollout is None else self.rollout.as_json(),
             "warnings": [
@@ -132,7 +135,8 @@ class Plan:
         return Text(
             f"Sync: a snapshot every {sync.snapshot_interval_ms} ms while a topic moves "
             f"(given up after {sync.snapshot_timeout_ms} ms), updates every {sync.update_interval_ms} ms. "
-            f"Store: up to {format_size(store.size_max)} a worker. "
+            f"Store: up to {format_size(store.size_max)} a worker, "
+            f"messages up to {format_size(store.message_size_max)}. "
             f"{self._engine_of_links()}"
         )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from replicator.engine.log.entry import ENTRY_BYTES_MAX
+from replicator.engine.log.entry import ENTRY_BYTES_MAX, MESSAGE_BYTES_LIMIT, MESSAGE_BYTES_MAX
 from replicator.engine.policies import (
     BacklogQuota,
     KeyAssignment,
@@ -52,6 +52,8 @@ from replicator.topology.scalars import (
 STORE_SIZE_BYTES_MIN: Final = 1024 * 1024
 STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
 """LMDB maps the store into the address space, of which a process has 128 TiB on the common machines."""
+MESSAGE_BYTES_MIN: Final = 64 * 1024
+"""Clients send commands of a few kilobytes beside it, and their batches are as large as 128 KiB by default."""
 
 SPARK: Final = "spark"
 CLOSED: Final = "closed"
@@ -183,7 +185,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[s
 
 
 class TlsSettings(Section):
-    """The files of TLS, in PEM. They are read when the worker starts."""
+    """The files of TLS, in PEM. They are read when the worker starts, and by each reload."""
 
     certificate: Annotated[Path, BeforeValidator(data_path)]
     """The worker's own, with those between it and its authority behind it."""
@@ -219,6 +221,10 @@ class Cluster(Section):
     """Where clients of the binary protocol reach the worker, if not at the address at which it listens."""
     pulsar_while_fenced: Annotated[str, choice((CLOSED, OPEN))] = CLOSED
     """Whether that further address can be connected to while another cluster serves the clients of this one."""
+    namespaces_by_use: Flag = True
+    """Whether tenants and namespaces are made by who uses a topic of theirs, or must be there."""
+    broker_entry_metadata: Flag = False
+    """Whether clients that ask for it are told the index and the time of each entry."""
 
     def places(self) -> dict[str, Any]:
         """What is set of where and how the binary protocol is served, as the topology file has it."""
@@ -227,6 +233,10 @@ class Cluster(Section):
         }
         if self.pulsar_while_fenced != CLOSED:
             places["pulsar_while_fenced"] = self.pulsar_while_fenced
+        if not self.namespaces_by_use:
+            places["namespaces_by_use"] = False
+        if self.broker_entry_metadata:
+            places["broker_entry_metadata"] = True
         return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     @property
@@ -293,9 +303,20 @@ class SyncSettings(Section):
 
 
 class StoreSettings(Section):
-    """Limits of each worker's store."""
+    """Limits of each worker's store, the same in all clusters: so none gets what its clients cannot read."""
 
     size_max: Annotated[int, BeforeValidator(parse_size), Field(ge=STORE_SIZE_BYTES_MIN, le=STORE_SIZE_BYTES_MAX)] = (
         64 * 1024**3
     )
     """Bytes."""
+    message_size_max: Annotated[
+        int, BeforeValidator(parse_size), Field(ge=MESSAGE_BYTES_MIN, le=MESSAGE_BYTES_LIMIT)
+    ] = MESSAGE_BYTES_MAX
+    """Bytes: the largest message that clients may publish, and what they are told of it."""
+
+    def written(self) -> dict[str, str]:
+        """As the topology file has it."""
+        sizes = {"size_max": format_size(self.size_max)}
+        if self.message_size_max != MESSAGE_BYTES_MAX:
+            sizes["message_size_max"] = format_size(self.message_size_max)
+        return sizes

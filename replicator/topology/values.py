@@ -16,7 +16,6 @@ import yaml
 from replicator.topology import paths as topology_paths
 from replicator.topology.fields import Cluster, PipelineSettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link, written_links
-from replicator.topology.scalars import format_size
 
 PROBLEMS_SHOWN_MAX: Final = 20
 
@@ -125,6 +124,6 @@ def dump(topology: Topology) -> str:
         "links": written_links(topology.links),
         "pipeline": topology.pipeline.model_dump(),
         "sync": topology.sync.model_dump(),
-        "store": {"size_max": format_size(topology.store.size_max)},
+        "store": topology.store.written(),
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
+from replicator.engine.errors import MovedTo
 from replicator.engine.staging.service import StagingService
 from replicator.failover.service import FailoverService
 from replicator.index.database import Database
@@ -45,9 +46,9 @@ class Parts:
         self.failover.link_opened(source)
 
 
-def service_urls(topology: Topology) -> Mapping[str, str]:
+def service_urls(topology: Topology) -> Mapping[str, MovedTo]:
     """Where clients of the binary protocol connect to each cluster."""
-    return {cluster.name: cluster.pulsar_url for cluster in topology.clusters}
+    return {cluster.name: MovedTo(cluster.pulsar_url, cluster.pulsar_tls_url) for cluster in topology.clusters}
 
 
 def addresses(topology: Topology) -> Mapping[str, str]:

@@ -39,12 +39,20 @@ class NotRunning(EngineError):
 
 
 class TopologyReloader:
-    """Holds the topology that the worker of ``cluster`` runs. ``carry_out`` makes it run another."""
+    """Holds the topology that the worker of ``cluster`` runs. ``carry_out`` makes it run another; ``problems`` says why
+    the worker could not read again what the file names."""
 
-    def __init__(self, cluster: str, topology: Topology, carry_out: Callable[[Topology], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        topology: Topology,
+        carry_out: Callable[[Topology], Awaitable[None]],
+        problems: Callable[[], list[str]] = list,
+    ) -> None:
         self.topology = topology
         self._cluster = cluster
         self._carry_out = carry_out
+        self._problems = problems
         self._one_at_a_time = asyncio.Lock()
         self._reloading: set[asyncio.Task[list[str]]] = set()
         self._refused: str | None = "is starting"
@@ -87,7 +95,7 @@ class TopologyReloader:
         async with self._one_at_a_time:
             self._check_running()
             changes = diff(self.topology, topology)
-            if problems := refusals(changes, self._cluster):
+            if problems := refusals(changes, self._cluster) or await asyncio.to_thread(self._problems):
                 raise TopologyError(problems)
             ours = words(tuple(change for change in changes if change.concerns(self._cluster)), topology.names)
             if not dry_run:

@@ -18,6 +18,8 @@ from replicator.links.link_topics import LinkIndex
 from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.topology import SPARK, Topology
+from replicator.topology import Link as LinkSpec
+from replicator.topology.paths import reached_from
 
 
 def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
@@ -37,6 +39,8 @@ class RunningLinks:
         self._on_lost_copy = on_lost_copy
         self._running: dict[str, Link] = {}
         self._waits_for = NOBODY_ASKED
+        self._forwarding: tuple[LinkSpec, ...] = ()
+        engine.admission.copied_to = self.copied_to
 
     def __iter__(self) -> Iterator[Link]:
         return iter(list(self._running.values()))
@@ -45,12 +49,20 @@ class RunningLinks:
         """The running link of that key, ``A>B`` or ``A>B#name``."""
         return self._running.get(key)
 
+    def copied_to(self, topic: str) -> frozenset[str]:
+        """The clusters that get what is published here to a topic of that name, straight or forwarded."""
+        carrying = [link.route.link for link in self if link.carries(topic)]
+        forwarding = (each for each in self._forwarding if each.carries(topic))
+        return reached_from(self._engine.cluster, (*carrying, *forwarding))
+
     async def change(self, topology: Topology) -> None:
         """From now on the links of ``topology``: what is the same in it goes on undisturbed."""
         wanted = {
             link.key: (Route.of(topology, link), topology.cluster(link.destination).address)
             for link in topology.links_from(self._engine.cluster)
         }
+        own = self._engine.cluster
+        self._forwarding = tuple(each for each in topology.links if each.forward and each.source != own)
         ending = {key: link for key, link in self._running.items() if wanted.get(key) != (link.route, link.address)}
         await asyncio.gather(*(link.stop() for link in ending.values()))
         for key, link in ending.items():  # no await from here on: see above

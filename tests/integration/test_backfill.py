@@ -246,15 +246,19 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     topics = [f"resumed-{number}" for number in range(3)]
     history = {topic: region.publish(topic, 600, payload_bytes=PAYLOAD_BYTES) for topic in topics}
     log = region.path / "driver.log"
-    arguments = ("backfill", "-f", str(region.file), "--from", "A", "--to", "B", "--rate", "2MB")
+    arguments = ("backfill", "-f", str(region.file), "--from", "A", "--to", "B", "--rate", "1MB")
     driver = forked_commands.start(
         (*arguments, "--topics", "public/default/resumed-.*"), cwd=region.path, stdout=log, stderr=log
     )
 
-    def under_way() -> bool:
+    def keep_held() -> None:
+        """Else the link goes on by itself, while Spark starts or after the driver is gone."""
         alive = {"carrier": GONE, "topics": ["public/default/resumed-.*"]}
-        region.post("A", "/pipeline/v1/links/A%3EB/progress", alive)  # else the link goes on while Spark starts
-        return driver.poll() is not None or _has_begun(region)  # and goes on for some ten seconds
+        region.post("A", "/pipeline/v1/links/A%3EB/progress", alive)
+
+    def under_way() -> bool:
+        keep_held()
+        return driver.poll() is not None or _has_begun(region)  # and goes on for half a minute
 
     region.until(under_way, "it is under way", seconds=180)
     assert driver.poll() is None, log.read_text()
@@ -264,6 +268,7 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     assert " %" in listed, listed
     driver.kill()
     driver.wait()
+    keep_held()
 
     report = run_of(region, spark, "public/default/resumed-.*").run()
 

@@ -5,18 +5,15 @@ The workers are real, each with a port of its own for the binary protocol, and t
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-import psycopg
 import pytest
-from failover_support import TOPIC, Deployment
-from sqlalchemy import make_url
+from failover_support import TOPIC, WithPorts
+from postgres_support import databases_of
 
 pulsar = pytest.importorskip("pulsar")
 
@@ -26,31 +23,10 @@ CHECK_MILLIS = 100
 """How often the client looks whether a cluster can be reached."""
 
 
-class WithPorts(Deployment):
-    """Clusters with a port of its own for the binary protocol each."""
-
-    def pulsar(self, name: str) -> str:
-        return f", pulsar: '127.0.0.1:{self.pulsar_ports[name]}'"
-
-    def service_url(self, name: str) -> str:
-        return f"pulsar://127.0.0.1:{self.pulsar_ports[name]}"
-
-    def reachable(self, name: str) -> bool:
-        """Whether one can connect to the port of the binary protocol."""
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.pulsar_ports[name])) == 0
-
-
 @pytest.fixture(scope="module")
 def databases(postgres_server: str) -> Iterator[dict[str, str]]:
-    names = {cluster: f"official_{os.getpid()}_{cluster.lower()}" for cluster in "AB"}
-    url = make_url(postgres_server)
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        for name in names.values():
-            connection.execute(f"CREATE DATABASE {name}")
-        yield {cluster: url.set(database=name).render_as_string(hide_password=False) for cluster, name in names.items()}
-        for name in names.values():
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with databases_of("AB", postgres_server, "official") as urls:
+        yield urls
 
 
 @pytest.fixture(scope="module")
@@ -134,13 +110,6 @@ def client_of(service: Any) -> Any:
     return pulsar.Client(service, operation_timeout_seconds=20, logger=logger)
 
 
-def served_at(deployed: WithPorts, name: str, topic: str) -> bool:
-    """Whether a topic has a producer and a consumer there."""
-    path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats"
-    stats = deployed.get(name, path)
-    return bool(stats["publishers"]) and bool(stats["subscriptions"]["sub"]["consumers"])
-
-
 def test_a_client_of_one_cluster_follows_planned_moves_there_and_back_and_nothing_comes_twice(
     deployed: WithPorts,
 ) -> None:
@@ -150,10 +119,10 @@ def test_a_client_of_one_cluster_follows_planned_moves_there_and_back_and_nothin
         traffic.more()
         deployed.report("failover", "--from", "A", "--to", "B")
         traffic.more()
-        assert served_at(deployed, "B", traffic.topic)
+        assert deployed.serves("B", traffic.topic)
         deployed.report("failback", "--to", "A")
         traffic.more()
-        assert served_at(deployed, "A", traffic.topic)
+        assert deployed.serves("A", traffic.topic)
         traffic.stop()
         assert traffic.received == sorted(traffic.confirmed)
     finally:
@@ -176,10 +145,10 @@ def test_a_client_that_tries_clusters_leaves_a_dead_one_stays_away_when_it_retur
         assert not deployed.reachable("A")
         traffic.more(200)
         assert not deployed.reachable("A")
-        assert served_at(deployed, "B", traffic.topic)
+        assert deployed.serves("B", traffic.topic)
         deployed.report("failback", "--to", "A")
         deployed.until(lambda: deployed.reachable("A"), "the port is open again")
-        deployed.until(lambda: served_at(deployed, "A", traffic.topic), "the client is back")
+        deployed.until(lambda: deployed.serves("A", traffic.topic), "the client is back")
         traffic.more()
         traffic.stop()
     finally:

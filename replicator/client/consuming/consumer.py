@@ -122,6 +122,7 @@ class Consumer(Receiver):
         self._letting_go: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._active: bool | None = None
+        self._reached_end = False
         self._error: PulsarException | None = None
         """Why nothing more can be received; None while open."""
         if message_listener is not None:
@@ -304,6 +305,10 @@ class Consumer(Receiver):
     def is_connected(self) -> bool:
         return self._channel is not None
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether nothing more can come: the topic is terminated, and the subscription has consumed all of it."""
+        return self._reached_end
+
     @property
     def over(self) -> PulsarException | None:
         """Why nothing more can be received; None while there can."""
@@ -334,6 +339,7 @@ class Consumer(Receiver):
     def on_restarted(self) -> None:
         """The subscription was put elsewhere."""
         self._places += 1
+        self._reached_end = False
         skipped, self._skipped_after_restart = self._skipped_after_restart, None
         self._acks.restarted()
         self._inbox.restarted(skipped)
@@ -350,6 +356,10 @@ class Consumer(Receiver):
                 self._event_listener.became_inactive(self._seen_as, self._partition)
         except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
             _log.exception("%s: the consumer event listener failed", self._settings.topic)
+
+    def on_reached_end(self) -> None:
+        """The topic is terminated, and all of it is consumed."""
+        self._reached_end = True
 
     def on_ack_confirmed(self, request_id: int) -> None:
         """A request is durable."""

@@ -161,6 +161,10 @@ class MultiTopicsConsumer(Receiver):
         """Whether every topic is."""
         return bool(self._turns) and all(consumer.is_connected() for consumer in self._turns)
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether nothing more can come of any topic."""
+        return bool(self._turns) and all(consumer.has_reached_end_of_topic() for consumer in self._turns)
+
     def stats(self) -> ConsumerStats:
         """The sums over all topics."""
         return sum((consumer.stats() for consumer in self._turns), ConsumerStats())

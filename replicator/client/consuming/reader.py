@@ -123,6 +123,10 @@ class Reader(ClosedAtExit):
     def topic(self) -> str:
         return self._settings.topic
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether nothing more can come: the topic is terminated, and all of it was read."""
+        return self._consumer.has_reached_end_of_topic()
+
     def is_connected(self) -> bool:
         return self._consumer.is_connected()
 

@@ -50,7 +50,7 @@ BATCH_MESSAGES: Final = 1_000
 BATCH_BYTES: Final = 128 * 1024
 """The size of a producer batch before compression. Pulsar's clients have the same default."""
 BATCH_BYTES_MAX: Final = 5 * 1024 * 1024
-"""The largest message; an entry has room for its metadata beside it."""
+"""The largest message, whatever clusters are set to; an entry has room for its metadata beside it."""
 WAIT_SECONDS: Final = 120
 """How long a task waits for room in the staging area, or for a worker that is away."""
 WAIT_SECONDS_MAX: Final = 3600

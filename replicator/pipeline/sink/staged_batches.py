@@ -24,13 +24,13 @@ import pyarrow.compute as pc
 from replicator.client.producing.routing import java_string_hash
 from replicator.engine.errors import InvalidTopicName, MessageTooLarge
 from replicator.engine.log.compression import compress
-from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.entry import METADATA_BYTES_MAX, encode_entry
 from replicator.engine.staging.area import encode_frame
 from replicator.engine.topic_name import parse_topic
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
 from replicator.pipeline.errors import BadRow
 from replicator.pipeline.sink.batch_encoding import ROWS_BYTES_MAX, EncodedMessages, encode_messages
-from replicator.pipeline.sink.options import SinkColumns, SinkOptions
+from replicator.pipeline.sink.options import BATCH_BYTES_MAX, SinkColumns, SinkOptions
 from replicator.pipeline.sink.source_marks import SourceMarks
 
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
@@ -155,7 +155,7 @@ class StagedBatches:
         self.messages += end - first
         content = payload if codec == NONE else compress(payload, codec)
         try:
-            return encode_entry(metadata, content)
+            return encode_entry(metadata, content, bytes_max=BATCH_BYTES_MAX + METADATA_BYTES_MAX)
         except MessageTooLarge as error:
             what = "a message" if end - first == 1 else f"a batch of {end - first} messages"
             raise BadRow(f"{what} of {len(payload)} bytes cannot be written: {error}") from None

@@ -108,6 +108,8 @@ def test_an_address_gives_host_port_and_url(tmp_path: Path) -> None:
     ("more", "url"),
     [
         ("", "pulsar://127.0.0.1:7102"),
+        ("\n    broker_entry_metadata: true", "pulsar://127.0.0.1:7102"),
+        ("\n    namespaces_by_use: false", "pulsar://127.0.0.1:7102"),
         ("\n    pulsar: h:6650", "pulsar://h:6650"),
         ("\n    pulsar: h:6650\n    advertised: outside:30650", "pulsar://outside:30650"),
     ],
@@ -198,6 +200,9 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("size_max: 1GiB", "size_max: 64G", "18: store.size_max: '64G' is not a size (for example 64GiB"),
         ("size_max: 1GiB", "size_max: 1kB", "1kB is too small"),
         ("size_max: 1GiB", "size_max: 999TiB", "is too large"),
+        ("size_max: 1GiB", "message_size_max: 60KiB", "18: store.message_size_max: 60KiB is too small"),
+        ("size_max: 1GiB", "message_size_max: 32MiB", "18: store.message_size_max: 32MiB is too large"),
+        ("size_max: 1GiB", "message_size_max: ten", "18: store.message_size_max: 'ten' is not a size"),
         ("sync: {", "sync: [", "not YAML"),
         ("age: 7d", "age: 7 days", "20: policies.retention.age: '7 days' is not a duration (for example 7d, 12h, 30m"),
         ("age: 7d", "age: -1", "policies.retention.age: -1 is too small; the least is 0, and without a limit it is"),

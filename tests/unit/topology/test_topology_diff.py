@@ -72,7 +72,10 @@ def topologies(draw: st.DrawFn) -> Topology:
         tuple(draw(st.permutations(list(links.values())))),
         PipelineSettings(master=draw(st.sampled_from(["local[2]", "yarn"]))),
         SyncSettings(update_interval_ms=draw(st.sampled_from([50, 100]))),
-        StoreSettings(size_max=draw(st.sampled_from([1 << 30, 1 << 36]))),
+        StoreSettings(
+            size_max=draw(st.sampled_from([1 << 30, 1 << 36])),
+            message_size_max=draw(st.sampled_from([5 << 20, 20 << 20])),
+        ),
         FILE,
     )
 
@@ -98,7 +101,10 @@ def as_plain(topology: Topology) -> dict[str, Any]:
         "sections": {
             "pipeline": topology.pipeline.model_dump(),
             "sync": topology.sync.model_dump(),
-            "store": {"size_max": {1 << 30: "1GiB", 1 << 36: "64GiB"}[topology.store.size_max]},
+            "store": {
+                "size_max": {1 << 30: "1GiB", 1 << 36: "64GiB"}[topology.store.size_max],
+                "message_size_max": {5 << 20: "5MiB", 20 << 20: "20MiB"}[topology.store.message_size_max],
+            },
         },
     }
 
@@ -200,6 +206,12 @@ def test_a_worker_takes_what_it_bound_or_opened_once_only_by_a_restart(fields: d
     assert problem.startswith(named)
     assert "restart" in problem
     assert refusals(diff(TWO, after), "eu-west") == []
+
+
+def test_the_largest_message_needs_a_restart_of_every_worker() -> None:
+    changes = diff(TWO, replace(TWO, store=StoreSettings(message_size_max=20 << 20)))
+    assert words(changes) == ["store.message_size_max: 5MiB → 20MiB"]
+    assert [refusals(changes, name) != [] for name in TWO.names] == [True, True]
 
 
 def test_the_limit_of_the_store_needs_a_restart_of_every_worker_and_the_paces_of_sync_of_none() -> None:
