@@ -5,12 +5,15 @@ Prints a table, and writes ``bench/results.json``. The machine, and what is bein
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 import uvloop
@@ -74,11 +77,25 @@ def main(
         raise typer.BadParameter(f"there is no {', '.join(unknown)}; there are: {', '.join(GROUPS)}")
     err.print(machine_line(Path(tempfile.gettempdir())))
     err.print(page_cache_line(Path(tempfile.gettempdir())))
-    measurements = uvloop.run(_measure(groups))
+    try:
+        measurements = uvloop.run(_until_told(_measure(groups)))
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + signal.SIGTERM) from None
     out = Console() if sys.stdout.isatty() else Console(width=TABLE_CHARS)
     out.print(_table(measurements))
     RESULTS.write_text(results_json(measurements))
     typer.echo(RESULTS)
+
+
+async def _until_told(measuring: Coroutine[Any, Any, list[Measurement]]) -> list[Measurement]:
+    """SIGTERM ends it as Ctrl-C does: what was started is ended first."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, partial(_cancel, asyncio.current_task()))
+    return await measuring
+
+
+def _cancel(task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        task.cancel()
 
 
 async def _measure(groups: Collection[str]) -> list[Measurement]:

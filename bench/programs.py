@@ -70,9 +70,11 @@ class Program:
             async with asyncio.timeout(SECONDS_MAX):
                 said, failed = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await process.wait()
             raise ProgramFailed(f"{' '.join(arguments)} did not end within {SECONDS_MAX:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if process.returncode != 0:
             raise ProgramFailed(f"{' '.join(arguments)}: {failed.decode(errors='replace')[-500:]}")
         used = broker.cpu_seconds() - used
