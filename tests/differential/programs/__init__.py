@@ -3,12 +3,25 @@
 from differential.programs import (
     acknowledging,
     administration,
+    endings,
     moving,
     options,
     producing,
     schemas,
     subscribing,
     topics,
+    websockets,
 )
 
-__all__ = ["acknowledging", "administration", "moving", "options", "producing", "schemas", "subscribing", "topics"]
+__all__ = [
+    "acknowledging",
+    "administration",
+    "endings",
+    "moving",
+    "options",
+    "producing",
+    "schemas",
+    "subscribing",
+    "topics",
+    "websockets",
+]

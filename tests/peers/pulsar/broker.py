@@ -124,7 +124,7 @@ def missing() -> str | None:
 
 
 class PulsarBroker:
-    """A broker that runs. Its data outlives :meth:`kill` and :meth:`stop`: :meth:`start` goes on with them."""
+    """A broker that runs. Its data outlives :meth:`stop`: :meth:`start` goes on with them. It works after a kill."""
 
     def __init__(
         self, directory: Path, cluster: str, settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
