@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import forked_commands
 
@@ -160,10 +160,15 @@ class WithPorts(Deployment):
         return bool(stats["publishers"]) and bool(stats["subscriptions"]["sub"]["consumers"])
 
 
+D = TypeVar("D", bound=Deployment)
+
+
 @contextmanager
-def deployment(path: Path, *names: str, links: str, databases: Mapping[str, str]) -> Iterator[Deployment]:
+def deployment(
+    path: Path, *names: str, links: str, databases: Mapping[str, str], kind: type[D] = Deployment
+) -> Iterator[D]:
     """Workers of these clusters, started; ended at the end."""
-    deployed = Deployment(path, names, links, databases)
+    deployed = kind(path, names, links, databases)
     try:
         deployed.start(*names)
         yield deployed

@@ -297,8 +297,7 @@ class ConsumerSession:
         frames = b"".join(pieces)
         figures.bytes += len(frames)
         # First: while it is written, the permits that are left may be taken back.
-        self._permits.used(deliveries)
-        figures.messages = self._permits.messages
+        figures.messages += self._permits.used(deliveries)
         self._wire.write(frames)
         self._grant(self._permits.more())
 

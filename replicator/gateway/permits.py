@@ -27,16 +27,14 @@ GRANT_MESSAGES_MAX: Final = 1_000
 
 
 class Permits:
-    """The permits of one consumer. Each method returns how many to grant the engine now."""
+    """The permits of one consumer. All but :meth:`used` return how many to grant the engine now."""
 
-    __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested", "messages")
+    __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested")
 
     def __init__(self, entry_bytes_max: int) -> None:
         """``entry_bytes_max``: how large the first ones may be, of which nothing is known."""
         self._requested = 0
         self._granted = 0
-        self.messages = 0
-        """Delivered in all."""
         self._blocked = False
         self._entry_bytes = entry_bytes_max
 
@@ -52,12 +50,13 @@ class Permits:
         self._requested += permits
         return self._grant()
 
-    def used(self, deliveries: Sequence[Delivery]) -> None:
-        """By the engine, for what goes to the socket now. Batches are not split, so it may use too many."""
+    def used(self, deliveries: Sequence[Delivery]) -> int:
+        """By the engine, for what goes to the socket now; how many messages that is. Batches are not split, so it may
+        use more than it has."""
         messages = sum(delivery.batch_size for delivery in deliveries)
-        self.messages += messages
         self._granted -= messages
         self._entry_bytes = max(self._entry_bytes // 2, *(len(delivery.entry) for delivery in deliveries), 1)
+        return messages
 
     def more(self) -> int:
         """The socket took the entries, unless it was :meth:`blocked` meanwhile."""

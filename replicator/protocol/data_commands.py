@@ -49,11 +49,6 @@ class Sends:
         self.highest_sequence_ids: list[int] = []
         self.entries: list[bytes] = []
 
-    def add(self, sequence_id: int, highest_sequence_id: int, entry: bytes) -> None:
-        self.sequence_ids.append(sequence_id)
-        self.highest_sequence_ids.append(highest_sequence_id)
-        self.entries.append(entry)
-
     def extend(self, later: Sends) -> None:
         """Add what the same producer sent after this."""
         self.sequence_ids += later.sequence_ids

@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from peers_support import pulsar_peer
 
 pytest.importorskip("pulsar")
 
-from differential.harness import Program, Side, run
+from differential.harness import Program, Side, pairs_of_runs
 
 AT_ONCE = 12
 """Programs wait most of the time: for what should not come, and for delays."""
@@ -86,14 +86,11 @@ class Runs:
     def __init__(self, sides: tuple[Side, Side], programs: list[Program]) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE)
         mine = secrets.token_hex(3)
-        self._seen: dict[str, tuple[Future[Any], ...]] = {
-            each.name: tuple(self._pool.submit(run, each, side, mine) for side in sides) for each in programs
-        }
+        self._seen = {each.name: pairs_of_runs(each, sides, mine, self._pool) for each in programs}
 
-    def seen(self, program: Program) -> tuple[Any, Any]:
-        """What it saw at the broker, and at ours."""
-        theirs, ours = self._seen[program.name]
-        return theirs.result(), ours.result()
+    def seen(self, program: Program) -> Iterator[tuple[Any, Any]]:
+        """What it saw at the broker, and at ours; again and again, when asked for more."""
+        return self._seen[program.name]
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -13,7 +13,9 @@ import time
 import traceback
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -24,6 +26,8 @@ COMES_MS: Final = 15_000
 """What should come comes within that time, on a machine that has much to do."""
 QUIET_MS: Final = 400
 """What does not come within that time does not come."""
+RUNS_MAX: Final = 3
+"""Of a program that differs: where the machine has much to do, a broker itself shows one thing now and another then."""
 T = TypeVar("T")
 
 
@@ -258,3 +262,44 @@ def run(program: Program, side: Side, of_this_run: str) -> Any:
             frames = traceback.extract_tb(error.__traceback__)
             where = " ".join(f"{each.filename.rpartition('/')[2]}:{each.lineno}" for each in frames)
             return {"failed": f"{type(error).__name__}: {error}", "where": where}
+
+
+def pairs_of_runs(
+    program: Program, sides: tuple[Side, Side], of_this_run: str, pool: Executor
+) -> Iterator[tuple[Any, Any]]:
+    """What a program sees at the broker and at ours: first in the pool, beside others; then, when asked for, alone."""
+    begun = [pool.submit(run, program, side, of_this_run) for side in sides]
+
+    def seen() -> Iterator[tuple[Any, Any]]:
+        theirs, ours = (each.result() for each in begun)
+        yield theirs, ours
+        for again in range(2, RUNS_MAX + 1):
+            theirs, ours = (run(program, side, f"{of_this_run}-{again}") for side in sides)
+            yield theirs, ours
+
+    return seen()
+
+
+def agrees_in_one(program: Program, pairs: Iterable[tuple[Any, Any]], what: Any = None) -> None:
+    """Fail unless the two sides show in one of the runs what they should; warn of runs in which they did not."""
+    wrong: list[str] = []
+    for theirs, ours in pairs:
+        said = _wrong(program, theirs, ours)
+        if said is None:
+            break
+        wrong.append(said)
+    else:
+        raise AssertionError("\n".join([f"{program.name} in {len(wrong)} runs", *wrong, str(what or "")]))
+    for said in wrong:
+        warnings.warn(f"{program.name}, in one run of more: {said}", stacklevel=2)
+
+
+def _wrong(program: Program, theirs: Any, ours: Any) -> str | None:
+    if isinstance(theirs, dict) and "failed" in theirs:
+        return f"fails at the broker: {theirs}"
+    expected = theirs
+    if program.differs is not None:
+        expected = program.differs.here(theirs) if callable(program.differs.here) else program.differs.here
+        if ours == theirs:
+            return f"{program.differs.why} is no difference any more: both show {ours}"
+    return None if ours == expected else f"ours shows {ours}, where it should show {expected}; the broker {theirs}"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pulsar")
 
-from differential.harness import Program, Side, run
+from differential.harness import Program, Side, agrees_in_one, pairs_of_runs
 from differential.sequences import SEQUENCES, follow
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -33,8 +33,8 @@ def test_random_sequences_show_the_same(sides: tuple[Side, Side]) -> None:
             for sequence in sequences
         ]
         with ThreadPoolExecutor(2 * SEQUENCES_AT_ONCE) as pool:
-            seen = [[pool.submit(run, program, side, mine) for side in sides] for program in programs]
-            for sequence, (theirs, ours) in zip(sequences, seen, strict=True):
-                assert ours.result() == theirs.result(), sequence
+            runs = [pairs_of_runs(program, sides, mine, pool) for program in programs]
+        for sequence, program, pairs in zip(sequences, programs, runs, strict=True):
+            agrees_in_one(program, pairs, sequence)
 
     same()

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from failover_support import TOPIC, WithPorts
+from failover_support import TOPIC, WithPorts, deployment
 from postgres_support import databases_of
 
 pulsar = pytest.importorskip("pulsar")
@@ -32,12 +32,9 @@ def databases(postgres_server: str) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, databases: dict[str, str]) -> Iterator[WithPorts]:
     """Between two tests everybody is served at home."""
-    made = WithPorts(tmp_path_factory.mktemp("clusters"), ["A", "B"], BOTH_WAYS, databases)
-    try:
-        made.start("A", "B")
+    path = tmp_path_factory.mktemp("clusters")
+    with deployment(path, "A", "B", links=BOTH_WAYS, databases=databases, kind=WithPorts) as made:
         yield made
-    finally:
-        made.stop()
 
 
 _topics = (f"{TOPIC}-{number}" for number in count())

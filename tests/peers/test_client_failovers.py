@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from failover_support import TOPIC, WithPorts
+from failover_support import TOPIC, WithPorts, deployment
 from peers.client_programs import go_program, java_program
 from postgres_support import databases_of, served_postgres
 
@@ -30,12 +30,9 @@ _topics = (f"{TOPIC}-{number}" for number in count())
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithPorts]:
     """Between two tests everybody is served at home."""
     with served_postgres() as server, databases_of("AB", server, "clients") as databases:
-        made = WithPorts(tmp_path_factory.mktemp("clusters"), ["A", "B"], BOTH_WAYS, databases)
-        try:
-            made.start("A", "B")
+        path = tmp_path_factory.mktemp("clusters")
+        with deployment(path, "A", "B", links=BOTH_WAYS, databases=databases, kind=WithPorts) as made:
             yield made
-        finally:
-            made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +112,20 @@ def provider(deployed: WithPorts) -> str:
     return deployed.url("B", "/failover/v1/service-url?cluster=A")
 
 
+def there_and_back(deployed: WithPorts, topic: str, traffic: Traffic) -> None:
+    """Planned."""
+    deployed.report("failover", "--from", "A", "--to", "B")
+    deployed.until(lambda: deployed.serves("B", topic), "the client follows")
+    traffic.more()
+    back(deployed, topic, traffic)
+
+
+def back(deployed: WithPorts, topic: str, traffic: Traffic) -> None:
+    deployed.report("failback", "--to", "A")
+    deployed.until(lambda: deployed.serves("A", topic), "the client is back")
+    traffic.more()
+
+
 def test_java_tries_clusters_leaves_a_dead_one_stays_away_when_it_returns_fenced_and_comes_back(
     deployed: WithPorts, java: list[str], tmp_path: Path
 ) -> None:
@@ -127,9 +138,7 @@ def test_java_tries_clusters_leaves_a_dead_one_stays_away_when_it_returns_fenced
         traffic.more(200)
         assert not deployed.reachable("A")
         assert deployed.serves("B", topic)
-        deployed.report("failback", "--to", "A")
-        deployed.until(lambda: deployed.serves("A", topic), "the client is back")
-        traffic.more()
+        back(deployed, topic, traffic)
         traffic.stop()
 
 
@@ -137,20 +146,14 @@ def test_java_asks_a_worker_that_lives_where_to_go(deployed: WithPorts, java: li
     """Planned, back, and unplanned, with the old primary that returns fenced at the end."""
     topic = next(_topics)
     with traffic_of(tmp_path, *java, topic, deployed.service_url("A"), "controlled", provider(deployed)) as traffic:
-        deployed.report("failover", "--from", "A", "--to", "B")
-        deployed.until(lambda: deployed.serves("B", topic), "the client follows")
-        traffic.more()
-        deployed.report("failback", "--to", "A")
-        deployed.until(lambda: deployed.serves("A", topic), "the client is back")
-        traffic.more()
+        there_and_back(deployed, topic, traffic)
         deployed.kill("A")
         deployed.report("failover", "--from", "A", "--to", "B", "--unplanned")
         traffic.more()
         deployed.start("A")
         traffic.more(200)
         assert deployed.serves("B", topic)
-        deployed.report("failback", "--to", "A")
-        deployed.until(lambda: deployed.serves("A", topic), "the client is back again")
+        back(deployed, topic, traffic)
         traffic.stop()
 
 
@@ -160,18 +163,12 @@ def test_go_is_sent_where_it_is_served_by_the_one_cluster_that_it_knows(
     """Planned and back; when its cluster is dead it waits until that is back, fenced, and is sent on."""
     topic = next(_topics)
     with traffic_of(tmp_path, *go, "traffic", topic, deployed.client_url("A")) as traffic:
-        deployed.report("failover", "--from", "A", "--to", "B")
-        deployed.until(lambda: deployed.serves("B", topic), "the client follows")
-        traffic.more()
-        deployed.report("failback", "--to", "A")
-        deployed.until(lambda: deployed.serves("A", topic), "the client is back")
-        traffic.more()
+        there_and_back(deployed, topic, traffic)
         assert len(traffic.received) == len(set(traffic.received)), "nothing comes twice where the switch was planned"
         deployed.kill("A")
         deployed.report("failover", "--from", "A", "--to", "B", "--unplanned")
         deployed.start("A")
         deployed.until(lambda: deployed.serves("B", topic), "the client is sent on")
         traffic.more()
-        deployed.report("failback", "--to", "A")
-        deployed.until(lambda: deployed.serves("A", topic), "the client is back again")
+        back(deployed, topic, traffic)
         traffic.stop()

@@ -89,21 +89,18 @@ NO_COMPACTION_FIGURES: Final[Mapping[str, int]] = {
     "lastCompactionDurationTimeInMills": 0,
 }
 
+_OUT: Final = ("msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter")
 _SUMMED: Final = (
+    *_OUT,
     "msgInCounter",
     "msgRateIn",
     "msgThroughputIn",
     "bytesInCounter",
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesOutCounter",
-    "msgOutCounter",
     "storageSize",
     "backlogSize",
     "waitingPublishers",
     "nonContiguousDeletedMessagesRanges",
 )
-_OUT: Final = ("msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter")
 _SUBSCRIPTION_SUMMED: Final = (
     *_OUT,
     "msgRateRedeliver",

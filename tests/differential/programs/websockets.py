@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-from differential.harness import COMES_MS, QUIET_MS, At, Differs, program, texts
+from differential.harness import COMES_MS, QUIET_MS, At, Differs, program, texts, until
 
 Socket = aiohttp.ClientWebSocketResponse
 
@@ -84,6 +84,17 @@ def shape(answer: Any) -> Any:
     return {key: value for key, value in answer.items() if key not in ("messageId", "publishTime", "errorMsg")}
 
 
+def subscriptions(at: At) -> Any:
+    return at.admin("GET", f"persistent/public/default/{at.name}/subscriptions")
+
+
+def unacknowledged(at: At) -> int:
+    """Of the subscription that consumers have here."""
+    return int(
+        at.admin("GET", f"persistent/public/default/{at.name}/stats")[1]["subscriptions"]["s"]["unackedMessages"]
+    )
+
+
 @program()
 def websocket_messages(at: At) -> Any:
     async def use(of: Sockets) -> Any:
@@ -121,8 +132,7 @@ def websocket_acknowledgements(at: At) -> Any:
         first, second, third = await received(consumer, 3)
         await consumer.send_json({"messageId": second["messageId"]})
         await consumer.send_json({"messageId": third["messageId"]})
-        await ask(consumer, type="isEndOfTopic")  # answered behind them
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(until, lambda: unacknowledged(at) == 1)
         await consumer.close()
         again = await of.consumer(subscriptionType="Shared")
         return payload(first), [payload(each) for each in await received(again)], await quiet(again)
@@ -167,11 +177,11 @@ def websocket_unsubscribing(at: At) -> Any:
     async def use(of: Sockets) -> Any:
         consumer = await of.consumer()
         await consumer.send_json({"type": "unsubscribe"})
-        await asyncio.sleep(0.5)
+        await asyncio.to_thread(until, lambda: subscriptions(at) == (200, []))
         await consumer.close()
 
     sockets(at, use)
-    return at.admin("GET", f"persistent/public/default/{at.name}/subscriptions")
+    return subscriptions(at)
 
 
 @program()

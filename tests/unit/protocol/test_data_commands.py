@@ -91,8 +91,9 @@ def test_receipts_are_the_bytes_that_protobuf_makes(
     producer_id: int, partition: int, sent: list[tuple[int, int, Position]]
 ) -> None:
     run, expected = Sends(producer_id), b""
+    run.sequence_ids = [sequence_id for sequence_id, _, _ in sent]
+    run.highest_sequence_ids = [highest for _, highest, _ in sent]
     for sequence_id, highest, position in sent:
-        run.add(sequence_id, highest, b"")
         receipt = CommandSendReceipt(
             producer_id=producer_id,
             sequence_id=sequence_id,

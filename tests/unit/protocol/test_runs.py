@@ -179,6 +179,13 @@ def test_few_forms_of_small_commands_are_remembered() -> None:
     assert all(form.size <= FORM_BYTES_MAX for form, *_ in reader._forms)
 
 
+def _run(producer_id: int, sequence_ids: Sequence[int]) -> Sends:
+    run = Sends(producer_id)
+    run.sequence_ids = list(sequence_ids)
+    run.highest_sequence_ids = [0] * len(sequence_ids)
+    return run
+
+
 @given(
     producer_id=u64,
     partition=st.integers(-1, 2**31 - 1),
@@ -190,9 +197,7 @@ def test_few_forms_of_small_commands_are_remembered() -> None:
 def test_a_receipt_of_several_sends_says_what_one_for_each_would(
     producer_id: int, partition: int, sent: list[tuple[int, Position]]
 ) -> None:
-    run = Sends(producer_id)
-    for sequence_id, _ in sent:
-        run.add(sequence_id, 0, b"")
+    run = _run(producer_id, [sequence_id for sequence_id, _ in sent])
     frames = ReceiptWriter(producer_id, partition, extended=True).write(run, [position for _, position in sent])
     at = 0
     for frame in FrameDecoder().receive(frames):
@@ -209,9 +214,7 @@ def test_a_receipt_of_several_sends_says_what_one_for_each_would(
 
 
 def test_one_receipt_answers_all_that_lie_one_behind_the_other() -> None:
-    run = Sends(1)
-    for sequence_id in range(5):
-        run.add(sequence_id, 0, b"")
+    run = _run(1, range(5))
     places = [Position(1, 7), Position(1, 8), Position(1, 9), Position(1, 11), Position(2, 12)]
     frames = FrameDecoder().receive(ReceiptWriter(1, -1, extended=True).write(run, places))
     assert [frame.command.send_receipt.sends for frame in frames] == [3, 1, 1]
