@@ -233,10 +233,10 @@ def test_a_million_entries_that_are_compacted_away_are_passed_at_once() -> None:
     log.append(Position(2, 0), 1_000_000, marker=False)
     log.view = ViewIndex(Position(2, 999_999), PositionSet([Position(1, 5), Position(2, 999_990)]))
     cursor = Cursor(log, CursorState(read_compacted=True))
-    started = time.perf_counter()
+    started = time.thread_time()
     cursor.acknowledge(Position(1, 5), None, 1)
     cursor.acknowledge(Position(2, 999_990), None, 1)
-    assert time.perf_counter() - started < 0.01
+    assert time.thread_time() - started < 0.01
     assert cursor.mark_delete == log.last
     assert not cursor.state.individually_deleted
     assert cursor.backlog_entries() == 0
@@ -251,9 +251,9 @@ def test_a_million_acknowledged_entries_of_the_view_are_passed_at_once() -> None
     state = CursorState(read_compacted=True)
     state.individually_deleted.add_range(1, 1, 1_999_997)
     cursor = Cursor(log, state)
-    started = time.perf_counter()
+    started = time.thread_time()
     cursor.acknowledge(Position(1, 0), None, 1)
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
     assert cursor.mark_delete == Position(1, 1_999_997)
     assert cursor.backlog_entries() == 2
 
