@@ -56,6 +56,8 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         schema_version = await schemas.version_for_producer(connection, topic.name, schemas.schema_of(wanted))
         if wanted.initial_subscription_name:
             await _make_subscription(topic, wanted.initial_subscription_name)
+        if not producers.holds(slot):  # closed meanwhile: it must not wait for its turn
+            return
         options = producer_options(wanted, connection.client)
         if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE and (task := asyncio.current_task()) is not None:
             slot.abandoned = task.cancel  # else it would keep its place in the queue, and take the topic in its turn

@@ -5,9 +5,10 @@
 3. A call of several entries that the engine refuses for one of them is made again in halves, so that only the wrong
    one is refused. What was sent behind it waits until that is over, or is published again after it
    (:mod:`replicator.engine.producing.publish_order`).
-4. With deduplication, nothing is stored behind an entry that the client sends again because of its error: it would be
-   confirmed as a duplicate of what is not here (invariant 1). So the producer is closed, and the client connects it
-   again.
+4. With deduplication, nothing is stored behind an entry that was refused, unless nothing can be stored any more: if
+   the client sends it again, and it is taken then, it would be confirmed as a duplicate of what is not here
+   (invariant 1). So the producer is closed, and the client connects it again. Which errors make a client give up its
+   message differs among those of C++, Java and Go, so it is done at each.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, TopicTerminated
 from replicator.engine.producing.producers import CLOSED, EngineProducer
 from replicator.engine.producing.publish_order import PublishOrder
 from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
@@ -26,7 +27,6 @@ from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandCloseProducer,
     CommandSendError,
-    ServerError,
 )
 from replicator.protocol.data_commands import SENDS_MAX, ReceiptWriter, Sends
 from replicator.protocol.frames import encode
@@ -37,10 +37,6 @@ from snapshots.position import Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long an answer is waited for when the producer is over."""
-_NOT_SENT_AGAIN: Final = frozenset(
-    {ServerError.ChecksumError, ServerError.NotAllowedError, ServerError.TopicTerminatedError}
-)
-"""Errors at which official clients give up the message; at others they send it again over another connection."""
 
 
 class _Call:
@@ -79,6 +75,8 @@ class ProducerSession:
         self._order = PublishOrder()
         self._refused = False
         """A call was refused, and what was sent behind it is not settled."""
+        self._settling: asyncio.Task[list[Position]] | None = None
+        """What is published again now, of a call that was refused."""
         self._answering = False
         self._over = False
         self._farewell: CommandCloseProducer | None = None
@@ -171,8 +169,9 @@ class ProducerSession:
 
     async def _settled(self, sends: Sends) -> bytes:
         """Answers to what was refused together with others, or because of what was before it."""
+        self._settling = awaited(self.producer.publish(sends.entries))
         try:
-            return self._receipts.write(sends, await self.producer.publish(sends.entries))
+            return self._receipts.write(sends, await self._settling)
         except EngineError as error:
             if self.producer.closed or len(sends.entries) == 1:
                 return self._refused_with(sends, error)
@@ -182,7 +181,8 @@ class ProducerSession:
         if self._farewell is not None:
             return b""  # the client sends it again where it goes; at an error some close the whole connection
         refusals = b"".join(self._refusal(sequence_id, error) for sequence_id in sends.sequence_ids)
-        if self.producer.deduplicated and not self.producer.closed and server_error(error) not in _NOT_SENT_AGAIN:
+        terminated = isinstance(error, TopicTerminated)
+        if self.producer.deduplicated and not self.producer.closed and not terminated:
             self.producer.close()
             self._let_go(CLOSED, str(error))
         return refusals
@@ -227,6 +227,8 @@ class ProducerSession:
             self._wire.fail(farewell.reason)
 
     def _give_up(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
         for call in self._calls:
             if call.task is not None:
                 call.task.cancel()

@@ -75,7 +75,8 @@ def read_send(command: bytes, at: int, stop: int) -> tuple[int, int, int] | None
 
     That is one all of whose fields are numbers with tags of a byte.
     """
-    if command[at : at + 3] != _SEND_HEAD or stop - at - 4 > _LENGTH_MAX or command[at + 3] != stop - at - 4:
+    size = stop - at - 4
+    if not 0 <= size <= _LENGTH_MAX or command[at : at + 3] != _SEND_HEAD or command[at + 3] != size:
         return None
     at += 4
     producer_id = sequence_id = -1

@@ -129,6 +129,7 @@ class FrameDecoder:
                 try:
                     self._check_size(total)
                     yield from self._one(view[at + 4 : stop])
+                    total_max = self.bytes_max - 4  # the frame may have been the one that says it
                 except ProtocolError:
                     if self._runs is not None:
                         yield from self._runs.gathered()

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX
 from replicator.protocol.commands_pb2 import BaseCommand, CommandMessage, CommandSendReceipt
 from replicator.protocol.data_commands import SENDS_MAX, Sends, read_send
+from replicator.protocol.errors import BadFrame
 from replicator.protocol.forms import Form
 from replicator.protocol.values import SIGN
 from snapshots.position import BEFORE_ALL, Position
@@ -22,7 +24,6 @@ FORMS_MAX: Final = 4
 FORM_BYTES_MAX: Final = 1_000
 """Of a command that is remembered; the usual ones have fewer than 100."""
 
-_U32_MAX: Final = 2**32 - 1
 _MESSAGE: Final = int(BaseCommand.MESSAGE)
 _RECEIPT: Final = int(BaseCommand.SEND_RECEIPT)
 _SEND: Final = int(BaseCommand.SEND)
@@ -39,7 +40,10 @@ class RunReader(Protocol):
         """Whether ``data[at:stop]`` is a command that is gathered; then :meth:`add` comes next."""
 
     def takes(self, command: BaseCommand, encoded: memoryview) -> bool:
-        """The same of a command that :meth:`reads` did not know, and that protobuf has read."""
+        """The same of a command that :meth:`reads` did not know, and that protobuf has read.
+
+        Raises :class:`BadFrame` where it says what cannot be.
+        """
 
     def add(self, rest: bytes) -> None:
         """What stands behind the command that was read last."""
@@ -76,7 +80,7 @@ class Messages(Run):
     def batch_sizes(self) -> list[int]:
         """How many messages each entry has; 1 where the command does not say."""
         if self.command.HasField("batch_size"):
-            return [each[1] & _U32_MAX for each in self.numbers]
+            return [each[1] for each in self.numbers]
         return [1] * len(self.numbers)
 
     def origin_positions(self) -> list[Position]:
@@ -104,8 +108,9 @@ class AnswerReader:
     __slots__ = ("_forms", "_goes_on", "_runs")
 
     def __init__(self) -> None:
-        self._forms: list[tuple[Form, type[Run], Any]] = []
-        """Those met last, the last one first, each with the command that it is of."""
+        self._forms: list[tuple[Form, type[Run], Any, bool]] = []
+        """Those met last, the last one first, each with the command that it is of, and whether that has a batch size.
+        """
         self._runs: list[Run] = []
         self._goes_on = False
         """Whether the last run is of the first form."""
@@ -113,9 +118,11 @@ class AnswerReader:
     def reads(self, data: bytes, at: int, stop: int) -> bool:
         size, forms = stop - at, self._forms
         for index, known in enumerate(forms):
-            form, kind, command = known
+            form, kind, command, batched = known
             if form.size != size or (numbers := form.numbers(data, at)) is None:
                 continue
+            if batched and not 0 < numbers[1] <= BATCH_MESSAGES_MAX:
+                return False
             if index:
                 forms.insert(0, forms.pop(index))
             elif self._goes_on and len(run_numbers := self._runs[-1].numbers) < RUN_MAX:
@@ -133,12 +140,16 @@ class AnswerReader:
         if command.type == _MESSAGE:
             kind, inside, paths = Messages, command.message, _MESSAGE_NUMBERS
             numbers: tuple[int, ...] = (inside.message_id.entryId,)
-            if inside.HasField("batch_size"):
+            if batched := inside.HasField("batch_size"):
                 numbers += (inside.batch_size,)
+                if not 0 < inside.batch_size <= BATCH_MESSAGES_MAX:
+                    raise BadFrame(f"an entry of {inside.batch_size} messages; one has 1 to {BATCH_MESSAGES_MAX}")
+            if isinstance(inside.origin, bytes):  # the parser leaves a text so that is not UTF-8
+                raise BadFrame("CommandMessage.origin is not UTF-8")
             if inside.HasField("origin_entry"):
                 numbers += (inside.origin_entry,)
         elif command.type == _RECEIPT:
-            kind, inside, paths = Receipts, command.send_receipt, _RECEIPT_NUMBERS
+            kind, inside, paths, batched = Receipts, command.send_receipt, _RECEIPT_NUMBERS, False
             numbers = (inside.sequence_id, inside.message_id.entryId)
         else:
             return False
@@ -149,7 +160,7 @@ class AnswerReader:
                 form = None
         self._goes_on = form is not None
         if form is not None:
-            self._forms.insert(0, (form, kind, inside))
+            self._forms.insert(0, (form, kind, inside, batched))
             del self._forms[FORMS_MAX:]
         self._runs.append(kind(inside, numbers))
         return True

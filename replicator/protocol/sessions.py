@@ -83,14 +83,18 @@ class Sessions(Generic[S]):
 
     def opened(self, slot: Slot[S], session: S) -> bool:
         """It is there. False if the client closed it meanwhile: then the session is to be closed."""
-        if self._slots.get(slot.number) is not slot:
+        if not self.holds(slot):
             return False
         slot.session = session
         return True
 
+    def holds(self, slot: Slot[S]) -> bool:
+        """Whether the client still wants it."""
+        return self._slots.get(slot.number) is slot
+
     def failed(self, slot: Slot[S]) -> None:
         """It could not be opened."""
-        if self._slots.get(slot.number) is slot:
+        if self.holds(slot):
             del self._slots[slot.number]
 
     def close(self, number: int) -> S | None:

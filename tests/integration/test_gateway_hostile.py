@@ -10,7 +10,7 @@ from gateway_support import BareClient, ServedEngine
 
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
-from replicator.gateway import connection
+from replicator.gateway import connection, producing
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol import server as protocol_server
 from replicator.protocol.commands_pb2 import (
@@ -100,11 +100,6 @@ def test_what_follows_a_refused_entry_is_stored_after_what_went_before_it(
     gateway: ServedEngine, topic: str, wrong: int
 ) -> None:
     count = 1_500
-
-    async def deduplicated() -> None:
-        await (await gateway.engine.topic(topic)).policies.set(TopicPolicies(deduplication=True))
-
-    gateway.run(deduplicated())
     with BareClient(gateway.port) as client:
         produce(client, topic)
         entries = [entry(number) for number in range(count)]
@@ -135,7 +130,7 @@ def test_what_a_producer_sends_just_before_it_is_closed_is_stored(gateway: Serve
 
 
 def test_nothing_is_stored_behind_what_a_client_sends_again_after_an_error(gateway: ServedEngine, topic: str) -> None:
-    """Official clients do so at all errors but those of the message; it must not be a duplicate then."""
+    """It must not be a duplicate then."""
 
     async def over_quota(policy: QuotaPolicy | None) -> None:
         there = await gateway.engine.topic(topic)
@@ -155,6 +150,71 @@ def test_nothing_is_stored_behind_what_a_client_sends_again_after_an_error(gatew
         receipts = [client.next(T.SEND_RECEIPT).command.send_receipt for _ in range(2)]
     assert [receipt.sequence_id for receipt in receipts] == [0, 1]
     assert [receipt.message_id.entryId for receipt in receipts] == [0, 1], "confirmed, and not stored"
+
+
+@pytest.mark.parametrize("wrong", [3, 1_499])
+def test_with_deduplication_a_damaged_entry_may_be_sent_again_whole(
+    gateway: ServedEngine, topic: str, wrong: int
+) -> None:
+    """As Java and Go do. Nothing behind it is stored before it, else it would be confirmed as a duplicate."""
+    count = 1_500
+
+    async def deduplicated() -> None:
+        await (await gateway.engine.topic(topic)).policies.set(TopicPolicies(deduplication=True))
+
+    gateway.run(deduplicated())
+    with BareClient(gateway.port) as client:
+        produce(client, topic)
+        entries = [entry(number) for number in range(count)]
+        damaged = bytearray(entries[wrong])
+        damaged[-1] ^= 1
+        sent = [*entries[:wrong], bytes(damaged), *entries[wrong + 1 :]]
+        client.socket.sendall(b"".join(framed(number, each) for number, each in enumerate(sent)))
+        receipts = [client.next(T.SEND_RECEIPT).command.send_receipt for _ in range(wrong)]
+        refused = client.next(T.SEND_ERROR).command.send_error
+        assert (refused.error, refused.sequence_id) == (ServerError.ChecksumError, wrong)
+        assert client.next(T.CLOSE_PRODUCER).command.close_producer.producer_id == 1
+        produce(client, topic)
+        client.socket.sendall(b"".join(framed(number, entries[number]) for number in range(wrong, count)))
+        receipts += [client.next(T.SEND_RECEIPT).command.send_receipt for _ in range(wrong, count)]
+    assert [receipt.sequence_id for receipt in receipts] == list(range(count))
+    places = [(receipt.message_id.ledgerId, receipt.message_id.entryId) for receipt in receipts]
+    assert places == sorted(set(places)), "some were confirmed and not stored, or not in order"
+
+
+def test_what_a_quota_holds_behind_a_refused_entry_is_given_up_with_its_client(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those that come and go would fill what may be held for all (invariant 11)."""
+    monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.2)
+
+    there = gateway.run(gateway.engine.topic(topic))
+    there.writing.quota_exceeded = QuotaPolicy.PRODUCER_REQUEST_HOLD
+    with BareClient(gateway.port) as client:
+        produce(client, topic)
+        damaged = bytearray(entry(0))
+        damaged[-1] ^= 1
+        client.socket.sendall(framed(0, bytes(damaged)) + framed(1, entry(1)))
+        gateway.until(lambda: there.writing.gate.held == 1, "it is not held")
+    gateway.until(lambda: there.writing.gate.held == 0, "it is still held")
+
+
+def test_a_producer_that_is_closed_before_it_waits_does_not_wait(gateway: ServedEngine, topic: str) -> None:
+    with BareClient(gateway.port) as client:
+        produce(client, topic)
+        waiting = CommandProducer(
+            topic=topic,
+            producer_id=2,
+            request_id=client.state.request_id(),
+            producer_access_mode=ProducerAccessMode.WaitForExclusive,
+        )
+        closing = CommandCloseProducer(producer_id=2, request_id=client.state.request_id())
+        client.socket.sendall(
+            encode(BaseCommand(type=T.PRODUCER, producer=waiting))
+            + encode(BaseCommand(type=T.CLOSE_PRODUCER, close_producer=closing))
+        )
+        client.ping()
+        gateway.until(lambda: not any(each._calls for each in gateway.gateway._connections), "it waits for its turn")
 
 
 def buffered(gateway: ServedEngine) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from gateway_support import BareClient, ServedEngine, linked_engines
 
-from replicator.client import Client, InitialPosition, MessageTooBig
+from replicator.client import Client, CompressionType, InitialPosition, MessageId, MessageTooBig
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import ENTRY_BYTES_MAX, MESSAGE_BYTES_LIMIT, METADATA_BYTES_MAX, encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -166,6 +167,22 @@ def test_an_embedded_client_keeps_to_the_usual_size(tmp_path: Path) -> None:
             with pytest.raises(MessageTooBig):
                 await producer.send(bytes(5 * 2**20 + 1))
             await producer.send(bytes(5 * 2**20))
+
+    asyncio.run(main())
+
+
+def test_an_entry_that_an_embedded_cluster_refuses_costs_no_other_of_its_time(tmp_path: Path) -> None:
+    contents = [b"1", os.urandom(6 * 2**20), b"2", b"3"]
+
+    async def main() -> None:
+        async with Client(f"embedded:{tmp_path / 'data'}") as client:
+            producer = await client.create_producer("t", batching_enabled=False, compression_type=CompressionType.LZ4)
+            sent = await asyncio.gather(*map(producer.send, contents), return_exceptions=True)
+            assert [type(each) for each in sent] == [MessageId, MessageTooBig, MessageId, MessageId]
+            consumer = await client.subscribe("t", "s", initial_position=InitialPosition.Earliest)
+            assert [(await consumer.receive()).data() for _ in range(3)] == [b"1", b"2", b"3"]
+            plain = await client.create_producer("t", batching_enabled=False)
+            await asyncio.gather(*(plain.send(bytes(5 * 2**20)) for _ in range(8)))  # more than fits in one call
 
     asyncio.run(main())
 

@@ -10,6 +10,7 @@ from engine_support import eventually
 from gateway_support import BareClient, ServedEngine
 
 from replicator.client import Client, InitialPosition
+from replicator.client.errors import ConnectError
 from replicator.protocol.commands_pb2 import BaseCommand, CommandFlow, CommandProducer, CommandSubscribe, ServerError
 from replicator.protocol.errors import Refused
 
@@ -100,5 +101,11 @@ def test_our_own_client_knows_that_it_is_at_the_end_until_it_seeks_back(gateway:
                 await eventually(consumer.has_reached_end_of_topic)
                 await consumer.seek(0)
                 assert not consumer.has_reached_end_of_topic()
+            for _ in sent:
+                await consumer.acknowledge(await consumer.receive())
+            await eventually(consumer.has_reached_end_of_topic)
+            consumer._channel._connection.end(ConnectError("cut"))
+            assert not consumer.has_reached_end_of_topic(), "nobody knows"
+            await eventually(consumer.has_reached_end_of_topic)  # the cluster says so again
 
     asyncio.run(main())

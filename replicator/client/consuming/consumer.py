@@ -372,6 +372,7 @@ class Consumer(Receiver):
     def on_lost(self, error: PulsarException) -> None:
         """The connection is gone."""
         self._channel = None
+        self._reached_end = False  # the cluster says it again, if it is so where the subscription goes on
         self._inbox.lost()
         if self._error is not None:
             return

@@ -50,6 +50,9 @@ C = TypeVar("C")
 class Batcher(Protocol[C]):
     """What a producer needs of a container."""
 
+    limits: BatchLimits
+    """May change at any time: what is open is sealed by the new ones."""
+
     @property
     def deadline(self) -> float | None:
         """When what is open must go (seconds, of the clock that :meth:`add` is given); None if nothing is open."""
@@ -125,10 +128,10 @@ class _OpenBatch(Generic[C]):
 class BatchContainer(Generic[C]):
     """One open batch."""
 
-    __slots__ = ("_deadline", "_framer", "_limits", "_open")
+    __slots__ = ("_deadline", "_framer", "_open", "limits")
 
     def __init__(self, limits: BatchLimits, framer: EntryFramer) -> None:
-        self._limits = limits
+        self.limits = limits
         self._framer = framer
         self._deadline: float | None = None
         self._open: _OpenBatch[C] | None = None
@@ -144,7 +147,7 @@ class BatchContainer(Generic[C]):
         self, message: OutgoingMessage, sequence_id: int, now_seconds: float, wall_time_ms: int, confirmation: C
     ) -> list[SealedEntry[C]]:
         sealed: list[SealedEntry[C]] = []
-        limits, batch = self._limits, self._open
+        limits, batch = self.limits, self._open
         if batch is not None and len(batch.payload) + message_bytes(message) > limits.payload_bytes_max:
             sealed = self.seal()
             batch = None
@@ -164,10 +167,10 @@ class BatchContainer(Generic[C]):
 class KeyBasedBatchContainer(Generic[C]):
     """One open batch for each key."""
 
-    __slots__ = ("_deadline", "_framer", "_limits", "_messages", "_open", "_payload_bytes")
+    __slots__ = ("_deadline", "_framer", "_messages", "_open", "_payload_bytes", "limits")
 
     def __init__(self, limits: BatchLimits, framer: EntryFramer) -> None:
-        self._limits = limits
+        self.limits = limits
         self._framer = framer
         self._deadline: float | None = None
         self._open: dict[tuple[bool, str | None], _OpenBatch[C]] = {}
@@ -188,7 +191,7 @@ class KeyBasedBatchContainer(Generic[C]):
         by_ordering_key = message.ordering_key is not None
         # The flag keeps an ordering key apart from a partition key that reads the same.
         key = (by_ordering_key, message.ordering_key if by_ordering_key else message.partition_key)
-        limits = self._limits
+        limits = self.limits
         if self._open and (
             self._payload_bytes + message_bytes(message) > limits.payload_bytes_max
             or (len(self._open) >= KEYS_MAX and key not in self._open)

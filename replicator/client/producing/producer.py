@@ -42,7 +42,7 @@ from replicator.client.producing.sending import MessageSender, check_message, wa
 from replicator.client.schema import Schema
 from replicator.client.settings import BatchingType, CompressionType, ProducerSettings
 from replicator.client.tasks import client_supervisor
-from replicator.client.wire.channel import ProducerChannel
+from replicator.client.wire.channel import ProducerChannel, ProducerReady
 from replicator.client.wire.reopening import open_first, open_with_retries
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.topic_name import parse_topic
@@ -107,9 +107,6 @@ class Producer(MessageSender):
         ready = channel.ready
         settings = self._settings = replace(self._settings, producer_name=ready.producer_name)
         self._topic_epoch = ready.topic_epoch
-        self._message_bytes_max = ready.message_bytes_max
-        if self._whole:
-            self._content_bytes_max = ready.message_bytes_max
         if settings.initial_sequence_id == -1:
             self._last_sequence_id = ready.last_sequence_id
             self._next_sequence_id = ready.last_sequence_id + 1
@@ -118,6 +115,7 @@ class Producer(MessageSender):
             by_key = settings.batching_type is BatchingType.KeyBased
             container = KeyBasedBatchContainer if by_key else BatchContainer
             self._batch = container(settings.batching, self._framer)
+        self._fit(ready)
         self._channel = channel
         channel.start(self)
         if settings.stats_interval_seconds:
@@ -254,6 +252,15 @@ class Producer(MessageSender):
     async def _open(self) -> ProducerChannel:
         return await self._open_channel(self._settings, self._topic_epoch)
 
+    def _fit(self, ready: ProducerReady) -> None:
+        """Messages, chunks and batches are as large as the cluster takes that serves now; what is sealed stays so."""
+        size = self._message_bytes_max = ready.message_bytes_max
+        if self._whole:
+            self._content_bytes_max = size
+        batching = self._settings.batching
+        if self._batch is not None and batching is not None:
+            self._batch.limits = replace(batching, payload_bytes_max=min(batching.payload_bytes_max, size))
+
     def _batch_is_due(self) -> None:
         self._batch_timer = None
         assert self._batch is not None
@@ -320,6 +327,7 @@ class Producer(MessageSender):
             return
         self._reopening = None
         self._topic_epoch = channel.ready.topic_epoch
+        self._fit(channel.ready)
         self._channel = channel
         channel.start(self)
         for entry_id, entry in self._pending.resendable():

@@ -14,6 +14,7 @@ from replicator.client.wire.topic_watch_channel import EmbeddedTopicWatchChannel
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_watchers import TopicWatchers
@@ -122,7 +123,8 @@ class _Tasks:
 
 
 class EmbeddedProducerChannel:
-    """Entries of one tick of the event loop go to the engine in one call, in order."""
+    """Entries go to the engine in order, a call at a time, each with all that has come meanwhile: so nothing is stored
+    before what was sent before it, also when that is refused and published again without what was wrong."""
 
     def __init__(self, producer: EngineProducer, message_bytes_max: int) -> None:
         self.ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch, message_bytes_max)
@@ -130,6 +132,7 @@ class EmbeddedProducerChannel:
         self._events: ProducerEvents | None = None
         self._lost: PulsarException | None = None
         self._gathered: list[tuple[int, bytes]] = []
+        self._publishing = False
         self._tasks = _Tasks()
         producer.on_closed = self._closed
 
@@ -139,26 +142,38 @@ class EmbeddedProducerChannel:
             asyncio.get_running_loop().call_soon(self._report_lost)
 
     def publish(self, entry_id: int, entry: bytes) -> None:
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._publish_gathered)
         self._gathered.append((entry_id, entry))
+        if not self._publishing:
+            self._publishing = True
+            self._tasks.start(self._publish_gathered())
 
     async def close(self) -> None:
-        self._publish_gathered()
         self._events = None
         self._producer.on_closed = None
         await self._tasks.wait(CLOSE_SECONDS_MAX)
         self._producer.close()
 
-    def _publish_gathered(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        for at in range(0, len(gathered), ENTRIES_PER_PUBLISH_MAX):
-            self._tasks.start(self._publish(gathered[at : at + ENTRIES_PER_PUBLISH_MAX]))
+    async def _publish_gathered(self) -> None:
+        while self._gathered:
+            count = size_bytes = 0
+            for _, entry in self._gathered[:ENTRIES_PER_PUBLISH_MAX]:
+                size_bytes += len(entry)
+                if count and size_bytes > PUBLISH_BYTES_MAX:
+                    break
+                count += 1
+            group, self._gathered = self._gathered[:count], self._gathered[count:]
+            await self._publish(group)
+        self._publishing = False
 
     async def _publish(self, group: list[tuple[int, bytes]]) -> None:
         try:
             positions = await self._producer.publish([entry for _, entry in group])
         except EngineError as error:
+            if len(group) > 1 and not self._producer.closed:  # one of them is wrong
+                middle = len(group) // 2
+                await self._publish(group[:middle])
+                await self._publish(group[middle:])
+                return
             for entry_id, _ in group:
                 if self._events is not None:
                     self._events.on_refused(entry_id, from_engine(error))

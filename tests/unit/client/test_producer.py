@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ from replicator.client.producing.producer import Producer
 from replicator.client.schema import Schema, StringSchema
 from replicator.client.settings import BatchingType, BatchLimits, ProducerSettings
 from replicator.client.wire.channel import ProducerEvents, ProducerReady
-from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.engine.log.entry import METADATA_BYTES_MAX, decode_entry, split_batch
 from replicator.engine.types import DUPLICATE
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
@@ -57,6 +57,7 @@ def run(
     *,
     reconnect: bool = True,
     ready: ProducerReady = ProducerReady("p", -1, None),  # noqa: B008  (a value)
+    readies: Sequence[ProducerReady] = (),
     opened_with: list[tuple[str | None, int | None]] | None = None,
     schema: Schema | None = None,
     **settings: Any,
@@ -67,7 +68,7 @@ def run(
         async def open_channel(settings: ProducerSettings, topic_epoch: int | None) -> HandChannel:
             if opened_with is not None:
                 opened_with.append((settings.producer_name, topic_epoch))
-            channels.append(HandChannel(ready))
+            channels.append(HandChannel(readies[len(channels)] if readies else ready))
             return channels[-1]
 
         producer = Producer(
@@ -153,6 +154,45 @@ def test_after_a_loss_only_the_unconfirmed_entries_are_sent_again_as_they_were_b
     run(scenario)
 
 
+def test_after_a_loss_messages_are_cut_as_the_cluster_takes_them_that_serves_now() -> None:
+    """A failover may lead to one whose largest message is another."""
+    ready = [ProducerReady("p", -1, None, message_bytes_max=size) for size in (2_000, 1_000)]
+
+    async def chunks(producer: Producer, channels: list[HandChannel]) -> None:
+        producer.enqueue(b"x" * 1_900)
+        assert _sizes(channels[0]) == [1_900]
+        channels[0].events.on_receipts([1], [Position(1, 0)])
+        channels[0].events.on_lost(ConnectError("cut"))
+        await until(lambda: len(channels) == 2)
+        producer.enqueue(b"x" * 1_900)
+        assert sum(_sizes(channels[1])) == 1_900
+        assert max(_sizes(channels[1])) <= 1_000
+
+    async def messages(producer: Producer, channels: list[HandChannel]) -> None:
+        producer.enqueue(b"x" * 1_500)
+        channels[0].events.on_receipts([1], [Position(1, 0)])
+        channels[0].events.on_lost(ConnectError("cut"))
+        await until(lambda: len(channels) == 2 and producer.is_connected())
+        with pytest.raises(MessageTooBig):
+            producer.enqueue(b"x" * 1_500)
+
+    run(chunks, readies=ready, chunk_message_bytes=5_000)
+    run(messages, readies=ready)
+
+
+@pytest.mark.parametrize("kind", BatchingType)
+def test_batches_are_no_larger_than_the_cluster_takes(kind: BatchingType) -> None:
+    ready = ProducerReady("p", -1, None, message_bytes_max=64 * 1024)
+
+    async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
+        for _ in range(200):
+            producer.enqueue(b"x" * 999)
+        producer.seal_batches()
+        assert max(len(entry) for _, entry in channels[0].entries) <= 64 * 1024 + METADATA_BYTES_MAX
+
+    run(scenario, ready=ready, batching=BatchLimits(), batching_type=kind)
+
+
 def test_sequence_ids_go_on_from_the_initial_one_and_the_batch_has_its_first_and_last() -> None:
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
         assert producer.last_sequence_id() == 41
@@ -186,6 +226,10 @@ def test_without_reconnecting_unconfirmed_messages_stay_listed_in_order() -> Non
         assert isinstance(confirmations[2].exception(), ConnectError)
 
     run(scenario, reconnect=False, batching=BatchLimits(messages_max=2))
+
+
+def _sizes(channel: HandChannel) -> list[int]:
+    return [sum(map(len, contents)) for _, contents in _sent(channel)]
 
 
 def _sent(channel: HandChannel) -> list[tuple[MessageMetadata, list[bytes]]]:

@@ -25,6 +25,7 @@ from replicator.protocol.frames import (
     frame_bytes_max,
     split_broker_metadata,
 )
+from replicator.protocol.runs import SendReader
 
 
 def ping() -> BaseCommand:
@@ -106,6 +107,37 @@ def test_a_size_that_comes_byte_by_byte_is_refused_as_well() -> None:
 def test_a_frame_that_contradicts_itself_is_named(frame: bytes, problem: str) -> None:
     with pytest.raises(BadFrame, match=problem):
         list(FrameDecoder().receive(frame))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">II", 7, 3) + b"\x08\x06\x32",
+        struct.pack(">II", 7, 0) + b"\x08\x06\x32",
+        struct.pack(">II", 6, 2) + b"\x08\x06",
+        struct.pack(">II", 8, 4) + b"\x08\x06\x32\x00",
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 3, 8, 9])
+def test_the_beginning_of_a_send_alone_is_no_send(frame: bytes, cut: int) -> None:
+    """What was sent before it is taken, and so it is in whatever pieces it comes."""
+    good = encode_head(BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=2)), 1) + b"x"
+    decoder, got = FrameDecoder(runs=SendReader()), []
+    pieces = (good + frame[:cut], frame[cut:])
+    with pytest.raises(BadFrame):
+        got.extend(each.entries for piece in pieces for each in decoder.receive(piece))
+    assert got == [[b"x"]]
+
+
+def test_a_limit_that_a_frame_raises_holds_for_what_stands_behind_it() -> None:
+    """Else what is said to be larger than the former limit would be taken as far as it has come."""
+    decoder = FrameDecoder(bytes_max=1_000)
+    stream = decoder.receive(encode(ping()) + encode_head(flow(1), 5_000) + b"x" * 100)
+    assert next(stream).command == ping()
+    decoder.bytes_max = 10_000
+    assert list(stream) == []
+    (frame,) = decoder.receive(b"x" * 4_900)
+    assert bytes(frame.rest) == b"x" * 5_000
 
 
 def test_good_frames_before_a_bad_one_are_good() -> None:

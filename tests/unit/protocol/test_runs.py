@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandActiveConsumerChange,
@@ -15,6 +17,7 @@ from replicator.protocol.commands_pb2 import (
     MessageIdData,
 )
 from replicator.protocol.data_commands import MessageHeadWriter, ReceiptWriter, SendHeadWriter, Sends, message_additions
+from replicator.protocol.errors import BadFrame
 from replicator.protocol.forms import Form
 from replicator.protocol.frames import FrameDecoder, encode, encode_head
 from replicator.protocol.runs import FORM_BYTES_MAX, FORMS_MAX, RUN_MAX, AnswerReader, Messages, Receipts
@@ -145,10 +148,35 @@ def test_what_has_the_form_of_another_says_the_same_but_for_its_numbers(
         return
     sent.message_id.entryId = numbers[0]
     if sent.HasField("batch_size"):
-        sent.batch_size = numbers[1] & 0xFFFFFFFF
+        sent.batch_size = numbers[1] & 0xFFFFFFFF  # as the parser takes one that is too large
     if sent.HasField("origin_entry"):
         sent.origin_entry = numbers[-1]
     assert BaseCommand.FromString(bytes(changed)) == BaseCommand(type=T.MESSAGE, message=sent)
+
+
+@pytest.mark.parametrize("batch_size", [0, BATCH_MESSAGES_MAX + 1, 2**32 - 1])
+@pytest.mark.parametrize("known", [True, False])
+def test_an_entry_of_more_messages_than_one_can_have_is_refused_before_anybody_counts_them(
+    batch_size: int, known: bool
+) -> None:
+    def sized(size: int) -> bytes:
+        place = MessageIdData(ledgerId=1, entryId=1)
+        return framed(CommandMessage(consumer_id=1, message_id=place, batch_size=size, ack_set=[1]), b"x")
+
+    decoder = FrameDecoder(runs=AnswerReader())
+    if known:  # by its form; numbers of other lengths have other forms
+        like = {0: 1, BATCH_MESSAGES_MAX + 1: BATCH_MESSAGES_MAX, 2**32 - 1: BATCH_MESSAGES_MAX}[batch_size]
+        assert len(list(decoder.receive(sized(like)))) == 1
+    with pytest.raises(BadFrame, match=f"an entry of {batch_size} messages"):
+        list(decoder.receive(sized(batch_size)))
+
+
+def test_an_origin_that_is_no_text_is_refused() -> None:
+    good = framed(CommandMessage(consumer_id=1, message_id=MessageIdData(ledgerId=1, entryId=1), origin="abcd"), b"")
+    decoder = FrameDecoder(runs=AnswerReader())
+    assert len(list(decoder.receive(good))) == 1
+    with pytest.raises(BadFrame, match="origin"):
+        list(decoder.receive(good.replace(b"abcd", b"ab\xff\xfe")))
 
 
 def test_neighbours_are_one_run_up_to_a_limit() -> None:
