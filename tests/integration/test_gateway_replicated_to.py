@@ -11,9 +11,10 @@ from asynchronous import asynchronous
 from engine_support import opened
 from gateway_support import BareClient, ServedEngine, served_engine
 
-from replicator.engine.errors import NotAllowedError
+from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.gateway import producing
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import BaseCommand, CommandProducer, CommandSend, ServerError
 from replicator.protocol.frames import encode_head
@@ -82,11 +83,24 @@ def test_what_links_would_not_heed_is_refused_by_the_official_error(linked: Serv
         assert receipts == [0, 2]
 
 
-def test_the_official_client_hears_of_it_by_its_send(client: Any) -> None:
-    """The C++ client sends what is refused again until its time is over, with other brokers too."""
+def test_the_official_client_is_told_again_and_again_and_never_that_it_is_stored(
+    client: Any, linked: ServedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The C++ client sends what is refused again over another connection, with other brokers too, and its send timeout
+    does not end that: a blocking ``send`` waits until the producer is closed."""
+    refused, told = [], []
+    refusal = producing.ProducerSession._refusal
+
+    def counted(session: producing.ProducerSession, sequence_id: int, error: EngineError) -> bytes:
+        refused.append(sequence_id)
+        return refusal(session, sequence_id, error)
+
+    monkeypatch.setattr(producing.ProducerSession, "_refusal", counted)
     producer = client.create_producer(LINKED, send_timeout_millis=1_000)
-    with pytest.raises(pulsar.PulsarException):
-        producer.send(b"m", disable_replication=True)
+    producer.send_async(b"m", lambda result, _: told.append(result), disable_replication=True)
+    linked.until(lambda: len(refused) > 2, "it is sent again")
+    producer.close()
+    assert told != [pulsar.Result.Ok]
 
 
 @asynchronous
