@@ -314,7 +314,7 @@ def test_lanes_in_shifts_carry_everything_once_and_in_order_under_load(
             await eventually(lambda: link.state != "connecting")
 
             async def publish() -> None:
-                for number in range(0, 240, 6):
+                for number in range(0, 120, 6):
                     for name in names:
                         await made.publish("a", number, 6, name)
                     await asyncio.sleep(0.01)
@@ -337,7 +337,7 @@ def test_lanes_in_shifts_carry_everything_once_and_in_order_under_load(
             await publishing
             link.planner.release("driver")
             await eventually(lambda: not lanes_carried())
-            assert shifts > 4
+            assert shifts > 30
             for name in names:
                 assert made.entries("b", "a", name) == made.entries("a", "a", name)
 
