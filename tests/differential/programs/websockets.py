@@ -240,9 +240,9 @@ def websockets_of_wrong_parameters(at: At, kind: str, parameters: dict[str, str]
 @program()
 def websockets_that_are_busy(at: At) -> Any:
     async def use(of: Sockets) -> Any:
-        await of.consumer()
-        await of.open("producer", producerName="p")
-        return await of.refused("consumer", "s"), await of.refused("producer", producerName="p")
+        held = await of.consumer(), await of.open("producer", producerName="p")  # one that nobody holds is closed
+        refused = await of.refused("consumer", "s"), await of.refused("producer", producerName="p")
+        return refused, [each.closed for each in held]
 
     return sockets(at, use)
 
