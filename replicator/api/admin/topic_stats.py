@@ -157,15 +157,15 @@ def subscription_stats(subscription: Subscription, bytes_after: BytesAfter) -> d
     status = subscription.status()
     connected = list(subscription.consumers.values())
     now = time.monotonic()
-    rates = total(each.figures.rates(now) for each in connected)
+    rates = [each.figures.rates(now) for each in connected]
     counts = total((subscription.dispatching.gone, *(each.figures.counts for each in connected)))
-    consumers = [_consumer(of, consumer, now) for of, consumer in zip(status["consumers"], connected, strict=False)]
+    consumers = [_consumer(*each) for each in zip(status["consumers"], connected, rates, strict=False)]
     unacked = status.get("unacked_messages", sum(each["unackedMessages"] for each in consumers))
     delayed = status.get("delayed_entries", 0)
     replicated, durable = status["replicated"], status["durable"]
     return {
         **UNCOUNTED_OF_SUBSCRIPTION,
-        **_taken(rates, counts),
+        **_taken(total(rates), counts),
         "msgBacklog": status["backlog_messages"],
         "msgBacklogNoDelayed": max(0, status["backlog_messages"] - delayed),
         "backlogSize": bytes_after(subscription.cursor.mark_delete),
@@ -256,10 +256,10 @@ def _taken(rates: Counts, counts: Counts) -> dict[str, Any]:
     }
 
 
-def _consumer(status: Mapping[str, Any], consumer: EngineConsumer, now: float) -> dict[str, Any]:
+def _consumer(status: Mapping[str, Any], consumer: EngineConsumer, rates: Counts) -> dict[str, Any]:
     return {
         **UNCOUNTED_OF_CONSUMER,
-        **_taken(consumer.figures.rates(now), consumer.figures.counts),
+        **_taken(rates, consumer.figures.counts),
         "consumerName": status["name"],
         "availablePermits": status["permits"],
         "unackedMessages": status["unacked_messages"],
