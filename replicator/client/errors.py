@@ -140,7 +140,7 @@ class ProducerFenced(PulsarException):
 
 
 class ProducerBlockedQuotaExceededError(PulsarException):
-    """The cluster's store has reached its size limit."""
+    """The cluster's store has reached its size limit, or the topic's backlog its quota, and its policy is to wait."""
 
 
 class ProducerBlockedQuotaExceededException(PulsarException):
@@ -178,6 +178,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "UnsupportedTopicName": InvalidTopicName,
     "InvalidPattern": InvalidConfiguration,
     "InvalidPolicies": InvalidConfiguration,
+    "BacklogQuotaHolds": ProducerBlockedQuotaExceededError,
     "BacklogQuotaExceeded": ProducerBlockedQuotaExceededException,
     "EntryCorrupt": InvalidMessage,
     "MessageTooLarge": MessageTooBig,

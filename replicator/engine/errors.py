@@ -154,6 +154,10 @@ class BacklogQuotaExceeded(EngineError):
     status = 429
 
 
+class BacklogQuotaHolds(BacklogQuotaExceeded):
+    """The same, where the policy is that publishes wait: try again later."""
+
+
 class InvalidHashRanges(EngineError):
     """Sticky ranges of a Key_Shared consumer that are missing, outside of 0..65535, or taken by another consumer."""
 

@@ -5,7 +5,8 @@ begun in the order in which they come. A command that breaks the protocol closes
 that is refused costs nothing but that request.
 
 Invariant 11 on this path: frames have a limit (:mod:`replicator.protocol.frames`); reading stops while
-:data:`HELD_BYTES_MAX` of the client wait for the engine or :data:`CALLS_MAX` calls run; consumers have no permits while
+:data:`HELD_BYTES_MAX` of the client wait for the engine (not for a quota: that is given back) or :data:`CALLS_MAX`
+calls run; consumers have no permits while
 the socket does not take more, and a client that leaves :data:`UNREAD_BYTES_MAX` lying is not listened to;
 producers, consumers and watchers of one connection are counted. Producers that wait for their turn are among these, and
 not among the calls: they may wait for days, and would keep a connection from all else.
@@ -274,6 +275,9 @@ class Connection(asyncio.Protocol):
     def held(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
         self._read_or_not()
+        if size_bytes > 0 and self._held_bytes >= HELD_BYTES_MAX:
+            for session in self.state.producers.open():
+                session.relieve()
 
     def producer_gone(self, producer_id: int, session: object) -> bool:
         return self.state.producers.let_go(producer_id, session)

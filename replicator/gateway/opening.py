@@ -56,6 +56,7 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         schema_version = await schemas.version_for_producer(connection, topic.name, schemas.schema_of(wanted))
         if wanted.initial_subscription_name:
             await _make_subscription(topic, wanted.initial_subscription_name)
+        topic.writing.gate.check_newcomer()
         if not producers.holds(slot):  # closed meanwhile: it must not wait for its turn
             return
         options = producer_options(wanted, connection.client)

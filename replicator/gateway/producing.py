@@ -9,6 +9,9 @@
    the client sends it again, and it is taken then, it would be confirmed as a duplicate of what is not here
    (invariant 1). So the producer is closed, and the client connects it again. Which errors make a client give up its
    message differs among those of C++, Java and Go, so it is done at each.
+5. What a quota holds counts as held by the connection. When that has no room for more, it would not hear any more the
+   acknowledgements that make the backlog smaller. So such producers are closed, and their clients connect again, which
+   is refused until the backlog is within its quota. The same where all that a topic may have waiting does.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from replicator.engine.errors import EngineError, TopicTerminated
+from replicator.engine.errors import BacklogQuotaHolds, EngineError, TopicTerminated
 from replicator.engine.producing.producers import CLOSED, EngineProducer
 from replicator.engine.producing.publish_order import PublishOrder
 from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
@@ -116,6 +119,12 @@ class ProducerSession:
         if self._calls:  # a backlog over its quota may hold them for hours
             asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._give_up)
 
+    def relieve(self) -> None:
+        """The connection has no room for more: what a quota holds goes back to the client."""
+        held = BacklogQuotaHolds("more waits for the backlog to come under its quota than a connection may send ahead")
+        if not self._over and self.producer.give_back(held):
+            self._let_go(held.code, str(held))
+
     def _tick(self) -> None:
         self._scheduled = False
         self._publish()
@@ -162,7 +171,7 @@ class ProducerSession:
             return self._receipts.write(sends, task.result())
         except EngineError as error:
             first, self._refused = not self._refused, True
-            if self.producer.closed or (first and len(sends.entries) == 1):
+            if self._to_be_told(error) or (first and len(sends.entries) == 1):
                 return self._refused_with(sends, error)
         pieces = sends.halves() if first else (sends,)
         return b"".join([await self._settled(piece) for piece in pieces])
@@ -173,11 +182,18 @@ class ProducerSession:
         try:
             return self._receipts.write(sends, await self._settling)
         except EngineError as error:
-            if self.producer.closed or len(sends.entries) == 1:
+            if self._to_be_told(error) or len(sends.entries) == 1:
                 return self._refused_with(sends, error)
         return b"".join([await self._settled(half) for half in sends.halves()])
 
+    def _to_be_told(self, error: EngineError) -> bool:
+        """Whether there is no use in trying again in parts."""
+        return self.producer.closed or isinstance(error, BacklogQuotaHolds)
+
     def _refused_with(self, sends: Sends, error: EngineError) -> bytes:
+        if isinstance(error, BacklogQuotaHolds) and not self._over:
+            self.producer.close()
+            self._let_go(error.code, str(error))
         if self._farewell is not None:
             return b""  # the client sends it again where it goes; at an error some close the whole connection
         refusals = b"".join(self._refusal(sequence_id, error) for sequence_id in sends.sequence_ids)

@@ -23,6 +23,7 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.ProducerBusy, ServerError.ProducerBusy),
     (errors.ProducerFenced, ServerError.ProducerFenced),
     (errors.ClusterFenced, ServerError.ServiceNotReady),
+    (errors.BacklogQuotaHolds, ServerError.ProducerBlockedQuotaExceededError),
     (errors.BacklogQuotaExceeded, ServerError.ProducerBlockedQuotaExceededException),
     (errors.EntryCorrupt, ServerError.ChecksumError),
     (errors.NotAllowedError, ServerError.NotAllowedError),

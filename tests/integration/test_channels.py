@@ -176,10 +176,10 @@ def test_what_a_quota_holds_of_a_producer_that_leaves_is_given_up(
         await eventually(lambda: topic.writing.gate.held == 2, "two publishes that are held")
         await leaving.close()
         await eventually(lambda: topic.writing.gate.held == 1, "one publish that is held")
-        await eventually_connected(cluster, "leaving")
         assert (sent.receipts, sent.refusals) == ({}, {})
         topic.writing.quota_exceeded = None
         await held.answered(1)
+        await eventually_connected(cluster, "leaving")
         assert topic.log.messages == 1
 
     with_cluster(scenario)

@@ -189,9 +189,9 @@ def test_what_a_quota_holds_behind_a_refused_entry_is_given_up_with_its_client(
     monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.2)
 
     there = gateway.run(gateway.engine.topic(topic))
-    there.writing.quota_exceeded = QuotaPolicy.PRODUCER_REQUEST_HOLD
     with BareClient(gateway.port) as client:
         produce(client, topic)
+        gateway.ask(lambda: setattr(there.writing, "quota_exceeded", QuotaPolicy.PRODUCER_REQUEST_HOLD))
         damaged = bytearray(entry(0))
         damaged[-1] ^= 1
         client.socket.sendall(framed(0, bytes(damaged)) + framed(1, entry(1)))

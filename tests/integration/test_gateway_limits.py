@@ -15,6 +15,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import IncompatibleSchema
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import QuotaPolicy
+from replicator.engine.producing import publishing
 from replicator.engine.schemas import registry
 from replicator.engine.schemas.schema import SCHEMA_BYTES_MAX, SchemaType, TopicSchema
 from replicator.engine.topic import Topic
@@ -103,36 +104,80 @@ def test_producers_consumers_and_watchers_of_a_connection_are_counted(
 def test_what_waits_for_the_store_stops_the_reading_of_that_client_and_no_other(
     gateway: ServedEngine, topic: str
 ) -> None:
-    """Sends that a quota holds: the server takes some, then nothing more of the socket, until they are let through."""
+    """The server takes some, then nothing more of the socket, until the store goes on."""
     entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), bytes(MIB))
     count = HELD_BYTES_MAX // MIB * 3
     with BareClient(gateway.port) as client:
         client.request(lambda number: producing(topic, 1, number))
         connection = connection_of(gateway, client)
-        found = gateway.engine.find(topic)
-        assert found is not None
-        gateway.ask(lambda: setattr(found.writing, "quota_exceeded", QuotaPolicy.PRODUCER_REQUEST_HOLD))
         sent = 0
         client.socket.settimeout(1.0)
-        for number in range(count):
-            command = BaseCommand(type=T.SEND, send=CommandSend(producer_id=1, sequence_id=number))
-            frame = memoryview(encode_head(command, len(entry)) + entry)
-            try:
-                while frame:
-                    frame = frame[client.socket.send(frame) :]
-            except TimeoutError:
-                break
-            sent += 1
-        assert sent < count - 5  # what the kernel's buffers hold comes on top
-        assert not gateway.ask(lambda: connection._reading)
-        assert gateway.ask(lambda: connection._held_bytes) < HELD_BYTES_MAX + 8 * MIB
-        undisturbed(gateway, topic)
-        gateway.ask(lambda: setattr(found.writing, "quota_exceeded", None))
+        with gateway.engine.store.env.begin(write=True):  # the writer waits for its turn
+            for number in range(count):
+                command = BaseCommand(type=T.SEND, send=CommandSend(producer_id=1, sequence_id=number))
+                frame = memoryview(encode_head(command, len(entry)) + entry)
+                try:
+                    while frame:
+                        frame = frame[client.socket.send(frame) :]
+                except TimeoutError:
+                    break
+                sent += 1
+            assert sent < count - 5  # what the kernel's buffers hold comes on top
+            assert not gateway.ask(lambda: connection._reading)
+            assert gateway.ask(lambda: connection._held_bytes) < HELD_BYTES_MAX + 8 * MIB
+            undisturbed(gateway, topic)
         client.socket.settimeout(20.0)
         client.socket.sendall(frame)
         ids = [client.next(T.SEND_RECEIPT).command.send_receipt.sequence_id for _ in range(sent + 1)]
         assert ids == list(range(sent + 1))
         assert gateway.ask(lambda: (connection._reading, connection._held_bytes)) == (True, 0)
+
+
+def test_what_a_quota_holds_does_not_keep_a_connection_from_being_heard(gateway: ServedEngine, topic: str) -> None:
+    """Among what would not be heard are the acknowledgements that make the backlog smaller."""
+    count = HELD_BYTES_MAX // MIB + 8
+    found = gateway.run(gateway.engine.topic(topic))
+    entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), bytes(MIB))
+    with BareClient(gateway.port) as client:
+        client.request(lambda number: producing(topic, 1, number))
+        connection = connection_of(gateway, client)
+        gateway.ask(lambda: setattr(found.writing, "quota_exceeded", QuotaPolicy.PRODUCER_REQUEST_HOLD))
+        for number in range(count):
+            command = BaseCommand(type=T.SEND, send=CommandSend(producer_id=1, sequence_id=number))
+            client.socket.sendall(encode_head(command, len(entry)) + entry)
+        closed = client.next(T.CLOSE_PRODUCER).command.close_producer
+        assert (closed.producer_id, closed.engine_error) == (1, "BacklogQuotaHolds")
+        client.ping()
+        assert gateway.ask(lambda: (connection._reading, connection._held_bytes)) == (True, 0)
+        assert found.writing.gate.held == 0
+        with pytest.raises(Refused) as refused:
+            client.request(lambda number: producing(topic, 2, number))
+        assert refused.value.code == ServerError.ProducerBlockedQuotaExceededError
+        gateway.ask(lambda: setattr(found.writing, "quota_exceeded", None))
+        client.request(lambda number: producing(topic, 2, number))
+        assert found.log.messages == 0
+
+
+def test_where_all_that_may_wait_for_a_quota_does_producers_are_closed_and_not_told_of_errors(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients close the whole connection at an error that they do not expect, or give the message up."""
+    monkeypatch.setattr(publishing, "HELD_PUBLISHES_MAX", 1)
+    found = gateway.run(gateway.engine.topic(topic))
+    entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"content")
+    with BareClient(gateway.port) as first, BareClient(gateway.port) as second:
+        for client in (first, second):
+            client.request(lambda number: producing(topic, 1, number))
+        gateway.ask(lambda: setattr(found.writing, "quota_exceeded", QuotaPolicy.PRODUCER_REQUEST_HOLD))
+        commands = [CommandSend(producer_id=1, sequence_id=number) for number in range(2)]
+        sends = [encode_head(BaseCommand(type=T.SEND, send=command), len(entry)) + entry for command in commands]
+        first.socket.sendall(sends[0])
+        gateway.until(lambda: found.writing.gate.held == 1, "it is not held")
+        second.socket.sendall(b"".join(sends))
+        assert second.next(T.CLOSE_PRODUCER).command.close_producer.engine_error == "BacklogQuotaHolds"
+        gateway.ask(lambda: setattr(found.writing, "quota_exceeded", None))
+        assert first.next(T.SEND_RECEIPT).command.send_receipt.sequence_id == 0
+        assert found.log.messages == 1
 
 
 def test_requests_that_run_at_once_are_bounded(

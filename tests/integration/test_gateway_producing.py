@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from gateway_support import ServedEngine
 
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, TopicPolicies
+from replicator.gateway.connection import HELD_BYTES_MAX
 
 pulsar = pytest.importorskip("pulsar")
 
@@ -250,3 +251,25 @@ def test_a_topic_that_no_name_can_be_is_refused_by_name(gateway: ServedEngine) -
 def test_non_persistent_topics_are_refused_at_once(official: Any) -> None:
     with pytest.raises(pulsar.NotAllowedError):
         official.create_producer("non-persistent://public/default/t")
+
+
+def test_a_backlog_over_its_quota_that_a_client_fills_and_consumes_by_one_connection(
+    official: Any, gateway: ServedEngine, topic: str
+) -> None:
+    """What it acknowledges is heard, although more of what it sent waits than a connection may have waiting."""
+    padding = bytes(1024 * 1024)
+    wanted = [b"%d" % number for number in range(HELD_BYTES_MAX // len(padding) + 8)]
+    consumer = official.subscribe(topic, "s")
+    producer = official.create_producer(topic, send_timeout_millis=0, block_if_queue_full=True)
+    producer.send(b"first")
+    there = gateway.run(gateway.engine.topic(topic))
+    gateway.run(there.policies.set(TopicPolicies(backlog_quota=BacklogQuota(bytes_max=1))))
+    gateway.run(gateway.engine.maintenance.run_once())
+    assert there.writing.quota_exceeded is QuotaPolicy.PRODUCER_REQUEST_HOLD
+    for number in wanted:
+        producer.send_async(number + padding, lambda *_: None)
+    gateway.until(lambda: there.producers.connected == 0, "the producer is still connected")
+    consumer.acknowledge(consumer.receive(WAIT_MS))
+    producer.flush()  # the backlog is within its quota
+    got = contents(reading(official, topic), 1 + len(wanted))
+    assert [content.rstrip(b"\0") for content in got] == [b"first", *wanted]

@@ -25,7 +25,8 @@ from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.schema import JsonSchema, StringSchema
 from replicator.client.settings import BatchingType, ProducerAccessMode
 from replicator.engine.engine import Engine
-from replicator.engine.policies import TopicPolicies
+from replicator.engine.policies import BacklogQuota, TopicPolicies
+from replicator.gateway.connection import HELD_BYTES_MAX
 
 TOPIC = "persistent://public/default/produced"
 DEADLINE_SECONDS = 30
@@ -281,6 +282,31 @@ def test_a_message_in_chunks_that_is_sent_again_is_stored_once(run: Run) -> None
         assert [len(message.data()) for message in await received(client, 2)] == [5_000, 3]
 
     run(scenario, deduplicating)
+
+
+def test_a_backlog_over_its_quota_that_a_client_fills_and_consumes_by_one_connection(tmp_path: Path) -> None:
+    """More waits than a connection may have waiting; the producer connects again when the backlog is consumed."""
+    padding = bytes(1024 * 1024)
+    wanted = [b"%d" % number for number in range(HELD_BYTES_MAX // len(padding) + 8)]
+
+    async def main() -> None:
+        engine = await Engine.open(tmp_path / "engine", cluster="us-east")
+        async with asyncio.timeout(DEADLINE_SECONDS), served(engine) as url, Client(url) as client:
+            consumer = await client.subscribe(TOPIC, "s")
+            producer = await client.create_producer(TOPIC)
+            await producer.send(b"first")
+            topic = await engine.topic(TOPIC)
+            await topic.policies.set(TopicPolicies(backlog_quota=BacklogQuota(bytes_max=1)))
+            await engine.maintenance.run_once()
+            sent = [producer.enqueue(number + padding) for number in wanted]
+            await eventually(lambda: topic.producers.connected == 0)
+            await consumer.acknowledge(await consumer.receive())
+            await asyncio.gather(*sent)
+            got = await received(client, 1 + len(wanted))
+            assert [message.data().rstrip(b"\0") for message in got] == [b"first", *wanted]
+        await engine.close()
+
+    asyncio.run(main())
 
 
 def test_a_message_for_later_comes_after_those_sent_behind_it(run: Run) -> None:

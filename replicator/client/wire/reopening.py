@@ -12,6 +12,7 @@ from replicator.client.errors import (
     ClusterFenced,
     ConnectError,
     ConsumerBusy,
+    ProducerBlockedQuotaExceededError,
     ProducerBusy,
     PulsarException,
     ServiceUnitNotReady,
@@ -45,10 +46,10 @@ async def open_with_retries(
     """Call ``attempt`` until it returns, up to ``timeout_seconds``; then raise its last error.
 
     Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
-    :class:`ProducerBusy` (the cluster may not have noticed yet that the former connection is gone) and
-    :class:`ClusterFenced` (the switch may be given up); and it is tried for :data:`REOPEN_SECONDS_MAX` instead. The
-    first failure is logged as a warning that names ``what`` is being opened: otherwise nobody learns for long what it
-    waits for.
+    :class:`ProducerBusy` (the cluster may not have noticed yet that the former connection is gone),
+    :class:`ProducerBlockedQuotaExceededError` (the backlog may be consumed) and :class:`ClusterFenced` (the switch may
+    be given up); and it is tried for :data:`REOPEN_SECONDS_MAX` instead. The first failure is logged as a warning that
+    names ``what`` is being opened: otherwise nobody learns for long what it waits for.
     """
 
     def warn_once(state: RetryCallState) -> None:
@@ -57,7 +58,7 @@ async def open_with_retries(
 
     seconds_max = REOPEN_SECONDS_MAX if again else timeout_seconds
     healed_by_time: tuple[type[PulsarException], ...] = _UNREACHABLE + (
-        (ConsumerBusy, ProducerBusy, ClusterFenced) if again else ()
+        (ConsumerBusy, ProducerBusy, ProducerBlockedQuotaExceededError, ClusterFenced) if again else ()
     )
     retrying = AsyncRetrying(
         stop=stop_after_delay(seconds_max),

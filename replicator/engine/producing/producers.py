@@ -101,6 +101,13 @@ class EngineProducer:
             self._out = NotAllowedError(f"producer {self.name!r} is closed")
             self._producers.leave(self)
 
+    def give_back(self, error: EngineError) -> bool:
+        """Leave, if something of it waits for the backlog's quota: that gets ``error``. Returns whether it did."""
+        given_back = self._producers.topic.writing.gate.give_back(self, error)
+        if given_back:
+            self.close()
+        return given_back
+
     def put_out(self, error: EngineError, code: str) -> None:
         """The topic lets go of the producer; whoever holds it hears of that on a later tick."""
         if self._out is not None:

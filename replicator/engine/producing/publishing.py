@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from replicator.engine.errors import BacklogQuotaExceeded, EngineError, EntryCorrupt, MessageTooLarge, NotAllowedError
+from replicator.engine.errors import (
+    BacklogQuotaExceeded,
+    BacklogQuotaHolds,
+    EngineError,
+    EntryCorrupt,
+    MessageTooLarge,
+    NotAllowedError,
+)
 from replicator.engine.log.entry import decode_entry, split_batch
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
@@ -120,7 +127,8 @@ class PublishGate:
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._policy: QuotaPolicy | None = None
-        self._held: list[asyncio.Future[None]] = []
+        self._held: dict[asyncio.Future[None], object] = {}
+        """What waits, in order, and whose it is."""
         self._held_bytes = 0
         self._refusing_holder: str | None = None
         self._closed: EngineError | None = None
@@ -165,14 +173,23 @@ class PublishGate:
         if self._refusing_holder is not None:
             raise self._held_too_far(self._refusing_holder)
 
-    async def enter(self, size_bytes: int) -> None:
-        """Returns when the publish may go on; may be cancelled.
+    def check_newcomer(self) -> None:
+        """Raises why there is no use in connecting a producer now: what it sent would wait."""
+        if self._policy is QuotaPolicy.PRODUCER_REQUEST_HOLD:
+            raise BacklogQuotaHolds(
+                f"{self._topic}: the backlog is over its quota, and publishes wait: consume or skip messages, or raise "
+                "the quota"
+            )
 
-        Raises :class:`BacklogQuotaExceeded` where publishes are refused, or too many wait already.
+    async def enter(self, size_bytes: int, whose: object = None) -> None:
+        """Returns when the publish may go on; may be cancelled, or given back to ``whose`` it is.
+
+        Raises :class:`BacklogQuotaExceeded` where publishes are refused, and :class:`BacklogQuotaHolds` where too many
+        wait.
         """
         self.check()
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
-            raise BacklogQuotaExceeded(
+            raise BacklogQuotaHolds(
                 f"{self._topic}: {len(self._held)} publishes wait for the backlog to come under its quota, the limit: "
                 "consume or skip messages, or raise the quota"
             )
@@ -180,12 +197,12 @@ class PublishGate:
         waiting: asyncio.Future[None] = loop.create_future()
         if self._policy is not QuotaPolicy.PRODUCER_REQUEST_HOLD:
             loop.call_soon(_wake, waiting, None)  # those before it are awake already, and pass first
-        self._held.append(waiting)
+        self._held[waiting] = whose
         self._held_bytes += size_bytes
         try:
             await waiting
         finally:
-            self._held.remove(waiting)
+            del self._held[waiting]
             self._held_bytes -= size_bytes
 
     def close(self, error: EngineError) -> None:
@@ -197,6 +214,13 @@ class PublishGate:
         """All that wait get ``error``."""
         for waiting in self._held:
             _wake(waiting, error)
+
+    def give_back(self, whose: object, error: EngineError) -> bool:
+        """What waits of one gets ``error``. Returns whether anything did."""
+        found = [waiting for waiting, its in self._held.items() if its is whose]
+        for waiting in found:
+            _wake(waiting, error)
+        return bool(found)
 
     def _held_too_far(self, name: str) -> BacklogQuotaExceeded:
         return BacklogQuotaExceeded(

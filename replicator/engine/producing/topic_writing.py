@@ -85,7 +85,7 @@ class TopicWriting:
             self._admission.check_copied_to(self.tail.name, clusters)
         self._admission.check_producer()
         if not self.gate.open:
-            await self.gate.enter(checked.size_bytes)
+            await self.gate.enter(checked.size_bytes, producer)
             self._admission.check_producer()
             if producer is not None:
                 producer.check_open()
