@@ -96,16 +96,22 @@ def _of_traffic(report: Report) -> Iterator[str]:
 
 
 def _of_sync(report: Report) -> Iterator[str]:
-    """Between the pair: copies and updates as before, and the other's share of the mappings as before."""
+    """Between the pair: copies and updates as before, and the other's share of the mappings as before.
+
+    Updates go from the primary, where the consumers are, to the secondary. The few that go back tell what is known
+    there already, such as after a link was made anew, and have no rate.
+    """
     before, during = _phase(report, BEFORE), _phase(report, DURING)
     if before is None or during is None:
         yield "the phases before and during the loss were not recorded"
         return
     yield from _slower("messages copied", before["copied_per_second"], during["copied_per_second"])
-    for counter in ("updates_sent", "updates_applied", "mappings"):
+    primary, secondary = report["pair"]
+    counted = {"updates_sent": [primary], "updates_applied": [secondary], "mappings": [primary, secondary]}
+    for counter, clusters in counted.items():
         # Each peer that answers gives mappings of its own; of the lost one there are none.
         share = 1 / (len(report["clusters"]) - 1) if counter == "mappings" else 1.0
-        for cluster in report["pair"]:
+        for cluster in clusters:
             was = before["counts_per_second"].get(counter, {}).get(cluster)
             now = during["counts_per_second"].get(counter, {}).get(cluster)
             if was is None or now is None:

@@ -14,17 +14,17 @@ def subscription(name: str = "drill-shared", *, cumulative: bool = False, **chan
     return {"name": name, "cumulative": cumulative} | dict.fromkeys(counts, 0) | changes
 
 
-def phase(name: str, *, updates: float = 10, mappings: float = 4, confirmed: float = 1000, **lags: float) -> Any:
-    by_cluster = {"a": updates, "b": updates}
+def phase(name: str, *, updates: float = 10, mappings: float = 4, confirmed: float = 1000, **others: float) -> Any:
+    back = others.get("back", 0)
     return {
         "name": name,
         "confirmed_per_second": confirmed,
         "copied_per_second": confirmed,
-        "copy_lag_ms": {"p50": 5, "p99": lags.get("copy", 20)},
-        "sync_lag_ms": {"p50": 5, "p99": lags.get("sync", 150)},
+        "copy_lag_ms": {"p50": 5, "p99": others.get("copy", 20)},
+        "sync_lag_ms": {"p50": 5, "p99": others.get("sync", 150)},
         "counts_per_second": {
-            "updates_sent": by_cluster,
-            "updates_applied": by_cluster,
+            "updates_sent": {"a": updates, "b": back},
+            "updates_applied": {"a": back, "b": others.get("applied", updates)},
             "mappings": {"a": mappings, "b": mappings},
         },
     }
@@ -98,7 +98,8 @@ def test_each_fault_is_named(changes: dict[str, Any], named: str) -> None:
     ("during", "named"),
     [
         (phase("during", mappings=1.4), "mappings at a"),
-        (phase("during", mappings=2, updates=7), "updates_sent at a"),
+        (phase("during", mappings=2, updates=7, applied=10), "updates_sent at a"),
+        (phase("during", mappings=2, applied=7), "updates_applied at b"),
         (phase("during", mappings=2, sync=600), "sync_lag_ms p99"),
         (phase("during", mappings=2, copy=300), "copy_lag_ms p99"),
     ],
@@ -108,6 +109,12 @@ def test_when_one_of_three_is_lost_the_others_share_of_mappings_updates_and_lags
 ) -> None:
     found = list(failures(report(judged=["SYNC_GOES_ON"], phases=[phase("before"), during])))
     assert any(named in failure for failure in found), found
+
+
+def test_what_goes_back_to_where_the_consumers_are_has_no_rate() -> None:
+    """After a link is made anew, each subscription is told of once."""
+    phases = [phase("before", back=1.3), phase("during", mappings=2)]
+    assert list(failures(report(judged=["SYNC_GOES_ON"], phases=phases))) == []
 
 
 def test_an_unplanned_failover_may_strand_messages() -> None:
