@@ -64,6 +64,8 @@ from replicator.worker.running_links import RunningLinks, incoming
 from replicator.worker.worker import Worker
 from snapshots.actions import ControllerSettings
 
+KEEPALIVE_SECONDS: Final = 75.0
+"""Of an HTTP connection without a request, or with one whose head is not whole. Clients let go of theirs sooner."""
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
 SHUTDOWN_SECONDS_MAX: Final = 5.0
@@ -270,7 +272,13 @@ class Listening:
 
 async def _serve(app: web.Application, gateway: Gateway, listening: Listening, stack: AsyncExitStack) -> list[OwnPort]:
     """HTTP and the binary protocol on the address; returns the ports of the latter alone, which are closed yet."""
-    runner = web.AppRunner(app, access_log=None, read_bufsize=READ_BUFFER_BYTES, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        read_bufsize=READ_BUFFER_BYTES,
+        shutdown_timeout=SHUTDOWN_SECONDS_MAX,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+    )
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
     assert runner.server is not None

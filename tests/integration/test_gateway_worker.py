@@ -24,6 +24,7 @@ from replicator.protocol.commands_pb2 import (
 )
 from replicator.protocol.frames import split_broker_metadata
 from replicator.topology import load_topology
+from replicator.worker import starting
 from replicator.worker.starting import WorkerError, start_worker
 
 
@@ -69,6 +70,24 @@ async def test_both_protocols_are_on_the_address_and_a_port_of_its_own_is_there_
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", own))
+
+
+@asynchronous
+async def test_who_begins_a_request_and_says_no_more_is_let_go_of(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else anybody could hold as many connections as there may be, for an hour (invariant 11)."""
+    monkeypatch.setattr(starting, "KEEPALIVE_SECONDS", 0.2)
+    file, port = topology(data_dir)
+    worker = await start_worker(load_topology(file), "solo")
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: a")
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
+    finally:
+        await worker.stop()
 
 
 @asynchronous
