@@ -211,11 +211,11 @@ class BareClient:
                     return step.answer
             self._receive()
 
-    def next(self, kind: BaseCommand.Type) -> Frame:
-        """The next command of that type that comes unasked."""
+    def next(self, *kinds: BaseCommand.Type) -> Frame:
+        """The next command of one of these types that comes unasked."""
         while True:
             for at, step in enumerate(self._steps):
-                if isinstance(step, Frame) and step.command.type == kind:
+                if isinstance(step, Frame) and step.command.type in kinds:
                     del self._steps[at]
                     return step
             self._receive()

@@ -11,7 +11,7 @@ import time
 import pytest
 from gateway_support import BareClient, ServedEngine, served_engine
 
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import IncompatibleSchema
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import QuotaPolicy
@@ -282,3 +282,28 @@ def test_schemas_of_a_topic_are_bounded_by_number_and_size(
         with pytest.raises(IncompatibleSchema):
             served.run(add("persistent://public/default/large", schema(1, 2_500)))
         assert len(served.engine.schemas.schemas("persistent://public/default/large")) == 1
+
+
+def test_a_store_that_is_full_refuses_what_comes_and_serves_what_is_there(
+    tmp_path_factory: pytest.TempPathFactory, topic: str
+) -> None:
+    """By the code after which clients try again; nothing that was confirmed is missing (invariant 1)."""
+    entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), bytes(MIB // 4))
+    settings = EngineSettings(store_bytes_max=4 * MIB)
+    with served_engine(tmp_path_factory.mktemp("full"), settings) as served, BareClient(served.port) as client:
+        client.request(lambda number: producing(topic, 1, number))
+        confirmed = 0
+        while True:
+            command = CommandSend(producer_id=1, sequence_id=confirmed)
+            client.socket.sendall(encode_head(BaseCommand(type=T.SEND, send=command), len(entry)) + entry)
+            answer = client.next(T.SEND_RECEIPT, T.SEND_ERROR).command
+            if answer.type == T.SEND_ERROR:
+                break
+            confirmed += 1
+        assert (answer.send_error.sequence_id, answer.send_error.error) == (confirmed, ServerError.PersistenceError)
+        assert "store.size_max" in answer.send_error.message
+        assert 0 < confirmed < 16
+        client.request(lambda number: subscribing(topic, 1, number))
+        client.send(BaseCommand(type=T.FLOW, flow=CommandFlow(consumer_id=1, messagePermits=PERMITS_MAX)))
+        entries = [client.next(T.MESSAGE).command.message.message_id.entryId for _ in range(confirmed)]
+        assert entries == list(range(confirmed))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from replicator.client.errors import ConnectError, PulsarException
 from replicator.client.wire.connection import WRITE_BUFFER_BYTES, Connection
 from replicator.protocol.commands_pb2 import BaseCommand, CommandAck, CommandConnected
@@ -67,6 +69,34 @@ def test_a_request_between_the_end_of_the_stream_and_the_loss_is_answered_like_a
         assert [type(answer) for answer in answers] == [ConnectError]
 
     asyncio.run(main())
+
+
+def test_who_fails_to_hear_of_the_end_keeps_nobody_else_from_hearing_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> list[str]:
+        heard: list[str] = []
+
+        class Session:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def on_lost(self, error: PulsarException) -> None:
+                heard.append(self.name)
+                if self.name == "first":
+                    raise RuntimeError("a bug of the first")
+
+        async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        server, connection = await connected(stay)
+        async with server:
+            for number, name in enumerate(("first", "second")):
+                connection.producers[number] = Session(name)  # type: ignore[assignment]
+            connection.end(ConnectError("over"))
+        return heard
+
+    assert asyncio.run(main()) == ["first", "second"]
+    assert "a bug of the first" in caplog.text
 
 
 def test_it_says_when_the_socket_takes_no_more() -> None:
