@@ -19,7 +19,7 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.operating.processes import WorkerFailed
     from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
     from replicator.topology import TopologyError
-    from replicator.worker.starting import WorkerError
+    from replicator.worker.binding import WorkerError
 
     if isinstance(error, WorkerFailed):
         return error.status

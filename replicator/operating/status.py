@@ -57,6 +57,8 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
             continue
         failed = answer["store"]["failed"]
         state = Text(failed, style="red") if failed else _ready(answer.get("tasks"))
+        if exposed := answer.get("exposed"):
+            state.append(f"\ninsecure: anybody can connect to {', '.join(exposed)}", style="yellow")
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
         table.add_row(cluster, state, serves, epoch, answer["database"]["state"], str(len(answer["topics"])), size)

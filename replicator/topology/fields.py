@@ -37,6 +37,7 @@ from replicator.topology.scalars import (
     check_batch,
     check_conf,
     check_database,
+    check_listen,
     check_master,
     choice,
     data_path,
@@ -209,6 +210,10 @@ class Cluster(Section):
     data: Annotated[Path, BeforeValidator(data_path)]
     database: Annotated[str, AfterValidator(check_database)] = Field(default=EMBEDDED, repr=False)
     """``embedded`` or a URL; show it through :attr:`database_masked`."""
+    listen: Annotated[str, AfterValidator(check_listen)] | None = None
+    """Where the worker binds, if others reach it elsewhere; its host is that of the further ports too."""
+    insecure: Flag = False
+    """Whether it may bind where other hosts reach it, although it asks nobody who they are."""
     policies: PolicySettings = PolicySettings()
     """Of all its topics: those of the file's top level, and over them the cluster's own."""
     pulsar: Annotated[str, AfterValidator(check_address)] | None = None
@@ -227,10 +232,14 @@ class Cluster(Section):
     """Whether clients that ask for it are told the index and the time of each entry."""
 
     def places(self) -> dict[str, Any]:
-        """What is set of where and how the binary protocol is served, as the topology file has it."""
+        """What is set of where and how clients are served, as the topology file has it."""
         places: dict[str, Any] = {
             name: given for name in ("pulsar", "pulsar_tls", "advertised") if (given := getattr(self, name)) is not None
         }
+        if self.listen is not None:
+            places["listen"] = self.listen
+        if self.insecure:
+            places["insecure"] = True
         if self.pulsar_while_fenced != CLOSED:
             places["pulsar_while_fenced"] = self.pulsar_while_fenced
         if not self.namespaces_by_use:
@@ -238,6 +247,20 @@ class Cluster(Section):
         if self.broker_entry_metadata:
             places["broker_entry_metadata"] = True
         return places if self.tls is None else {**places, "tls": self.tls.written()}
+
+    def bound_at(self) -> dict[str, str]:
+        """The places that the worker binds, by the field that says so."""
+        if self.listen is None:
+            bound = {"address": self.address}
+            host = None
+        else:
+            bound = {"listen": self.listen}
+            host = self.listen.rpartition(":")[0]
+        for field in ("pulsar", "pulsar_tls"):
+            place: str | None = getattr(self, field)
+            if place is not None:
+                bound[field] = place if host is None else f"{host}:{place.rpartition(':')[2]}"
+        return bound
 
     @property
     def pulsar_url(self) -> str:

@@ -47,6 +47,14 @@ SECRET = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
 _ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})
 
 
+def check_listen(text: str) -> str:
+    """As :func:`check_address`, or every address of this host."""
+    host, _, port = text.rpartition(":")
+    if host not in _ANY_INTERFACE:
+        return check_address(text)
+    return f"{host}:{check_address(f'localhost:{port}').rpartition(':')[2]}"
+
+
 def check_address(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host:
@@ -54,7 +62,9 @@ def check_address(text: str) -> str:
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
         raise ValueError(f"the port {port[:20]!r} of {text[:80]!r} must be a number from 1 to 65535")
     if host in _ANY_INTERFACE:
-        raise ValueError(f"{host} is no address that other workers can reach; give the host they connect to")
+        raise ValueError(
+            f"{host} is no address that other workers can reach; give the host they connect to, and {text} as `listen`"
+        )
     if ":" in host and not host.startswith("["):
         raise ValueError(f"{text[:80]!r}: write an IPv6 address in brackets, as [::1]:7101")
     if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):

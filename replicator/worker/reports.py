@@ -20,8 +20,10 @@ from snapshots.mapping import SnapshotMapping
 class Reports:
     """Reads the parts when it is asked; holds nothing of its own."""
 
-    def __init__(self, parts: Parts, reloader: TopologyReloader) -> None:
+    def __init__(self, parts: Parts, reloader: TopologyReloader, exposed: Sequence[str] = ()) -> None:
+        """``exposed`` are the places at which other hosts reach the worker without being asked who they are."""
         self._parts = parts
+        self._exposed = list(exposed)
         self._reloader = reloader
 
     def ready(self) -> str | None:
@@ -43,6 +45,7 @@ class Reports:
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
             },
+            "exposed": self._exposed,
             "topology": self._reloader.status(),
             "failover": parts.failover.state(),
             "links": [link.status() for link in self.links()],

@@ -14,12 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -55,6 +53,7 @@ from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology
 from replicator.topology.fields import OPEN, TlsSettings
+from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.worker.index_source import IndexSource
 from replicator.worker.parts import Parts, addresses, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
@@ -69,17 +68,12 @@ KEEPALIVE_SECONDS: Final = 75.0
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
 SHUTDOWN_SECONDS_MAX: Final = 5.0
-BACKLOG: Final = 1024
 FIRST_NAMESPACE: Final = "public/default"
 SWITCH_SECONDS: Final = 0.0005
 """After which a thread that wants the interpreter gets it. The writer wants it some ten times a group, and waits each
 time while the event loop is busy: by Python's own 5 ms, a confirmation could take 50."""
 
 log = structlog.get_logger(__name__)
-
-
-class WorkerError(Exception):
-    """The worker cannot be started as it is configured; the message names the field."""
 
 
 async def run_worker(topology: Topology, cluster: str) -> None:
@@ -110,12 +104,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         ender = ender_of_environment(os.environ)
         supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
         cluster = topology.cluster(name)
-        bound = _bind(cluster)
+        bound = bind(cluster)
         stack.callback(bound.close)
-        pulsar, pulsar_tls = _bind_place(cluster, "pulsar"), _bind_place(cluster, "pulsar_tls")
-        for place in (pulsar, pulsar_tls):
-            if place is not None:
-                stack.callback(place.close)
         tls = None if cluster.tls is None else ServerTls(partial(_tls_context, cluster.name, cluster.tls))
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
@@ -131,13 +121,13 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         reloader = TopologyReloader(
             name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls)
         )
-        app = _make_app(parts, Reports(parts, reloader))
+        app = _make_app(parts, Reports(parts, reloader, bound.exposed))
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
             broker_metadata=cluster.broker_entry_metadata,
         )
-        ports = await _serve(app, gateway, Listening(bound, pulsar, pulsar_tls, tls), stack)
+        ports = await _serve(app, gateway, bound, tls, stack)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
@@ -148,6 +138,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
             stack.push_async_callback(ender.start(supervisor).stop)
         worker = Worker(parts, reloader, app, tls, stack.pop_all())
         reloader.ready()
+        if bound.exposed:
+            log.warning("whoever reaches this worker can read and delete everything", at=bound.exposed)
         log.info("worker ready", cluster=name, address=cluster.address, pid=os.getpid())
         return worker
 
@@ -260,17 +252,9 @@ def _make_app(parts: Parts, reports: Reports) -> web.Application:
     return app
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """The sockets at which the worker listens, and TLS where it serves it."""
-
-    address: socket.socket
-    pulsar: socket.socket | None
-    pulsar_tls: socket.socket | None
-    tls: ServerTls | None
-
-
-async def _serve(app: web.Application, gateway: Gateway, listening: Listening, stack: AsyncExitStack) -> list[OwnPort]:
+async def _serve(
+    app: web.Application, gateway: Gateway, bound: Bound, tls: ServerTls | None, stack: AsyncExitStack
+) -> list[OwnPort]:
     """HTTP and the binary protocol on the address; returns the ports of the latter alone, which are closed yet."""
     runner = web.AppRunner(
         app,
@@ -283,12 +267,12 @@ async def _serve(app: web.Application, gateway: Gateway, listening: Listening, s
     await runner.setup()
     assert runner.server is not None
     stack.push_async_callback(gateway.stop)
-    await gateway.share(listening.address, runner.server, backlog=BACKLOG, tls=listening.tls)
+    await gateway.share(bound.address, runner.server, backlog=BACKLOG, tls=tls)
     ports: list[OwnPort] = []
-    if listening.pulsar is not None:
-        ports.append(gateway.own_port(listening.pulsar, backlog=BACKLOG))
-    if listening.pulsar_tls is not None and listening.tls is not None:
-        ports.append(gateway.own_port(listening.pulsar_tls, backlog=BACKLOG, tls=listening.tls))
+    if bound.pulsar is not None:
+        ports.append(gateway.own_port(bound.pulsar, backlog=BACKLOG))
+    if bound.pulsar_tls is not None and tls is not None:
+        ports.append(gateway.own_port(bound.pulsar_tls, backlog=BACKLOG, tls=tls))
     return ports
 
 
@@ -296,20 +280,6 @@ def _open_or_close(cluster: Cluster, ports: Sequence[OwnPort], gate: Gate) -> No
     """The ports of the binary protocol, as the gate says."""
     for port in ports:
         port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.turns_everybody_away)
-
-
-def _bind(cluster: Cluster) -> socket.socket:
-    """Take the address now, so that a port in use is found before anything is made."""
-    return _bind_to(cluster.address, f"clusters.{cluster.name}.address")
-
-
-def _bind_place(cluster: Cluster, field: str) -> socket.socket | None:
-    """The same for a port of the binary protocol, which is not open yet: others may serve this cluster's clients."""
-    place = getattr(cluster, field)
-    if place is None:
-        return None
-    _bind_to(place, f"clusters.{cluster.name}.{field}").close()
-    return _bind_to(place, f"clusters.{cluster.name}.{field}", listening=False)
 
 
 def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
@@ -333,26 +303,6 @@ def _problems_of_files(tls: ServerTls | None) -> list[str]:
     except WorkerError as error:
         return [str(error)]
     return []
-
-
-def _bind_to(place: str, field: str, *, listening: bool = True) -> socket.socket:
-    host, _, port = place.rpartition(":")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise WorkerError(f"{field}: {place}: {error.strerror}") from None
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        if listening:
-            bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
-    except OSError as error:
-        bound.close()
-        raise WorkerError(
-            f"{field}: {place} cannot be used: {error.strerror}; stop what uses it or choose another port"
-        ) from None
-    return bound
 
 
 def _check_directory(data: Path) -> None:

@@ -21,7 +21,8 @@ from failover_support import free_ports
 from gateway_support import BareClient
 
 from replicator.topology import TopologyError, load_topology
-from replicator.worker.starting import WorkerError, start_worker
+from replicator.worker.binding import WorkerError
+from replicator.worker.starting import start_worker
 
 WAIT_MS = 10_000
 

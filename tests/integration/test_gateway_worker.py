@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import urllib.request
+from io import StringIO
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,9 @@ import pytest
 from asynchronous import asynchronous
 from failover_support import free_ports
 from gateway_support import BareClient
+from rich.console import Console
 
+from replicator.operating.status import fetch, render
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
@@ -25,7 +28,8 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.frames import split_broker_metadata
 from replicator.topology import load_topology
 from replicator.worker import starting
-from replicator.worker.starting import WorkerError, start_worker
+from replicator.worker.binding import WorkerError
+from replicator.worker.starting import start_worker
 
 
 def lookup(port: int) -> CommandLookupTopicResponse:
@@ -70,6 +74,29 @@ async def test_both_protocols_are_on_the_address_and_a_port_of_its_own_is_there_
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", own))
+
+
+@asynchronous
+async def test_a_worker_listens_elsewhere_than_others_reach_it_and_says_that_it_is_insecure(data_dir: Path) -> None:
+    (inside,) = free_ports(1)
+    file, _ = topology(data_dir, f", listen: '0.0.0.0:{inside}', insecure: true, advertised: 'outside.example:6650'")
+    refused = file.with_name("refused.yaml")
+    refused.write_text(file.read_text().replace(", insecure: true", ""))
+    with pytest.raises(WorkerError, match="insecure: true"):
+        await start_worker(load_topology(refused), "solo")
+    assert not (data_dir / "data").exists(), "nothing was made"
+    worker = await start_worker(load_topology(file), "solo")
+    try:
+        answer = await asyncio.to_thread(lookup, inside)
+        assert answer.brokerServiceUrl == "pulsar://outside.example:6650"
+        async with aiohttp.ClientSession() as session:
+            shown = await fetch(session, f"127.0.0.1:{inside}")
+        assert shown["exposed"] == [f"0.0.0.0:{inside}"]
+        console = Console(width=200, file=StringIO())
+        console.print(render({"solo": shown}))
+        assert f"insecure: anybody can connect to 0.0.0.0:{inside}" in console.file.getvalue()  # type: ignore[attr-defined]
+    finally:
+        await worker.stop()
 
 
 @asynchronous

@@ -105,6 +105,22 @@ def test_an_address_gives_host_port_and_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "bound"),
+    [
+        ("", {"address": "127.0.0.1:7102"}),
+        ("\n    pulsar: h:6650", {"address": "127.0.0.1:7102", "pulsar": "h:6650"}),
+        ("\n    listen: '[::]:7000'\n    pulsar: h:6650", {"listen": "[::]:7000", "pulsar": "[::]:6650"}),
+    ],
+)
+def test_a_worker_binds_where_it_listens_and_its_further_ports_at_the_same_host(
+    tmp_path: Path, more: str, bound: dict[str, str]
+) -> None:
+    topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", f"127.0.0.1:7102{more}"))
+    assert topology.cluster("eu-west").bound_at() == bound
+    assert topology.cluster("eu-west").address == "127.0.0.1:7102"
+
+
+@pytest.mark.parametrize(
     ("more", "url"),
     [
         ("", "pulsar://127.0.0.1:7102"),
@@ -112,6 +128,7 @@ def test_an_address_gives_host_port_and_url(tmp_path: Path) -> None:
         ("\n    namespaces_by_use: false", "pulsar://127.0.0.1:7102"),
         ("\n    pulsar: h:6650", "pulsar://h:6650"),
         ("\n    pulsar: h:6650\n    advertised: outside:30650", "pulsar://outside:30650"),
+        ("\n    pulsar: h:6650\n    listen: 0.0.0.0:7000\n    insecure: true", "pulsar://h:6650"),
     ],
 )
 def test_clients_are_told_the_address_that_is_advertised_or_the_one_of_their_protocol(
@@ -170,6 +187,9 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("127.0.0.1:7102", "h:７", "must be a number from 1 to 65535"),
         ("127.0.0.1:7102", "::1:7102", "write an IPv6 address in brackets"),
         ("127.0.0.1:7102", "0.0.0.0:7102", "is no address that other workers can reach"),
+        ("127.0.0.1:7102", "h:7102\n    listen: 0.0.0.0:http", "eu-west.listen: the port 'http'"),
+        ("127.0.0.1:7102", "h:7102\n    listen: here", "eu-west.listen: 'here' is not HOST:PORT"),
+        ("127.0.0.1:7102", "h:7102\n    insecure: perhaps", "eu-west.insecure: "),
         ("127.0.0.1:7102", "a/b:7102", "'a/b' is not a host name"),
         ("  eu-west:", "  eu west:", "6: clusters.eu west: a cluster's name has 1 to 64"),
         ("  eu-west:", f"  {'x' * 65}:", "a cluster's name has 1 to 64"),

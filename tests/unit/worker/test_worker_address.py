@@ -1,4 +1,4 @@
-"""The address of a worker is taken when it starts, before anything is made."""
+"""The places of a worker are taken when it starts, before anything is made; and others reach none unless they shall."""
 
 from __future__ import annotations
 
@@ -8,17 +8,74 @@ from pathlib import Path
 import pytest
 
 from replicator.topology import Cluster
-from replicator.worker.starting import WorkerError, _bind
+from replicator.worker.binding import WorkerError, bind
 
 
-def cluster_at(port: int) -> Cluster:
-    return Cluster(name="solo", address=f"127.0.0.1:{port}", data=Path("data"), database="embedded")
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cluster_at(port: int, **fields: object) -> Cluster:
+    given = {"name": "solo", "address": f"127.0.0.1:{port}", "data": str(Path("/data")), "database": "embedded"}
+    return Cluster.model_validate({**given, **fields}, context=Path())
 
 
 def test_of_two_workers_that_start_at_once_on_one_address_the_second_is_refused() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    refused = pytest.raises(WorkerError, match=r"clusters\.solo\.address: 127\.0\.0\.1:\d+ cannot be used")
-    with _bind(cluster_at(port)), refused:
-        _bind(cluster_at(port))
+    port = free_port()
+    first = bind(cluster_at(port))
+    with pytest.raises(WorkerError, match=r"clusters\.solo\.address: 127\.0\.0\.1:\d+ cannot be used"):
+        bind(cluster_at(port))
+    first.close()
+    bind(cluster_at(port)).close()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]"])
+def test_on_loopback_a_worker_listens_without_more(listen: str) -> None:
+    skip_without_ipv6(listen)
+    bound = bind(cluster_at(free_port(), address="us-east.example:7101", listen=f"{listen}:{free_port()}"))
+    assert bound.exposed == ()
+    bound.close()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "[::]"])
+def test_where_others_reach_it_a_worker_listens_only_when_it_is_told_that_this_is_insecure(listen: str) -> None:
+    """It asks nobody who they are."""
+    skip_without_ipv6(listen)
+    place, port = f"{listen}:{free_port()}", free_port()
+    wanted = cluster_at(port, listen=place)
+    with pytest.raises(WorkerError, match=r"clusters\.solo\.listen: .* reached from other hosts.* `insecure: true`"):
+        bind(wanted)
+    bound = bind(cluster_at(port, listen=place, insecure=True))
+    assert bound.exposed == (place,)
+    bound.close()
+
+
+def test_a_further_port_that_others_reach_is_refused_likewise_and_nothing_stays_bound() -> None:
+    port, own = free_port(), free_port()
+    with pytest.raises(WorkerError, match=r"clusters\.solo\.pulsar: "):
+        bind(cluster_at(port, pulsar=f"{address_of_this_host()}:{own}"))
+    bind(cluster_at(port, pulsar=f"127.0.0.1:{own}")).close()
+
+
+def skip_without_ipv6(host: str) -> None:
+    if ":" in host:
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this host has no IPv6")
+
+
+def address_of_this_host() -> str:
+    """One that others reach; without a network there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which address would be used
+        except OSError:
+            pytest.skip("this host has no address but loopback")
+        found = str(probe.getsockname()[0])
+    if found.startswith("127."):
+        pytest.skip("this host has no address but loopback")
+    return found
