@@ -18,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from replicator.api import block_lists, data_plane
 from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
+from replicator.api.browsers import Allowed, refuse_tricked
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
@@ -63,13 +64,15 @@ def make_app(
     link_opened: Callable[[str], None] | None = None,
     topology: TopologySource | None = None,
     addresses: Addresses | None = None,
+    allowed: Callable[[], Allowed] = Allowed,
 ) -> web.Application:
     """The application of one worker.
 
     ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
-    ``addresses`` are where clients reach the clusters.
+    ``addresses`` are where clients reach the clusters; ``allowed`` are the names by which the worker is called, and the
+    pages that may use it.
     """
-    app = web.Application(middlewares=[report_errors])
+    app = web.Application(middlewares=[report_errors, refuse_tricked(allowed)])
     app[data_plane.ENGINE] = engine
     app[data_plane.STREAMS] = {}
     app[data_plane.PAGES_IN_FLIGHT] = []

@@ -212,12 +212,18 @@ def _cluster_changes(old: Cluster, new: Cluster, neighbours: frozenset[str]) -> 
     for field in Cluster.model_fields:
         if field not in ("name", "policies") and getattr(old, field) != getattr(new, field):
             shown = "database_masked" if field == "database" else field
-            was, now = (None if value is None else str(value) for value in (getattr(old, shown), getattr(new, shown)))
+            was, now = (_text(getattr(each, shown)) for each in (old, new))
             ends = neighbours if field == "address" else own
             yield Change(CLUSTER_CHANGED, new.name, field, was, now, ends=ends, restarts=own)
     policies = dict(flattened(old.policies.changed())), dict(flattened(new.policies.changed()))
     for field, was, now in _fields(*policies):
         yield Change(POLICY_CHANGED, new.name, field, was, now, ends=own)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, tuple):
+        return ", ".join(value) or None
+    return None if value is None else str(value)
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:

@@ -37,8 +37,10 @@ from replicator.topology.scalars import (
     check_batch,
     check_conf,
     check_database,
+    check_host_name,
     check_listen,
     check_master,
+    check_origin,
     choice,
     data_path,
     format_duration,
@@ -214,6 +216,10 @@ class Cluster(Section):
     """Where the worker binds, if others reach it elsewhere; its host is that of the further ports too."""
     insecure: Flag = False
     """Whether it may bind where other hosts reach it, although it asks nobody who they are."""
+    hosts: tuple[Annotated[str, AfterValidator(check_host_name)], ...] = Field(default=(), strict=False)
+    """Names by which it is called over HTTP, besides those of the addresses."""
+    origins: tuple[Annotated[str, AfterValidator(check_origin)], ...] = Field(default=(), strict=False)
+    """The sites of pages that may use it from a browser, besides its own."""
     policies: PolicySettings = PolicySettings()
     """Of all its topics: those of the file's top level, and over them the cluster's own."""
     pulsar: Annotated[str, AfterValidator(check_address)] | None = None
@@ -240,6 +246,7 @@ class Cluster(Section):
             places["listen"] = self.listen
         if self.insecure:
             places["insecure"] = True
+        places |= {name: list(given) for name in ("hosts", "origins") if (given := getattr(self, name))}
         if self.pulsar_while_fenced != CLOSED:
             places["pulsar_while_fenced"] = self.pulsar_while_fenced
         if not self.namespaces_by_use:
@@ -261,6 +268,12 @@ class Cluster(Section):
             if place is not None:
                 bound[field] = place if host is None else f"{host}:{place.rpartition(':')[2]}"
         return bound
+
+    def hosts_of_places(self) -> Iterable[str]:
+        """The names in the addresses at which others reach it."""
+        for place in (self.address, self.advertised, self.pulsar, self.pulsar_tls, self.listen):
+            if place is not None:
+                yield place.rpartition(":")[0].strip("[]").lower()
 
     @property
     def pulsar_url(self) -> str:

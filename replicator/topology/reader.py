@@ -357,6 +357,8 @@ def _explain(detail: ErrorDetails) -> str:
             return str(limits["error"])
         case "string_type" | "path_type" | "is_instance_of" | "literal_error":
             return f"must be text, not {_kind(detail['input'])}"
+        case "tuple_type":
+            return f"must be a list, not {_kind(detail['input'])}"
         case "int_type" | "int_from_float":
             value = detail["input"]
             shown = value if isinstance(value, float) else _kind(value).partition(" (")[0]

@@ -55,6 +55,22 @@ def check_listen(text: str) -> str:
     return f"{host}:{check_address(f'localhost:{port}').rpartition(':')[2]}"
 
 
+def check_host_name(text: str) -> str:
+    """A name alone, without a port."""
+    if not _HOST.fullmatch(text):
+        raise ValueError(f"{text[:80]!r} is not a host name (write it without a port)")
+    return text.lower()
+
+
+def check_origin(text: str) -> str:
+    """The site of a page, as browsers send it."""
+    scheme, _, place = text.lower().partition("://")
+    host, _, port = place.partition(":")
+    if scheme not in ("http", "https") or not _HOST.fullmatch(host) or (port and not port.isdigit()):
+        raise ValueError(f"{text[:80]!r} is not the site of a page (for example https://app.example or http://h:8080)")
+    return f"{scheme}://{place.removesuffix(':443' if scheme == 'https' else ':80')}"
+
+
 def check_address(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host:

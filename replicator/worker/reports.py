@@ -8,9 +8,10 @@ from typing import Any
 
 from replicator import __version__
 from replicator.api.addresses import ClusterAddress
+from replicator.api.browsers import Allowed
 from replicator.links.link import Link
 from replicator.running.supervisor import Supervisor
-from replicator.topology import SPARK
+from replicator.topology import SPARK, Topology
 from replicator.worker.parts import Parts
 from replicator.worker.reload import TopologyReloader
 from snapshots.errors import SnapshotsError
@@ -24,6 +25,7 @@ class Reports:
         """``exposed`` are the places at which other hosts reach the worker without being asked who they are."""
         self._parts = parts
         self._exposed = list(exposed)
+        self._allowed: tuple[Topology, Allowed] | None = None
         self._reloader = reloader
 
     def ready(self) -> str | None:
@@ -66,6 +68,15 @@ class Reports:
         """Where clients reach the clusters of the topology that runs."""
         clusters = self._reloader.topology.clusters
         return {each.name: ClusterAddress(each.client_url, each.pulsar_url, each.pulsar_tls_url) for each in clusters}
+
+    def allowed(self) -> Allowed:
+        """By which names the worker is called, and which pages may use it."""
+        topology = self._reloader.topology
+        if self._allowed is None or self._allowed[0] is not topology:
+            own = topology.cluster(self._parts.cluster)
+            names = {host for cluster in topology.clusters for host in cluster.hosts_of_places()}
+            self._allowed = topology, Allowed(frozenset(names.union(own.hosts)), frozenset(own.origins))
+        return self._allowed[1]
 
     def links(self) -> Sequence[Link]:
         return list(self._parts.links)

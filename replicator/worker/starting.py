@@ -241,7 +241,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
 
 
 def _make_app(parts: Parts, reports: Reports) -> web.Application:
-    app = make_app(parts.engine, reports, parts.sources, parts.link_opened, reports, reports.addresses)
+    app = make_app(parts.engine, reports, parts.sources, parts.link_opened, reports, reports.addresses, reports.allowed)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
     add_pipeline(app, reports)

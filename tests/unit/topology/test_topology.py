@@ -129,6 +129,7 @@ def test_a_worker_binds_where_it_listens_and_its_further_ports_at_the_same_host(
         ("\n    pulsar: h:6650", "pulsar://h:6650"),
         ("\n    pulsar: h:6650\n    advertised: outside:30650", "pulsar://outside:30650"),
         ("\n    pulsar: h:6650\n    listen: 0.0.0.0:7000\n    insecure: true", "pulsar://h:6650"),
+        ("\n    hosts: [a, B.c]\n    origins: ['https://a:443']", "pulsar://127.0.0.1:7102"),
     ],
 )
 def test_clients_are_told_the_address_that_is_advertised_or_the_one_of_their_protocol(
@@ -189,7 +190,11 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("127.0.0.1:7102", "0.0.0.0:7102", "is no address that other workers can reach"),
         ("127.0.0.1:7102", "h:7102\n    listen: 0.0.0.0:http", "eu-west.listen: the port 'http'"),
         ("127.0.0.1:7102", "h:7102\n    listen: here", "eu-west.listen: 'here' is not HOST:PORT"),
-        ("127.0.0.1:7102", "h:7102\n    insecure: perhaps", "eu-west.insecure: "),
+        ("127.0.0.1:7102", "h:7102\n    insecure: perhaps", "eu-west.insecure: must be true or false"),
+        ("127.0.0.1:7102", "h:7102\n    hosts: a", "eu-west.hosts: must be a list, not text"),
+        ("127.0.0.1:7102", "h:7102\n    hosts: [a:1]", "eu-west.hosts[0]: 'a:1' is not a host name"),
+        ("127.0.0.1:7102", "h:7102\n    origins: [a]", "eu-west.origins[0]: 'a' is not the site of a page"),
+        ("127.0.0.1:7102", "h:7102\n    origins: ['https://a/b']", "'https://a/b' is not the site of a page"),
         ("127.0.0.1:7102", "a/b:7102", "'a/b' is not a host name"),
         ("  eu-west:", "  eu west:", "6: clusters.eu west: a cluster's name has 1 to 64"),
         ("  eu-west:", f"  {'x' * 65}:", "a cluster's name has 1 to 64"),

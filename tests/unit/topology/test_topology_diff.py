@@ -197,6 +197,7 @@ def test_a_password_that_differs_is_a_change_and_is_not_shown() -> None:
         ({"data": "/elsewhere"}, "clusters.us-east.data: /etc/replicator/data/us-east → /elsewhere"),
         ({"pulsar": "127.0.0.1:6650"}, "clusters.us-east.pulsar: default → 127.0.0.1:6650"),
         ({"advertised": "outside:6650"}, "clusters.us-east.advertised: default → outside:6650"),
+        ({"hosts": ("a", "b")}, "clusters.us-east.hosts: default → a, b"),
         ({"database": "postgresql://h/d"}, "clusters.us-east.database: embedded → postgresql://h/d"),
     ],
 )
