@@ -85,7 +85,7 @@ async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.Str
     host, port = base.removeprefix("http://").split("/")[0].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
-        f"POST /replication/v1/append?from={source}&protocol={PROTOCOL_VERSION} HTTP/1.1\r\nHost: localhost\r\n".encode()
+        f"POST /replication/v1/append?from={source}&protocol={PROTOCOL_VERSION} HTTP/1.1\r\nHost: [::1]\r\n".encode()
     )
     writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(encode_append([]).to_pybytes()))
     assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")

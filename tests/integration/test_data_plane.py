@@ -435,7 +435,7 @@ def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
 
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
-            f"POST /replication/v1/append?from=us-east&protocol={PROTOCOL_VERSION} HTTP/1.1\r\nHost: localhost\r\n".encode()
+            f"POST /replication/v1/append?from=us-east&protocol={PROTOCOL_VERSION} HTTP/1.1\r\nHost: [::1]\r\n".encode()
         )
         writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(frame_of(FIRST)))
         await reader.readuntil(b"\r\n\r\n")
