@@ -27,6 +27,15 @@ lint: venv  ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/bare_tasks.py
 
+sbom: venv  ## write sbom.json: what the lock file installs, as CycloneDX
+	@$(BIN)/python -m pip install --quiet cyclonedx-bom
+	$(BIN)/cyclonedx-py requirements requirements.lock --output-format JSON --output-file sbom.json
+
+audit: venv  ## bandit on the code, and known vulnerabilities of what the lock file installs
+	@$(BIN)/python -m pip install --quiet bandit pip-audit
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive replicator snapshots migrations
+	@.ci/audit $(BIN)/pip-audit requirements.lock
+
 bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here; BENCH=name picks one
 	$(BIN)/python -m bench $(BENCH)
 

@@ -44,7 +44,7 @@ UNLIMITED: Final = "unlimited"
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d{0,3})\])?|yarn|(spark|k8s)://\S+")
 SECRET = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
 """Names of settings whose values are not shown; as Spark itself has it."""
-_ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})
+_ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})  # nosec B104
 
 
 def check_listen(text: str) -> str:

@@ -13,6 +13,8 @@ import lmdb
 from replicator.engine.errors import StoreUnusable
 
 READERS_MAX: Final = 512
+OWNER_ONLY: Final = 0o700
+"""Messages are for nobody else on the host. The directory around may be entered: by an embedded Postgres, as root."""
 
 
 def lock_directory(path: Path) -> IO[bytes]:
@@ -43,7 +45,9 @@ def open_environment(path: Path, size_max: int, table_names: Sequence[str]) -> t
             max_readers=READERS_MAX,
             sync=True,
             metasync=True,
+            mode=OWNER_ONLY,
         )
+        (path / "log").chmod(OWNER_ONLY)  # one that was made before is closed to others too
     except (lmdb.Error, OSError) as error:
         raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
     try:

@@ -295,8 +295,9 @@ def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | 
 
 
 def _scratch_parent() -> Path:
-    """Memory, where there is a file system in it: a micro-batch writes two small files and waits for each."""
-    memory = Path("/dev/shm")
+    """Memory, where there is a file system in it: a micro-batch writes two small files and waits for each. They are in
+    a directory of a name that nobody can guess."""
+    memory = Path("/dev/shm")  # nosec B108
     return memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 

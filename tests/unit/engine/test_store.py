@@ -328,3 +328,19 @@ def test_invariant_10_a_store_put_back_together_with_its_clock_reuses_no_positio
     first = asyncio.run(life())
     shutil.rmtree(tmp_path / "store")
     assert asyncio.run(life()) != first
+
+
+def test_nobody_but_the_owner_reads_the_log(tmp_path: Path) -> None:
+    """Also where an older version made it for all to read."""
+    directory = tmp_path / "log"
+
+    async def opened_once() -> None:
+        async with opened(tmp_path) as engine:
+            await (await engine.topic(TOPIC)).publish([message()])
+
+    asyncio.run(opened_once())
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o077 for file in directory.iterdir()} == {0}
+    directory.chmod(0o755)
+    asyncio.run(opened_once())
+    assert directory.stat().st_mode & 0o777 == 0o700
