@@ -21,6 +21,7 @@ from replicator.operating.rollout import Rollout
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
 from replicator.topology import SPARK, Cluster, Link, Topology, format_size
+from replicator.topology.diff import masked
 from replicator.topology.fields import flattened
 
 PROBE_TIMEOUT_S: Final = 1.0
@@ -60,8 +61,8 @@ class Plan:
     """The topology beside what the workers run; None if they were not asked."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for ``json.dumps``; passwords are masked."""
-        topology = self.topology
+        """Plain values for ``json.dumps``; passwords and other secrets are masked."""
+        topology = masked(self.topology)
         return {
             "path": str(topology.path) if topology.path else None,
             "clusters": [self._cluster_json(cluster) for cluster in topology.clusters],
@@ -85,7 +86,7 @@ class Plan:
             "name": cluster.name,
             "address": cluster.address,
             "data": str(cluster.data),
-            "database": cluster.database_masked,
+            "database": cluster.database,
             "pulsar": cluster.pulsar_url,
             "reachable": probe.reachable if probe else None,
             "detail": probe.detail if probe else None,

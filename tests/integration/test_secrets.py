@@ -1,0 +1,155 @@
+"""Nothing that the system writes holds a secret: logs, errors, plans, topologies, reports, answers, figures, the index.
+
+Secrets are put everywhere where users may put one, things are made to fail with them, and everything that came out is
+searched for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from failover_support import free_ports
+from sqlalchemy import make_url
+
+from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
+from replicator.protocol.frames import encode
+
+START_SECONDS_MAX = 60.0
+SECRET = "s3cr3t"
+"""Each secret has it, and says where it comes from."""
+GETS = (
+    "/healthz", "/readyz", "/metrics", "/replication/v1/status", "/replication/v1/topology", "/replication/v1/links",
+    "/pipeline/v1/links", "/admin/v2/clusters", "/admin/v2/clusters/solo", "/admin/v2/brokers/configuration/runtime",
+    "/admin/v2/namespaces/public", "/replication/v1/no-such-thing",
+)  # fmt: skip
+
+
+def secret(where: str) -> str:
+    return f"{SECRET}-{where}"
+
+
+@pytest.fixture
+def database(postgres_server: str) -> Iterator[tuple[str, str]]:
+    """A database of a user with a password; the other URL is for dropping it."""
+    name = f"secrets_{os.getpid()}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        connection.execute(f"DROP ROLE IF EXISTS {name}")
+        connection.execute(f"CREATE ROLE {name} SUPERUSER LOGIN PASSWORD '{secret('database')}'")
+        connection.execute(f"CREATE DATABASE {name} OWNER {name}")
+        url = make_url(postgres_server).set(
+            drivername="postgresql", username=name, password=secret("database"), database=name
+        )
+        yield url.render_as_string(hide_password=False), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        connection.execute(f"DROP ROLE {name}")
+
+
+def said_by(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "replicator.cli", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout + done.stderr
+
+
+def answer(url: str, **headers: str) -> str:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as response:
+            return f"{response.headers}{response.read().decode()}"
+    except urllib.error.HTTPError as error:
+        return f"{error.headers}{error.read().decode()}"
+
+
+def connect_with_a_token(port: int) -> str:
+    """A client of the binary protocol that shows one; and one of whom nothing can be understood."""
+    shown = CommandConnect(client_version="test", auth_method_name="token", auth_data=secret("client").encode())
+    said = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(encode(BaseCommand(type=BaseCommand.CONNECT, connect=shown)))
+        said += client.recv(65536)
+        client.sendall(b"\xff\xff\xff\xff" + secret("garbage").encode())
+        with contextlib.suppress(ConnectionError):
+            while piece := client.recv(65536):
+                said += piece
+    return said.decode(errors="replace")
+
+
+def test_no_secret_is_in_anything_that_the_system_writes(
+    tmp_path: Path, database: tuple[str, str], postgres_server: str
+) -> None:
+    url, drop = database
+    (port,) = free_ports(1)
+    file, log = tmp_path / "topology.yaml", tmp_path / "worker.log"
+    document = {
+        "clusters": {"solo": {"address": f"127.0.0.1:{port}", "data": "data", "database": url}},
+        "pipeline": {
+            "engine": "embedded",
+            "conf": {"spark.hadoop.fs.s3a.secret.key": secret("spark"), "spark.x.password": secret("spark-password")},
+        },
+    }
+    file.write_text(json.dumps(document))
+    base, found = f"http://127.0.0.1:{port}", {}
+    worker_command = [sys.executable, "-m", "replicator.cli", "worker", "--cluster", "solo", "-f", str(file)]
+    with log.open("wb") as written:
+        worker = subprocess.Popen(worker_command, cwd=tmp_path, stdout=written, stderr=subprocess.STDOUT)
+    try:
+        until_ready(worker, base, log)
+        for path in GETS:
+            found[path] = answer(f"{base}{path}", Authorization=f"Bearer {secret('header')}")
+        found["websocket"] = answer(f"{base}/ws/v2/producer/persistent/public/default/t?token={secret('query')}")
+        found["client"] = connect_with_a_token(port)
+        for verb in (("plan",), ("plan", "--output", "json"), ("status",), ("status", "--output", "json"), ("apply",),
+                     ("failover-status",)):  # fmt: skip
+            found[" ".join(verb)] = said_by(*verb, "-f", str(file), cwd=tmp_path)
+        with psycopg.connect(url) as connection:
+            tables = connection.execute(
+                "SELECT format('%I.%I', table_schema, table_name) FROM information_schema.tables "
+                "WHERE table_schema NOT IN ('pg_catalog', 'information_schema')"
+            ).fetchall()
+            rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables}  # type: ignore[arg-type]
+        assert len(rows) > 5
+        found["the index"] = str(rows)
+        with psycopg.connect(postgres_server, autocommit=True) as connection:
+            connection.execute(drop)  # from now on every use of it fails
+        for path in ("/replication/v1/mappings?topic=t", "/replication/v1/status"):
+            found[f"{path} without a database"] = answer(f"{base}{path}")
+        file.write_text(file.read_text().replace(secret("database"), secret("newer")))
+        found["a changed topology"] = said_by("apply", "-f", str(file), cwd=tmp_path)
+        found["a changed plan"] = said_by("plan", "-f", str(file), cwd=tmp_path)
+        found["migrating"] = said_by("db", "upgrade", "--cluster", "solo", "-f", str(file), cwd=tmp_path)
+        file.write_text(file.read_text().replace("postgresql://", "postgres//"))
+        found["a wrong topology"] = said_by("plan", "-f", str(file), cwd=tmp_path)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(60)
+    found["the log"] = log.read_text()
+    assert "worker ready" in found["the log"]
+    assert "does not exist" in found["migrating"] + found["the log"], "nothing failed at the database"
+    assert [where for where, text in found.items() if not text] == []
+    leaks = {where: text[max(0, text.index(SECRET) - 80) :][:200] for where, text in found.items() if SECRET in text}
+    assert not leaks
+
+
+def until_ready(worker: subprocess.Popen[bytes], base: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        assert worker.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        try:
+            urllib.request.urlopen(f"{base}/readyz", timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
