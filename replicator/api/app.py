@@ -18,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from replicator.api import block_lists, data_plane
 from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
+from replicator.api.audit import Audit, note_changes
 from replicator.api.browsers import Allowed, refuse_tricked
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.link_routes import LinkControl, add_links
@@ -65,14 +66,17 @@ def make_app(
     topology: TopologySource | None = None,
     addresses: Addresses | None = None,
     allowed: Callable[[], Allowed] = Allowed,
+    audit: Audit | None = None,
 ) -> web.Application:
     """The application of one worker.
 
     ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
     ``addresses`` are where clients reach the clusters; ``allowed`` are the names by which the worker is called, and the
-    pages that may use it.
+    pages that may use it; ``audit`` hears what operators change.
     """
     app = web.Application(middlewares=[report_errors, refuse_tricked(allowed)])
+    if audit is not None:
+        app.middlewares.append(note_changes(audit))
     app[data_plane.ENGINE] = engine
     app[data_plane.STREAMS] = {}
     app[data_plane.PAGES_IN_FLIGHT] = []

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from replicator import __version__
 from replicator.cli import (
     apply,
+    audit,
     backfill,
     drills,
     failover,
@@ -57,6 +58,7 @@ app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(mapping.app, name="mapping")
 app.add_typer(links.app, name="links")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(audit.app, name="audit")
 app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")

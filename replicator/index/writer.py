@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
+from datetime import datetime
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -45,6 +46,7 @@ from snapshots.errors import ExtentsCorrupt
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 from snapshots.repository import (
+    AuditEntry,
     ExtentKey,
     Head,
     RepositoryUnavailable,
@@ -138,6 +140,15 @@ class IndexWriter:
         self._check_up()
         await self.flush(extents=False)
         return await self.repository().mappings(topic)
+
+    async def audit_log(self, *, since: datetime | None = None, newest: int = 100) -> list[AuditEntry]:
+        """What was done to this cluster, the newest first, after what is waiting was written.
+
+        Raises :class:`RepositoryUnavailable`.
+        """
+        self._check_up()
+        await self.flush(extents=False)
+        return await self.repository().audit_log(since=since, newest=newest)
 
     async def to_local(self, key: ExtentKey, position: Position) -> Position | None:
         """Where the entry of an origin lies here, as Postgres has it, after what is waiting of it was written.

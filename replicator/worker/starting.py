@@ -27,6 +27,7 @@ from aiohttp import web
 
 from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
+from replicator.api.audit import add_audit
 from replicator.api.backfills import add_backfills
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
@@ -241,7 +242,17 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
 
 
 def _make_app(parts: Parts, reports: Reports) -> web.Application:
-    app = make_app(parts.engine, reports, parts.sources, parts.link_opened, reports, reports.addresses, reports.allowed)
+    app = make_app(
+        parts.engine,
+        reports,
+        parts.sources,
+        parts.link_opened,
+        reports,
+        reports.addresses,
+        reports.allowed,
+        parts.index.changes.audit,
+    )
+    add_audit(app, parts.index)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
     add_pipeline(app, reports)

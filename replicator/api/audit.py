@@ -1,0 +1,149 @@
+"""The audit log over HTTP: what operators change by ``/admin/v2`` is noted, and all that is noted can be listed.
+
+A change is noted when it has succeeded, with what the same path shows before it and after it, where it shows anything.
+What other paths change (links, failovers, the topology) is noted by who carries it out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from replicator.api.errors import BadRequest, DatabaseDown
+from replicator.engine.errors import EngineError
+from replicator.running.asking import ASKED_FROM
+from snapshots.errors import SnapshotsError
+
+OPERATOR: Final = "operator"
+SHOWN_CHARS_MAX: Final = 4_000
+"""Of a value before or after a change; a longer one is left out, and its length is noted."""
+ACTION_CHARS_MAX: Final = 64
+LISTED_MAX: Final = 10_000
+LISTED: Final = 100
+PREFIX: Final = "/admin/v2/"
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Audit = Callable[[str, str, str, Mapping[str, Any] | None], None]
+"""Actor, action, subject, and what else is known."""
+
+
+class Entry(Protocol):
+    """See :class:`snapshots.repository.AuditEntry`."""
+
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def actor(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def detail(self) -> Mapping[str, Any] | None: ...
+
+
+class AuditLog(Protocol):
+    """What the routes ask of the index."""
+
+    async def audit_log(self, *, since: datetime | None, newest: int) -> Sequence[Entry]: ...
+
+
+def note_changes(audit: Audit) -> Middleware:
+    """The middleware that notes, and that remembers from where a request comes."""
+
+    @web.middleware
+    async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        ASKED_FROM.set(request.remote or "")
+        if request.method in READING or not request.path.startswith(PREFIX):
+            return await handler(request)
+        before = await _shown(request)
+        response = await handler(request)
+        if response.status < 400:
+            values = {"before": before, "after": await _shown(request)}
+            detail = {name: value for name, value in values.items() if value is not None}
+            audit(OPERATOR, _action(request), request.path.removeprefix(PREFIX), detail or None)
+        return response
+
+    return noted
+
+
+def _action(request: web.Request) -> str:
+    """The method, and what of the path is no name: ``PUT persistent/subscription``."""
+    parts = _canonical(request).removeprefix(PREFIX).split("/")
+    return f"{request.method} {'/'.join(part for part in parts if not part.startswith('{'))}"[:ACTION_CHARS_MAX]
+
+
+def _canonical(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return request.path if resource is None else resource.canonical
+
+
+async def _shown(request: web.Request) -> Any:
+    """What a GET of the path answers, as JSON; None where it has none, or it is refused."""
+    canonical = _canonical(request)
+    for resource in request.app.router.resources():
+        if resource.canonical != canonical:
+            continue
+        for route in resource:
+            if route.method == "GET":
+                return await _asked(route.handler, request)
+    return None
+
+
+async def _asked(get: Any, request: web.Request) -> Any:
+    try:
+        response = await get(request)
+    except (EngineError, web.HTTPException):  # it is not there
+        return None
+    text = response.text if isinstance(response, web.Response) else None
+    if not text:
+        return None
+    if len(text) > SHOWN_CHARS_MAX:
+        return {"left out": f"{len(text)} characters"}
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def add_audit(app: web.Application, audit_log: AuditLog) -> None:
+    """Add the route that lists."""
+
+    async def listed(request: web.Request) -> web.Response:
+        """The newest first: ``?since_ms=&newest=``."""
+        since_ms = _number(request, "since_ms", None)
+        newest = _number(request, "newest", LISTED) or LISTED
+        try:
+            entries = await audit_log.audit_log(
+                since=None if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC),
+                newest=min(newest, LISTED_MAX),
+            )
+        except SnapshotsError as error:
+            raise DatabaseDown(f"the audit log is kept in Postgres, which is away: {error}") from None
+        return web.json_response({"entries": [_as_json(entry) for entry in entries]})
+
+    app.router.add_get("/replication/v1/audit", listed)
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "at_ms": round(entry.at.timestamp() * 1000),
+        "actor": entry.actor,
+        "action": entry.action,
+        "subject": entry.subject,
+        "detail": entry.detail,
+    }
+
+
+def _number(request: web.Request, name: str, default: int | None) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 14):
+        raise BadRequest(f"parameter {name}: {text[:40]!r} is not a number")
+    return int(text)

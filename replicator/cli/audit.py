@@ -1,0 +1,59 @@
+"""``replicator audit``: who changed what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from replicator.cli.admin import ClusterName, OutputFormat, TopologyFile, check_output, rows_table, show
+
+app = typer.Typer(help="The audit log: what operators changed.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_entries(
+    file: TopologyFile,
+    cluster: ClusterName = None,
+    newest: Annotated[int, typer.Option("--newest", min=1, max=10_000, help="How many of each cluster.")] = 100,
+    output: OutputFormat = "table",
+) -> None:
+    """What was changed in all clusters, or in one, the newest first: when, from where, and from what to what."""
+    from replicator.operating.admin_client import AdminClient, WorkerUnavailable
+    from replicator.topology import load_topology
+
+    check_output(output)
+    topology = load_topology(file)
+    asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
+
+    async def ask() -> tuple[list[dict[str, Any]], list[str]]:
+        entries: list[dict[str, Any]] = []
+        problems: list[str] = []
+        for each in asked:
+            try:
+                async with AdminClient(f"http://{each.address}") as client:
+                    answer = await client.call_replication("GET", "audit", newest=str(newest))
+                entries += [{"cluster": each.name, **entry} for entry in answer["entries"]]
+            except WorkerUnavailable as error:
+                problems.append(str(error))
+        return sorted(entries, key=lambda entry: -entry["at_ms"]), problems
+
+    entries, problems = asyncio.run(ask())
+    for problem in problems:
+        typer.echo(f"warning: {problem}", err=True)
+    if problems and not entries:
+        raise WorkerUnavailable("no worker answered")
+    show(output, entries, rows_table(("when", "cluster", "who", "from", "what", "of", "detail"), map(_row, entries)))
+    if problems:
+        raise typer.Exit(3)  # as `status`: what is shown is not all
+
+
+def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+    detail = dict(entry["detail"] or {})
+    asked_from = detail.pop("from", "")
+    at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    shown = json.dumps(detail, ensure_ascii=False) if detail else ""
+    return at, entry["cluster"], entry["actor"], asked_from, entry["action"], entry["subject"], shown

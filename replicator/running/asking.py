@@ -1,0 +1,10 @@
+"""Who asks for what is done now: known where a request comes in, and wanted where its effects are noted."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Final
+
+ASKED_FROM: Final[ContextVar[str]] = ContextVar("ASKED_FROM", default="")
+"""The address of the one whose request is being carried out; empty where nobody asked. Tasks that a request starts have
+it too."""
