@@ -133,7 +133,7 @@ class Deployment:
         """A client of the clients of ``home``, wherever they are served."""
         return Client(service_url_provider=self.providers(home), service_url_check_interval_seconds=CHECK_SECONDS)
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"

@@ -229,7 +229,7 @@ def test_a_worker_and_a_task_that_are_killed_under_way_cost_nothing(region: Regi
     history = {
         f"hit-{number}": region.publish(f"hit-{number}", 400, payload_bytes=PAYLOAD_BYTES) for number in range(3)
     }
-    thread, reports = _in_background(run_of(region, spark, "public/default/hit-.*", rate_bytes=6_000_000))
+    thread, reports = _in_background(run_of(region, spark, "public/default/hit-.*", rate_bytes=3_000_000))
     region.until(lambda: _at_half(region), "it is under way")
     _kill_a_task()
     region.kill("B")

@@ -255,8 +255,14 @@ class Consumer(Receiver):
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message, without an index in its batch; :attr:`MessageId.earliest` if it has
-        none. Raises :class:`ConnectError`, :class:`Timeout`."""
-        position = await self._connected().last_position()
+        none. While the consumer connects again, such as after a seek, it is asked again. Raises :class:`ConnectError`,
+        :class:`Timeout`."""
+        position = await open_first(
+            lambda: self._connected().last_position(),
+            self._operation_timeout_seconds,
+            reconnect=self._reconnect,
+            what=f"{self._settings.topic}: the last message",
+        )
         return MessageId.at(position, self._partition, NO_BATCH, 1)
 
     async def unsubscribe(self, force: bool = False) -> None:

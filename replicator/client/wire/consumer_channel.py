@@ -22,6 +22,7 @@ from pyroaring import BitMap
 
 from replicator.client.errors import (
     AlreadyClosed,
+    BrokerMetadataError,
     ConnectError,
     InvalidAck,
     PulsarException,
@@ -164,7 +165,15 @@ class BrokerConsumerChannel:
             wanted = CommandGetLastMessageId(consumer_id=self._id, request_id=request_id)
             return BaseCommand(type=T.GET_LAST_MESSAGE_ID, getLastMessageId=wanted)
 
-        answer = await self._ask(make, "last message")
+        try:
+            answer = await self._ask(make, "last message")
+        except BrokerMetadataError as error:
+            if self._connection.cluster:
+                raise
+            # A broker that seeks lets go of its consumers, also of one that has come back already.
+            lost = ConnectError(f"{self._connection.address}: {error}")
+            self._lose(lost)
+            raise lost from None
         position = position_of(answer.last_message_id)
         return BEFORE_ALL if position.entry < 0 else position  # others name the ledger of an empty topic
 
