@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from channel_support import Received, Sent, served
 from engine_support import TOPIC, eventually, message, opened
+from gateway_support import ServedEngine
 
+from replicator.client import Client, MessageId
 from replicator.client.errors import ConnectError
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire import connection as client_connection
@@ -239,5 +241,30 @@ def test_an_answer_that_no_broker_gives_is_a_connect_error(answer: bytes) -> Non
         finally:
             await connector.close()
             strange.close()
+
+    asyncio.run(main())
+
+
+def test_at_another_broker_a_consumer_that_is_gone_unsaid_connects_again_before_it_knows_the_last_message(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that seeks lets go of the subscription's consumers, at times of one that has come back already."""
+    monkeypatch.setattr(client_connection.Connection, "cluster", property(lambda _: ""))
+
+    def let_go() -> int:
+        """Of all consumers, without a word."""
+        sessions = [session for each in gateway.gateway._connections for session in each.state.consumers.clear()]
+        for session in sessions:
+            session.close()
+        return len(sessions)
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS), Client(f"pulsar://127.0.0.1:{gateway.port}") as client:
+            producer = await client.create_producer(topic)
+            sent = await producer.send(b"the last one")
+            reader = await client.create_reader(topic, MessageId.earliest)
+            assert await asyncio.to_thread(gateway.ask, let_go) == 1
+            assert await reader.get_last_message_id() == MessageId.at(sent.position(), -1, -1, 1)
+            assert (await reader.read_next(timeout_millis=10_000)).data() == b"the last one"
 
     asyncio.run(main())
