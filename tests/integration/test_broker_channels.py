@@ -18,11 +18,13 @@ from replicator.client.errors import ConnectError
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire import connection as client_connection
 from replicator.client.wire.connector import BrokerConnector
+from replicator.client.wire.consumer_channel import BrokerConsumerChannel
 from replicator.engine.engine import Engine
 from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import AccessMode, Ack, InitialPosition, ProducerOptions, SubscriptionType
 from replicator.protocol import server
-from snapshots.position import BEFORE_ALL
+from replicator.protocol.commands_pb2 import BaseCommand, CommandCloseConsumer
+from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20
 WAITING = ProducerSettings(TOPIC, "waits", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
@@ -245,25 +247,63 @@ def test_an_answer_that_no_broker_gives_is_a_connect_error(answer: bytes) -> Non
     asyncio.run(main())
 
 
+def let_go(gateway: ServedEngine) -> int:
+    """Of all consumers, without a word; returns how many there were."""
+
+    def close() -> int:
+        sessions = [session for each in gateway.gateway._connections for session in each.state.consumers.clear()]
+        for session in sessions:
+            session.close()
+        return len(sessions)
+
+    return gateway.ask(close)
+
+
+def test_a_consumer_that_another_broker_lets_go_of_as_it_comes_back_from_a_seek_connects_once_more(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it waits for ever: the broker's word about it came together with the answer."""
+    monkeypatch.setattr(client_connection.Connection, "cluster", property(lambda _: ""))
+    subscribe, times = BrokerConsumerChannel.subscribe, 0
+
+    async def subscribe_and_be_let_go_of(channel: BrokerConsumerChannel, start: Position | None = None) -> None:
+        nonlocal times
+        await subscribe(channel, start)
+        times += 1
+        if times == 2:  # of the seek
+            assert await asyncio.to_thread(let_go, gateway) == 1
+            closing = CommandCloseConsumer(consumer_id=channel._id, request_id=0)
+            channel.on_command(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closing))
+
+    monkeypatch.setattr(BrokerConsumerChannel, "subscribe", subscribe_and_be_let_go_of)
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS), Client(f"pulsar://127.0.0.1:{gateway.port}") as client:
+            consumer = await client.subscribe(topic, "s")
+            producer = await client.create_producer(topic)
+            wanted = [b"%d" % number for number in range(5)]
+            await producer.send_many(wanted)
+            for _ in range(2):
+                assert [(await consumer.receive(timeout_millis=10_000)).data() for _ in wanted] == wanted
+                if times == 1:
+                    await consumer.seek(MessageId.earliest)
+
+    asyncio.run(main())
+    assert times == 3
+
+
 def test_at_another_broker_a_consumer_that_is_gone_unsaid_connects_again_before_it_knows_the_last_message(
     gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that seeks lets go of the subscription's consumers, at times of one that has come back already."""
     monkeypatch.setattr(client_connection.Connection, "cluster", property(lambda _: ""))
 
-    def let_go() -> int:
-        """Of all consumers, without a word."""
-        sessions = [session for each in gateway.gateway._connections for session in each.state.consumers.clear()]
-        for session in sessions:
-            session.close()
-        return len(sessions)
-
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_SECONDS), Client(f"pulsar://127.0.0.1:{gateway.port}") as client:
             producer = await client.create_producer(topic)
             sent = await producer.send(b"the last one")
             reader = await client.create_reader(topic, MessageId.earliest)
-            assert await asyncio.to_thread(gateway.ask, let_go) == 1
+            assert await asyncio.to_thread(let_go, gateway) == 1
             assert await reader.get_last_message_id() == MessageId.at(sent.position(), -1, -1, 1)
             assert (await reader.read_next(timeout_millis=10_000)).data() == b"the last one"
 

@@ -22,6 +22,8 @@ from postgres_support import databases_of, served_postgres
 
 BOTH_WAYS: Final = "[{between: [A, B]}]"
 WAIT_SECONDS: Final = 60.0
+FOLLOWS_SECONDS_MAX: Final = 150.0
+"""The Go client's pauses between two tries grow to a minute."""
 
 _topics = (f"{TOPIC}-{number}" for number in count())
 
@@ -115,14 +117,14 @@ def provider(deployed: WithPorts) -> str:
 def there_and_back(deployed: WithPorts, topic: str, traffic: Traffic) -> None:
     """Planned."""
     deployed.report("failover", "--from", "A", "--to", "B")
-    deployed.until(lambda: deployed.serves("B", topic), "the client follows")
+    deployed.until(lambda: deployed.serves("B", topic), "the client follows", FOLLOWS_SECONDS_MAX)
     traffic.more()
     back(deployed, topic, traffic)
 
 
 def back(deployed: WithPorts, topic: str, traffic: Traffic) -> None:
     deployed.report("failback", "--to", "A")
-    deployed.until(lambda: deployed.serves("A", topic), "the client is back")
+    deployed.until(lambda: deployed.serves("A", topic), "the client is back", FOLLOWS_SECONDS_MAX)
     traffic.more()
 
 

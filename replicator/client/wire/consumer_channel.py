@@ -83,6 +83,9 @@ class BrokerConsumerChannel:
         self._epoch = 0
         self._epoch_begun = 0
         self._seeking = False
+        self._sought_with = 0
+        """The id that a seek closes."""
+        self._lost_while_seeking: PulsarException | None = None
         self._over = False
 
     def start(self, events: ConsumerEvents) -> None:
@@ -152,13 +155,15 @@ class BrokerConsumerChannel:
             self._redeliver(positions[at : at + POSITIONS_PER_COMMAND_MAX])
 
     async def seek(self, target: Position | int) -> None:
-        self._seeking = not self._connection.cluster
+        self._seeking, self._sought_with = not self._connection.cluster, self._id
         try:
             await self._ask(lambda request_id: seeking(self._id, request_id, target), "seek")
             if self._seeking:
                 await self._subscribe_again(target if isinstance(target, Position) else None)
         finally:
             self._seeking = False
+            if self._lost_while_seeking is not None:
+                self._lose(self._lost_while_seeking)
 
     async def last_position(self) -> Position:
         def make(request_id: int) -> BaseCommand:
@@ -227,10 +232,14 @@ class BrokerConsumerChannel:
                 # First: what the owner asks on hearing of it is about the new place.
                 self._connection.send(BaseCommand(type=T.RESTARTED, restarted=CommandRestarted(consumer_id=self._id)))
                 self._restarted()
-            case T.CLOSE_CONSUMER if not self._seeking:
+            case T.CLOSE_CONSUMER:
                 told = command.close_consumer
                 reason = f"{self._connection.address}: {told.reason or 'the broker closed the consumer'}"
-                self._lose(from_loss(told.engine_error, reason))
+                error = from_loss(told.engine_error, reason)
+                if not self._seeking:
+                    self._lose(error)
+                elif told.consumer_id != self._sought_with:  # it has let go of the one that came back, too
+                    self._lost_while_seeking = error
 
     def on_lost(self, error: PulsarException) -> None:
         self._lose(error)
