@@ -98,7 +98,7 @@ async def _shown(request: web.Request) -> Any:
 async def _asked(get: Any, request: web.Request) -> Any:
     try:
         response = await get(request)
-    except (EngineError, web.HTTPException):  # it is not there
+    except (EngineError, SnapshotsError, web.HTTPException):  # it is not there
         return None
     text = response.text if isinstance(response, web.Response) else None
     if not text:
