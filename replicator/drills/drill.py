@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from replicator.drills.stage import Stage, prepare_directory, remove_data, set_s
 from replicator.failover.peers import Peers
 from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
+from replicator.running import ending
 from replicator.running.short_tasks import awaited
 from replicator.topology import Topology
 from snapshots.errors import SnapshotsError
@@ -145,6 +147,7 @@ def _run_job(
             "clusters": list(topology.names),
             "pair": list(job.cast.pair),
             "judged": sorted(each.name for each in job.scenario.judged),
+            "tasks_ended": os.environ.get(ending.VARIABLE),
             "not_checked": _not_checked(job.cast),
             "failover_reports": outcome.failovers,
             "databases": {name: status["database"]["state"] for name, status in outcome.statuses.items()},

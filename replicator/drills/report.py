@@ -97,6 +97,10 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
         _subscriptions_table(report),
         *([_phases_table(report)] if len(report["phases"]) > 1 else []),
         *(Text(f"not checked: {each}", style="dim") for each in report.get("not_checked", ())),
+        *(
+            [Text("tasks of the workers were ended at random, so rates are not judged", style="dim")]
+            * bool(report.get("tasks_ended"))
+        ),
         *_failure_lines(report),
     )
 

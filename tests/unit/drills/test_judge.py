@@ -117,5 +117,13 @@ def test_what_goes_back_to_where_the_consumers_are_has_no_rate() -> None:
     assert list(failures(report(judged=["SYNC_GOES_ON"], phases=phases))) == []
 
 
+def test_rates_are_not_compared_where_workers_end_their_own_tasks_and_all_else_is() -> None:
+    phases = [phase("before"), phase("during", confirmed=1, mappings=0, updates=0, sync=30_000)]
+    ended = report(judged=["TRAFFIC_GOES_ON", "SYNC_GOES_ON", "DATABASES_BACK"], phases=phases, tasks_ended="11:10")
+    assert list(failures(ended)) == []
+    assert len(list(failures(ended | {"tasks_ended": None}))) > 1
+    assert len(list(failures(ended | {"subscriptions": [subscription(lost=3)], "databases": {"a": "down"}}))) == 2
+
+
 def test_an_unplanned_failover_may_strand_messages() -> None:
     assert list(failures(report(failovers=[{"kind": "kill", "cluster": "a", "rpo_messages": 5}], rpo_messages=5))) == []
