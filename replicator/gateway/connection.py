@@ -91,7 +91,10 @@ class Served:
 class Connection(asyncio.Protocol):
     """Made by the gateway for each socket that speaks the binary protocol."""
 
-    def __init__(self, served: Served, on_over: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, served: Served, on_made: Callable[[Connection], None], on_over: Callable[[Connection], None]
+    ) -> None:
+        """``on_made`` is called when there is a transport, which may be a while after the socket was accepted."""
         self.engine = served.engine
         self.addresses = served.addresses
         self.watchers = served.watchers
@@ -112,6 +115,7 @@ class Connection(asyncio.Protocol):
             message_bytes_max=self.admission.message_bytes_max,
         )
         self._handlers = served.handlers
+        self._on_made = on_made
         self._on_over = on_over
         self._transport: asyncio.Transport
         self._connected_at_ms = 0
@@ -138,6 +142,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connected_at_ms = time.time_ns() // 1_000_000
         self._set_alarm()
+        self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         self._steps = self.state.receive(data, self._loop.time())

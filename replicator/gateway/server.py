@@ -43,14 +43,18 @@ class Gateway:
             engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator, broker_metadata
         )
         self._connections: set[Connection] = set()
+        self._stopped = False
         self._servers: list[asyncio.Server | MixedPort] = []
         self._ports: list[OwnPort] = []
 
     def connection(self) -> Connection:
         """A protocol for a socket that was just accepted."""
-        connection = Connection(self._served, self._connections.discard)
+        return Connection(self._served, self._made, self._connections.discard)
+
+    def _made(self, connection: Connection) -> None:
         self._connections.add(connection)
-        return connection
+        if self._stopped:  # accepted just before
+            connection.close()
 
     async def listen(self, bound: socket.socket, *, backlog: int = BACKLOG) -> None:
         """Serve the binary protocol alone on a bound socket."""
@@ -95,6 +99,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """Accept nobody any more, and close all connections."""
+        self._stopped = True
         for server in self._servers:
             server.close()
         await asyncio.gather(*(port.stop() for port in self._ports))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 from gateway_support import BareClient, ServedEngine
 
+from replicator.engine.engine import Engine
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.gateway import connection, producing
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol import server as protocol_server
 from replicator.protocol.commands_pb2 import (
@@ -285,3 +290,23 @@ def test_producers_that_wait_for_their_turn_do_not_keep_the_client_from_being_he
         there = gateway.run(gateway.engine.topic(topic))
         gateway.until(lambda: there.producers.connected == 6, "nobody reads what the client asks")
         waiting.ping()
+
+
+def test_a_gateway_that_stops_closes_a_connection_that_was_just_accepted(data_dir: Path) -> None:
+    """Its transport comes later than its socket."""
+
+    async def main() -> None:
+        engine = await Engine.open(data_dir, cluster="us-east")
+        gateway = Gateway(engine, Addresses("pulsar://127.0.0.1:1"))
+        accepted = gateway.connection()
+        await gateway.stop()
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with ours:
+            await loop.connect_accepted_socket(lambda: accepted, theirs)
+            ours.setblocking(False)
+            assert await asyncio.wait_for(loop.sock_recv(ours, 1), 10) == b""
+        assert gateway.connections == 0
+        await engine.close()
+
+    asyncio.run(main())
