@@ -76,6 +76,8 @@ class _Subscription:
     """Whatever is announced next is the whole state: peers may not have this generation."""
     whole_announced_ms: int = 0
     asks: bool = False
+    wanted: bool = False
+    """The whole state was asked for in this life, so no update that stands in the log already has said it."""
 
 
 class UpdateAnnouncer:
@@ -174,7 +176,7 @@ class UpdateAnnouncer:
     def announce_all(self, now_ms: int) -> None:
         """Announce the whole state of every subscription, and ask for what others have."""
         for name, subscription in self._subscriptions.items():
-            subscription.whole_due = True
+            subscription.whole_due = subscription.wanted = True
             subscription.asks = self._acks is not None
             self._note(name, subscription, now_ms)
 
@@ -184,11 +186,12 @@ class UpdateAnnouncer:
             self._note(name, subscription, now_ms)
 
     def recall(self, update: SubscriptionUpdate) -> None:
-        """An update of our own stands in the log: what it says was announced."""
+        """An update of our own stands in the log: what it says was announced. What was asked for since is not: live, it
+        may be seen here only after that."""
         subscription = self._subscriptions.get(update.subscription)
         if subscription is None or subscription.generation != update.generation or update.deleted:
             return
-        if self._acks is None or update.whole:
+        if (self._acks is None or update.whole) and not subscription.wanted:
             subscription.whole_due = subscription.asks = False
         for peer, reached in update.clusters.items():
             subscription.announced[peer] = max(reached, subscription.announced.get(peer, BEFORE_ALL))
@@ -224,7 +227,7 @@ class UpdateAnnouncer:
         due, asks = subscription.whole_due, subscription.asks
         vector, whole = self._take(name, subscription, now_ms)
         subscription.announced.update(news)
-        subscription.whole_due = subscription.asks = False
+        subscription.whole_due = subscription.asks = subscription.wanted = False
         if not (news or due or asks or vector):
             return
         description = Description()
@@ -337,5 +340,5 @@ class UpdateAnnouncer:
         if subscription is not None:
             if self._acks is None:
                 return
-            subscription.whole_due = True
+            subscription.whole_due = subscription.wanted = True
         self._add(name, now_ms)

@@ -214,3 +214,24 @@ def test_without_exact_state_only_existence_and_positions_are_told() -> None:
     assert announcer.announced(100) == [SubscriptionUpdate("sub", {}, 1)]
     announcer.on_acknowledged("sub", 200)
     assert announcer.due_ms is None
+
+
+def test_invariant_5_what_is_asked_for_before_an_own_update_is_seen_in_the_log_is_told_all_the_same() -> None:
+    announcer = known()
+    announcer.source.acknowledge("sub", 1)
+    announcer.announce_all(0)
+    (first,) = announcer.announced(100)
+    announcer.announce_all(110)  # such as for a copy that was lost meanwhile
+    announcer.recall(first)
+    (second,) = announcer.announced(210)
+    assert (second.whole, second.asks, second.acks) == (True, True, acks(1))
+    announcer.recall(second)
+    announcer.note_all(300)
+    assert announcer.due_ms is None
+
+
+def test_what_was_told_before_a_restart_is_not_told_again() -> None:
+    announcer = Announcer()
+    announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
+    announcer.recall(SubscriptionUpdate("sub", {}, 1, acks(1), whole=True))
+    assert announcer.announced(100) == []
