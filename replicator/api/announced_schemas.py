@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
+from replicator.api.guarding import check_may_replicate
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import RegisteredSchema
@@ -27,6 +28,7 @@ async def take(request: web.Request, engine: Engine, source: str) -> web.Respons
     refused: dict[str, dict[str, str]] = {}
     for topic, rows in (await _announced(request)).items():
         try:
+            check_may_replicate(request, topic)
             await engine.schemas.learn(topic, rows)
         except EngineError as error:
             log.warning("schemas refused", source=source, topic=topic, reason=str(error))

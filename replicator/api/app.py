@@ -21,6 +21,7 @@ from replicator.api.admin.routes import add_admin
 from replicator.api.audit import Audit, note_changes
 from replicator.api.browsers import Allowed, refuse_tricked
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
+from replicator.api.guarding import Guarding, guard_requests
 from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
@@ -67,14 +68,17 @@ def make_app(
     addresses: Addresses | None = None,
     allowed: Callable[[], Allowed] = Allowed,
     audit: Audit | None = None,
+    guarding: Guarding | None = None,
 ) -> web.Application:
     """The application of one worker.
 
     ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
     ``addresses`` are where clients reach the clusters; ``allowed`` are the names by which the worker is called, and the
-    pages that may use it; ``audit`` hears what operators change.
+    pages that may use it; ``audit`` hears what operators change; ``guarding`` asks who somebody is.
     """
     app = web.Application(middlewares=[report_errors, refuse_tricked(allowed)])
+    if guarding is not None:
+        app.middlewares.append(guard_requests(guarding))
     if audit is not None:
         app.middlewares.append(note_changes(audit))
     app[data_plane.ENGINE] = engine

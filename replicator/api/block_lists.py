@@ -6,12 +6,14 @@ whether it is two large blocks of one topic or a small one of each of a thousand
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest
+from replicator.api.guarding import READING, may
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import encode_block_list
 from replicator.engine.log.gathering import gather_blocks
@@ -30,7 +32,7 @@ async def read_block_list(request: web.Request) -> web.StreamResponse:
     """The blocks that start at the given positions, in that order; at least one, then while they fit into a page."""
     data_plane.check_room_for_page(request.app)
     engine = request.app[data_plane.ENGINE]
-    wanted = _wanted(engine, await _body(request))
+    wanted = _wanted(engine, await _body(request), lambda topic: may(request, READING, topic))
     # Checksums are left to whoever stores the blocks: they are checked there in any case, before anything is written.
     sizes, content = gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT)
     return await data_plane.send_page(request, encode_block_list(sizes, content), {})
@@ -46,12 +48,14 @@ async def _body(request: web.Request) -> list[Any]:
     return topics
 
 
-def _wanted(engine: Engine, topics: list[Any]) -> list[tuple[int, int, int] | None]:
+def _wanted(engine: Engine, topics: list[Any], readable: Callable[[str], bool]) -> list[tuple[int, int, int] | None]:
     """Topic id, ledger and first entry of each block; None for those of a topic that is not there."""
     wanted: list[tuple[int, int, int] | None] = []
     try:
         for name, blocks in topics:
             topic = engine.find(name)
+            if topic is not None and not readable(topic.name):
+                topic = None
             for ledger, first in blocks:
                 wanted.append(None if topic is None else (topic.topic_id, _number(ledger), _number(first)))
     except (ValueError, TypeError) as error:

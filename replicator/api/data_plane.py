@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
+from replicator.api.guarding import EXPIRES_AT, READING, check_may_replicate, may
 from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
@@ -111,7 +113,7 @@ async def list_topics(request: web.Request) -> web.Response:
             "clusters": topic.namespace.policies.replication_clusters,
         }
         for topic in engine.topics()
-        if topic.name != EPOCHS_TOPIC
+        if topic.name != EPOCHS_TOPIC and may(request, READING, topic.name)
     ]
     return web.json_response({"cluster": engine.cluster, "topics": topics})
 
@@ -183,7 +185,8 @@ async def high_water(request: web.Request) -> web.Response:
     """Up to which position of an origin this cluster has each topic, or each that is named; or of several origins."""
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
-    topics = filter(None, map(engine.find, named)) if named else engine.topics()
+    asked = filter(None, map(engine.find, named)) if named else engine.topics()
+    topics = [topic for topic in asked if may(request, READING, topic.name)]
     if "origins" in request.query:
         origins = _required(request, "origins").split(",")
         if len(origins) > ORIGINS_MAX:
@@ -220,6 +223,7 @@ async def take_partitions(request: web.Request) -> web.Response:
     refused: dict[str, dict[str, str]] = {}
     for name, number in announced.items():
         try:
+            check_may_replicate(request, name)
             partitions[name] = await engine.partitioned.adopt(name, number)
         except EngineError as error:
             log.warning("partitions refused", source=source, topic=name, reason=str(error))
@@ -317,6 +321,7 @@ async def _serve_frames(
             pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
 
     reader = awaited(read())
+    expiry = _end_at_expiry(request)
     try:
         while (results := await pending.get()) is not None:
             if isinstance(results, EngineError):
@@ -328,11 +333,22 @@ async def _serve_frames(
     except ConnectionError:
         return  # the link has gone; it will ask for the high-water mark when it is back
     finally:
+        if expiry is not None:
+            expiry.cancel()
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         while not pending.empty():
             if isinstance(left := pending.get_nowait(), dict):
                 await _outcome(left)
+
+
+def _end_at_expiry(request: web.Request) -> asyncio.TimerHandle | None:
+    """What the link has shown counts for a time: then the stream is cut, and the link comes back with newer
+    credentials. What is under way is asked for again, as after any broken connection."""
+    expires_at: float | None = request.get(EXPIRES_AT)
+    if expires_at is None or request.transport is None:
+        return None
+    return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), request.transport.abort)
 
 
 _Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
@@ -346,6 +362,7 @@ async def _submit(request: web.Request, link: IncomingLink, frame: bytes) -> _Re
     results: _Results = {}
     for name, blocks in decode_append(frame).items():
         try:
+            check_may_replicate(request, name)
             _check_origin(blocks, link)
             if engine.find(name) is None:
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused

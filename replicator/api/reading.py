@@ -15,6 +15,7 @@ from aiohttp import web
 
 from replicator.api.data_plane import ENGINE
 from replicator.api.errors import BadRequest
+from replicator.api.guarding import READING, may
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
@@ -106,6 +107,7 @@ async def list_positions(request: web.Request) -> web.Response:
     """Where each topic stands, or each that changed since the answer with the token ``since``."""
     engine = request.app[ENGINE]
     topics = {topic.name: topic for topic in engine.topics() if topic.name != EPOCHS_TOPIC}
+    readable = {name for name in topics if may(request, READING, name)}
     journal = request.app.get(JOURNAL)
     changes, token = None, ""
     if journal is not None:
@@ -119,8 +121,8 @@ async def list_positions(request: web.Request) -> web.Response:
             "cluster": engine.cluster,
             "token": token,
             "whole": changes is None,
-            "topics": [_row(topics[name]) for name in named],
-            "deleted": deleted,
+            "topics": [_row(topics[name]) for name in named if name in readable],
+            "deleted": [name for name in deleted if may(request, READING, name)],
         }
     )
 
@@ -146,7 +148,7 @@ async def measure(request: web.Request) -> web.Response:
         if measured and (taken >= bytes_max or blocks >= MEASURED_BLOCKS_MAX):
             break
         topic = engine.find(name)
-        if topic is None:
+        if topic is None or not may(request, READING, topic.name):
             measured.append(None)
             continue
         reached, size_bytes, counted = await _measure_range(engine, topic, after, upto, min(limit, bytes_max - taken))
@@ -184,7 +186,7 @@ async def positions_at(request: web.Request) -> web.Response:
         names = [str(name) for name in _rows(body["topics"])]
     found: dict[str, str] = {}
     for name in names:
-        if (topic := engine.find(name)) is not None:
+        if (topic := engine.find(name)) is not None and may(request, READING, topic.name):
             found[name] = str(await topic.reading.position_at_time(time_ms, after=topic.log.trimmed))
     return web.json_response({"cluster": engine.cluster, "topics": found})
 

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest, error_response
+from replicator.api.guarding import READING, may
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.block_heads import encode_heads
@@ -46,7 +47,7 @@ async def cuts(request: web.Request) -> web.Response:
     rows: dict[str, Any] = {}
     until = time.perf_counter() + SLICE_SECONDS
     for topic in engine.topics():
-        if topic.deleted is None and topic.name != EPOCHS_TOPIC:
+        if topic.deleted is None and topic.name != EPOCHS_TOPIC and may(request, READING, topic.name):
             rows[topic.name] = _cut(topic)
         if time.perf_counter() >= until:
             await asyncio.sleep(0)

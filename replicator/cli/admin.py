@@ -23,6 +23,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from replicator.operating.admin_client import AdminClient
+    from replicator.security.access import Access
+    from replicator.topology import Topology
 
 OUTPUT_COLUMNS: Final = 120
 """Width of the output without a terminal. No table breaks its words at this width."""
@@ -64,9 +66,11 @@ class AskedWorker:
         from replicator.operating.admin_client import AdminClient, worker_url
 
         async def run() -> _T:
-            async with AdminClient(worker_url(self.url, self.file, self.cluster)) as client:
+            async with AdminClient(url) as client:
                 return await work(client)
 
+        shown_by_options()
+        url = worker_url(self.url, self.file, self.cluster, opened_topology)
         return asyncio.run(run())
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
@@ -90,6 +94,45 @@ def asks_a_worker(command: Callable[..., None]) -> Callable[..., None]:
         parameters += options if parameter.name == "worker" else [parameter]
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     return run
+
+
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="The token to show to workers; else REPLICATOR_TOKEN_FILE, REPLICATOR_TOKEN, or your profile.",
+    ),
+]
+_token_file: list[Path] = []
+
+
+def use_token_file(token_file: Path | None) -> None:
+    """What the option said, for the command that follows it."""
+    if token_file is not None:
+        _token_file[:] = [token_file]
+
+
+def shown_by_options() -> Access:
+    """What is shown to workers, without a topology; from now on wherever this process asks one."""
+    from replicator.security.access import use_in_process
+    from replicator.security.profile import access_of_tool
+
+    shown = access_of_tool(token_file=_token_file[0] if _token_file else None)
+    use_in_process(shown)
+    return shown
+
+
+def opened_topology(file: Path) -> Topology:
+    """The topology of a file, and from now on this process shows its workers what it has to. Raises
+    :class:`TopologyError`, :class:`SecurityError`."""
+    from replicator.security.access import use_in_process
+    from replicator.topology import load_topology
+    from replicator.topology.access import with_topology
+
+    topology = load_topology(file)
+    use_in_process(with_topology(shown_by_options(), topology))
+    return topology
 
 
 def check_output(output: str) -> None:

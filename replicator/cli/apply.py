@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from replicator.cli.admin import OUTPUT_COLUMNS, check_output
+from replicator.cli.admin import OUTPUT_COLUMNS, check_output, opened_topology
 
 if TYPE_CHECKING:
     from replicator.operating.rollout import Outcome, Rollout
@@ -41,9 +41,8 @@ def apply(
     """
     check_output(output)
     from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
-    from replicator.topology import load_topology
 
-    rollout = asyncio.run(ask_workers(load_topology(file)))
+    rollout = asyncio.run(ask_workers(opened_topology(file)))
     _show_plan(output, rollout)
     if not rollout.taking_part or (rollout.missing and not skip_unreachable):
         hint = "" if not rollout.taking_part else "; nothing was changed (--skip-unreachable goes on without them)"

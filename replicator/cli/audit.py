@@ -9,7 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from replicator.cli.admin import ClusterName, OutputFormat, TopologyFile, check_output, rows_table, show
+from replicator.cli.admin import (
+    ClusterName,
+    OutputFormat,
+    TopologyFile,
+    check_output,
+    opened_topology,
+    rows_table,
+    show,
+)
 
 app = typer.Typer(help="The audit log: what operators changed.", no_args_is_help=True)
 
@@ -23,10 +31,9 @@ def list_entries(
 ) -> None:
     """What was changed in all clusters, or in one, the newest first: when, from where, and from what to what."""
     from replicator.operating.admin_client import AdminClient, WorkerUnavailable
-    from replicator.topology import load_topology
 
     check_output(output)
-    topology = load_topology(file)
+    topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
 
     async def ask() -> tuple[list[dict[str, Any]], list[str]]:
@@ -34,7 +41,7 @@ def list_entries(
         problems: list[str] = []
         for each in asked:
             try:
-                async with AdminClient(f"http://{each.address}") as client:
+                async with AdminClient(each.url) as client:
                     answer = await client.call_replication("GET", "audit", newest=str(newest))
                 entries += [{"cluster": each.name, **entry} for entry in answer["entries"]]
             except WorkerUnavailable as error:

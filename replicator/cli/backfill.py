@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, spark_master
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, opened_topology, spark_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,13 +63,12 @@ def backfill(
 
     from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
     from replicator.pipeline.errors import BadOption
-    from replicator.topology import load_topology
     from replicator.topology.links import RATE_BYTES_MIN, parse_patterns
     from replicator.topology.scalars import parse_size
 
     check_output(output)
     master = spark_master(master)
-    topology = load_topology(file)
+    topology = opened_topology(file)
     rate_bytes = None
     if rate is not None:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output, opened_topology
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -231,9 +231,8 @@ def _report(run: Any) -> dict[str, Any]:
 
 def _ask(store: str | None, topology_file: Path | None, question: Callable[[SnapshotRepository], Awaitable[T]]) -> T:
     from replicator.drills.run_store import find_place, opened_store
-    from replicator.topology import load_topology
 
-    topology = None if topology_file is None else load_topology(topology_file)
+    topology = None if topology_file is None else opened_topology(topology_file)
 
     async def ask() -> T:
         async with opened_store(find_place(store, Path("drill-report"), topology)) as repository:

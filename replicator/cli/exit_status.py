@@ -18,6 +18,7 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.index.database import DatabaseError, DatabaseUnavailable
     from replicator.operating.processes import WorkerFailed
     from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
+    from replicator.security.errors import SecurityError
     from replicator.topology import TopologyError
     from replicator.worker.binding import WorkerError
 
@@ -29,6 +30,7 @@ def exit_status_of(error: Exception) -> int | None:
         return 1
     if isinstance(error, DatabaseUnavailable | PeerUnavailable | SparkFailed | StoreFailed):
         return 3
-    if isinstance(error, TopologyError | WorkerError | DatabaseError | DrillError | EngineError | PipelineError):
+    wrong_use = (TopologyError, WorkerError, DatabaseError, DrillError, EngineError, PipelineError, SecurityError)
+    if isinstance(error, wrong_use):
         return 2
     return None

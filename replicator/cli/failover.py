@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, opened_topology
 
 if TYPE_CHECKING:
     from replicator.failover.report import StatusReport, SwitchReport
@@ -112,10 +112,9 @@ def _run(file: Path, output: str, work: Callable[[Switch], Awaitable[Any]]) -> A
     from replicator.failover.peers import Peers
     from replicator.failover.report import SwitchReport
     from replicator.failover.switch import Switch
-    from replicator.topology import load_topology
 
     check_output(output)
-    topology = load_topology(file)
+    topology = opened_topology(file)
     progress = Console(stderr=True, highlight=False)
     shown = ""
 

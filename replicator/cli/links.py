@@ -10,7 +10,15 @@ from urllib.parse import quote
 
 import typer
 
-from replicator.cli.admin import ClusterName, OutputFormat, TopologyFile, check_output, rows_table, show
+from replicator.cli.admin import (
+    ClusterName,
+    OutputFormat,
+    TopologyFile,
+    check_output,
+    opened_topology,
+    rows_table,
+    show,
+)
 
 app = typer.Typer(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
 
@@ -32,19 +40,18 @@ def list_links(
 ) -> None:
     """All links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
     from replicator.operating.admin_client import WorkerUnavailable
-    from replicator.topology import load_topology
 
     check_output(output)
-    topology = load_topology(file)
+    topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
 
     async def ask() -> list[dict[str, Any] | str]:
         answers: list[dict[str, Any] | str] = []
         for each in asked:
             try:
-                for link in (await _call(each.address, "GET", "links"))["links"]:
+                for link in (await _call(each.url, "GET", "links"))["links"]:
                     path = f"links/{quote(link['key'], safe='')}"
-                    answers.append(await _call(each.address, "GET", path) if topics else link)
+                    answers.append(await _call(each.url, "GET", path) if topics else link)
             except WorkerUnavailable as error:
                 answers.append(str(error))
         return answers
@@ -86,22 +93,21 @@ def resolve(
 
 def _post(file: Path, source: str, to: str, name: str, action: str, body: Mapping[str, str] | None = None) -> Any:
     from replicator.operating.admin_client import InvalidAddress
-    from replicator.topology import load_topology
 
-    topology = load_topology(file)
+    topology = opened_topology(file)
     link = next((link for link in topology.links_between(source, to) if link.name == name), None)
     if link is None:
         known = ", ".join(each.key for each in topology.links) or "none"
         wanted = f"{source}>{to}" + (f"#{name}" if name else "")
         raise InvalidAddress(f"{file}: there is no link {wanted!r}; there are: {known}")
     path = f"links/{quote(link.key, safe='')}/{action}"
-    return asyncio.run(_call(topology.cluster(source).address, "POST", path, body))
+    return asyncio.run(_call(topology.cluster(source).url, "POST", path, body))
 
 
-async def _call(address: str, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
+async def _call(url: str, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
     from replicator.operating.admin_client import AdminClient
 
-    async with AdminClient(f"http://{address}") as client:
+    async with AdminClient(url) as client:
         return await client.call_replication(method, path, body)
 
 

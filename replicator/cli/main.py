@@ -27,10 +27,18 @@ from replicator.cli import (
     pipeline,
     report,
     subscriptions,
+    tokens,
     topics,
     verify,
 )
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile
+from replicator.cli.admin import (
+    OUTPUT_COLUMNS,
+    OutputFormat,
+    TokenFile,
+    TopologyFile,
+    opened_topology,
+    use_token_file,
+)
 
 FIRST_COMMANDS = ("up", "worker", "plan", "apply", "status", "verify")
 """Who reads the help for the first time needs these; the others follow as they were registered."""
@@ -59,6 +67,7 @@ app.add_typer(mapping.app, name="mapping")
 app.add_typer(links.app, name="links")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(audit.app, name="audit")
+app.add_typer(tokens.app, name="tokens")
 app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")
@@ -80,8 +89,10 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
+    token_file: TokenFile = None,
 ) -> None:
     """See `replicator COMMAND --help`."""
+    use_token_file(token_file)
 
 
 @app.command()
@@ -103,9 +114,8 @@ def worker(
 def up(file: TopologyFile) -> None:
     """Run the workers of all clusters of a topology on this machine, until SIGTERM or SIGINT."""
     from replicator.operating.local import run_all
-    from replicator.topology import load_topology
 
-    raise typer.Exit(asyncio.run(run_all(load_topology(file), file, err)))
+    raise typer.Exit(asyncio.run(run_all(opened_topology(file), file, err)))
 
 
 @app.command()
@@ -114,9 +124,8 @@ def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
     from replicator.operating.plan import Probe, probe_workers
     from replicator.operating.plan import plan as make_plan
     from replicator.operating.rollout import Rollout, ask_workers
-    from replicator.topology import load_topology
 
-    topology = load_topology(file)
+    topology = opened_topology(file)
 
     async def look() -> tuple[dict[str, Probe], Rollout]:
         return await asyncio.gather(probe_workers(topology), ask_workers(topology))
@@ -135,9 +144,8 @@ app.command()(backfill.backfill)
 def status(file: TopologyFile, output: OutputFormat = "table") -> None:
     """Show what the workers of a topology say of their topics, subscriptions and links."""
     from replicator.operating.status import fetch_all, render
-    from replicator.topology import load_topology
 
-    answers = asyncio.run(fetch_all(load_topology(file)))
+    answers = asyncio.run(fetch_all(opened_topology(file)))
     _print(output, answers, render(answers))
     if any("error" in answer for answer in answers.values()):
         raise typer.Exit(3)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output
+from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, opened_topology
 from replicator.engine.topic_name import parse_topic
 from replicator.operating.admin_client import AdminClient, NotThere, RequestRefused
 from snapshots.errors import InvalidPosition
@@ -89,9 +89,8 @@ def rebuild(
 
 
 async def _translate(file: Path, topic: str, source: str, destination: str, position: Position) -> dict[str, Any]:
-    from replicator.topology import load_topology
 
-    topology = load_topology(file)
+    topology = opened_topology(file)
     at, to = topology.cluster(source), topology.cluster(destination)
     identity = await _ask("GET", at.url, "identity", topic=topic, position=str(position))
     wanted = {"origin": identity["origin"], "incarnation": identity["incarnation"]}
@@ -107,9 +106,8 @@ async def _translate(file: Path, topic: str, source: str, destination: str, posi
 
 
 async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[str, dict[str, Any]]:
-    from replicator.topology import load_topology
 
-    topology = load_topology(file)
+    topology = opened_topology(file)
     chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
     parameters = {} if topic is None else {"topic": topic}
     progress: dict[str, dict[str, Any]] = {}

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli.admin import TopologyFile, check_output, duration_seconds, moment, show, spark_master
+from replicator.cli.admin import (
+    TopologyFile,
+    check_output,
+    duration_seconds,
+    moment,
+    opened_topology,
+    show,
+    spark_master,
+)
 
 if TYPE_CHECKING:
     from replicator.pipeline.analytics.assignments import Assignment
@@ -68,9 +76,7 @@ def report(
     if out is not None:
         _check_out(out)
 
-    from replicator.topology import load_topology
-
-    topology = load_topology(file)
+    topology = opened_topology(file)
     chosen = [topology.cluster(name) for name in dict.fromkeys(cluster)] if cluster else list(topology.clusters)
 
     from replicator.pipeline.analytics.report import Wanted, find_topics, make_report

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicator.cli.admin import TopologyFile, check_output, duration_seconds, moment, show, spark_master
+from replicator.cli.admin import (
+    TopologyFile,
+    check_output,
+    duration_seconds,
+    moment,
+    opened_topology,
+    show,
+    spark_master,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,10 +94,9 @@ def verify(
     from replicator.pipeline.verify.fix import fix_and_verify
     from replicator.pipeline.verify.verify import VerifySettings, format_report
     from replicator.pipeline.verify.verify import verify as run_verify
-    from replicator.topology import load_topology
 
-    topology = load_topology(file)
-    urls = {cluster.name: f"http://{cluster.address}" for cluster in topology.clusters}
+    topology = opened_topology(file)
+    urls = {cluster.name: cluster.url for cluster in topology.clusters}
     started: list[SparkSession] = []
 
     def start_spark() -> SparkSession:

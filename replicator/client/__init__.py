@@ -3,6 +3,12 @@
 The public API: ``from replicator.client import Client, ConsumerType, …``.
 """
 
+from replicator.client.authentication import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
 from replicator.client.client import Client
 from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
 from replicator.client.consuming.consumer_stats import ConsumerStats
@@ -12,6 +18,8 @@ from replicator.client.consuming.pattern_consumer import PatternConsumer
 from replicator.client.consuming.reader import Reader
 from replicator.client.errors import (
     AlreadyClosed,
+    AuthenticationError,
+    AuthorizationError,
     BrokerPersistenceError,
     ChunkDuplicated,
     ChunkMissing,
@@ -70,6 +78,12 @@ from replicator.client.sync_client import SyncClient
 
 __all__ = [
     "AlreadyClosed",
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationError",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "AuthorizationError",
     "BatchingType",
     "BrokerPersistenceError",
     "BytesSchema",

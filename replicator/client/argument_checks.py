@@ -20,16 +20,12 @@ PROPERTIES_MAX: Final = 1_000
 """Of one producer, consumer, subscription or message (invariant 11)."""
 
 CLIENT_OFF: Final[Mapping[str, object]] = {
-    "authentication": None,
     "io_threads": 1,
     "message_listener_threads": 1,
     "concurrent_lookup_requests": 50_000,
     "log_conf_file_path": None,
     "stats_interval_in_seconds": 600,
     "use_tls": False,
-    "tls_trust_certs_file_path": None,
-    "tls_allow_insecure_connection": False,
-    "tls_validate_hostname": False,
     "logger": None,
     "listener_name": None,
     "tls_private_key_file_path": None,

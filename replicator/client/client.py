@@ -38,6 +38,7 @@ from replicator.client.argument_checks import (
     refuse_unsupported,
     topic_pattern,
 )
+from replicator.client.authentication import Authentication, Showing
 from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
 from replicator.client.consuming.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
@@ -99,6 +100,9 @@ class Client(ClosedAtExit):
     them, best of every worker) it asks there every ``service_url_check_interval_seconds`` where the clients of that
     cluster belong, and moves when that changes; ``service_url`` is then for as long as none of them answers.
 
+    ``authentication`` shows who it is (:mod:`replicator.client.authentication`). Through TLS the server's certificate
+    is checked, its name too, unless ``tls_validate_hostname=False``.
+
     With an ``engine`` it is a client of one that this process has open, without any wire; the engine outlives it.
 
     Must be made, used and closed on one event loop. Raises :class:`InvalidUrl`, and :class:`OperationNotSupported` for
@@ -116,6 +120,10 @@ class Client(ClosedAtExit):
         reconnect: bool = True,
         cluster: str = "standalone",
         engine: Engine | None = None,
+        authentication: Authentication | None = None,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
         **unsupported: Any,
     ) -> None:
         refuse_unsupported("Client", unsupported, CLIENT_OFF)
@@ -125,6 +133,13 @@ class Client(ClosedAtExit):
             raise InvalidConfiguration(
                 f"operation_timeout_seconds is {operation_timeout_seconds!r:.80}; it must be a positive number"
             )
+        check_instance("authentication", authentication, Authentication)
+        showing = Showing(
+            authentication or Authentication(),
+            tls_trust_certs_file_path,
+            tls_validate_hostname,
+            tls_allow_insecure_connection,
+        )
         self._operation_timeout_seconds = operation_timeout_seconds
         self._reconnect = reconnect
         self._connector: Connector
@@ -134,7 +149,7 @@ class Client(ClosedAtExit):
             if service_url is None:
                 raise InvalidUrl("give a service_url, or a service_url_provider")
             self._connector = connector_of(
-                service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds
+                service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds, showing
             )
         else:
             check_seconds("service_url_check_interval_seconds", service_url_check_interval_seconds, 0.05, 3_600)
@@ -144,6 +159,7 @@ class Client(ClosedAtExit):
                 service_url_check_interval_seconds,
                 connection_timeout_ms / 1000,
                 operation_timeout_seconds,
+                showing,
             )
         self._producer_maker = ProducerMaker(self._connector, reconnect, operation_timeout_seconds)
         self._producers: set[Producer | PartitionedProducer] = set()

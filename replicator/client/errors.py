@@ -198,6 +198,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "TooManyWatchers": ServiceUnitNotReady,
     "MessageIdUnknown": InvalidAck,
     "MessageNotHereYet": ServiceUnitNotReady,
+    "NotPermitted": AuthorizationError,
 } | {
     kind.__name__: kind
     for kind in (

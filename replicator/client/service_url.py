@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from replicator.client.authentication import NOTHING, Showing
 from replicator.client.errors import InvalidConfiguration, InvalidUrl
 from replicator.client.wire.channel import Connector
 from replicator.client.wire.connector import BrokerConnector
@@ -30,13 +31,14 @@ def following_connector(
     check_interval_seconds: float,
     connection_timeout_seconds: float,
     operation_timeout_seconds: float,
+    showing: Showing = NOTHING,
 ) -> FollowingConnector:
     named = [providers] if isinstance(providers, str) else list(providers)
     if not named:
         raise InvalidConfiguration("service_url_provider is an empty list")
 
     def connect(url: str) -> BrokerConnector:
-        return _broker_connector(url, connection_timeout_seconds, operation_timeout_seconds)
+        return _broker_connector(url, connection_timeout_seconds, operation_timeout_seconds, showing)
 
     for provider in named:
         _check_provider(provider)
@@ -46,7 +48,11 @@ def following_connector(
 
 
 def connector_of(
-    service_url: str, cluster: str, connection_timeout_seconds: float, operation_timeout_seconds: float
+    service_url: str,
+    cluster: str,
+    connection_timeout_seconds: float,
+    operation_timeout_seconds: float,
+    showing: Showing = NOTHING,
 ) -> Connector:
     if not isinstance(service_url, str):
         raise InvalidUrl(f"{service_url!r:.80} is not a str")
@@ -55,16 +61,17 @@ def connector_of(
         if not path:
             raise InvalidUrl(f"{service_url!r}: the path of the data directory is missing")
         return EmbeddedConnector(Path(path), cluster)
-    return _broker_connector(service_url, connection_timeout_seconds, operation_timeout_seconds)
+    return _broker_connector(service_url, connection_timeout_seconds, operation_timeout_seconds, showing)
 
 
 def _broker_connector(
-    service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float
+    service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float, showing: Showing
 ) -> BrokerConnector:
     return BrokerConnector(
         service_url,
         connection_timeout_seconds=connection_timeout_seconds,
         operation_timeout_seconds=operation_timeout_seconds,
+        showing=showing,
     )
 
 

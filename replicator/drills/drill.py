@@ -40,6 +40,7 @@ from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
 from replicator.running import ending
 from replicator.running.short_tasks import awaited
+from replicator.security.asking import worker_session
 from replicator.topology import Topology
 from snapshots.errors import SnapshotsError
 
@@ -260,7 +261,7 @@ def _failover(topology: Topology) -> Failover:
 async def _count_mappings(topology: Topology, topic: str) -> int:
     """Snapshot mappings that Postgres holds in all clusters; none of those whose database is away."""
     total = 0
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+    async with worker_session(timeout=aiohttp.ClientTimeout(total=10)) as session:
         for cluster in topology.clusters:
             async with session.get(f"{cluster.url}/replication/v1/mappings", params={"topic": topic}) as response:
                 total += len((await response.json()).get("mappings", ()))

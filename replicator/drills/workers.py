@@ -12,6 +12,7 @@ import aiohttp
 
 from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_left_postgres
 from replicator.operating.status import fetch
+from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
 
 LINKS_SECONDS_MAX: Final = 180.0
@@ -49,7 +50,7 @@ class RunningWorkers:
 
     async def start(self) -> None:
         """Raises :class:`WorkerFailed` for one that does not answer."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             for cluster in self._topology.clusters:
                 answer = await fetch(session, cluster.address)
                 if "error" in answer:
@@ -100,7 +101,7 @@ class OwnWorkers(RunningWorkers):
         """Wait until a worker's links are carried, which with Spark takes longer than everything else; before, nothing
         that is measured would be of the drill."""
         deadline = time.monotonic() + LINKS_SECONDS_MAX
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while waiting := waiting_for(await fetch(session, self._topology.cluster(name).address)):
                 if time.monotonic() > deadline:
                     raise WorkerFailed(f"after {LINKS_SECONDS_MAX:.0f} s {waiting}; see {self._logs[name]}")

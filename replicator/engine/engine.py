@@ -41,6 +41,7 @@ from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog import Catalog
 from replicator.engine.topics.catalog_changes import CatalogChanges
 from replicator.engine.topics.catalog_index import CatalogIndex
+from replicator.engine.topics.grants import GrantTable
 from replicator.engine.topics.loaded_topics import LoadedTopics
 from replicator.engine.topics.partitioned_topics import PartitionedTopics
 from replicator.engine.topics.partitions import load_partitioned
@@ -95,8 +96,9 @@ class Engine:
         cache = BlockCache(settings.cache_bytes_max)
         self.loaded = LoadedTopics(store, self.writer, index, self.admission, cache, settings.policies)
         self._by_id = self.loaded.by_id
-        self.deleting = TopicDeleting(store, self.writer, index, changes, self.loaded, self.supervisor)
-        self.catalog = Catalog(store, self.writer, index, changes, self.deleting, self.loaded.namespace_changed)
+        grants = GrantTable(store, self.writer, changes)
+        self.deleting = TopicDeleting(store, self.writer, index, changes, self.loaded, self.supervisor, grants)
+        self.catalog = Catalog(store, self.writer, index, changes, self.deleting, self.loaded.namespace_changed, grants)
         self.making = TopicMaking(self.catalog, changes, self.loaded, self.writer)
         self.partitioned = PartitionedTopics(
             store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting

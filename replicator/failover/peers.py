@@ -12,6 +12,7 @@ from replicator.failover.epochs import as_json, from_json
 from replicator.failover.errors import ClusterUnreachable, SwitchRefused
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session, worker_url
 from snapshots.markers import FailoverEpoch
 
 ASK_SECONDS_MAX: Final = 2.0
@@ -46,11 +47,11 @@ class Peers(ClosedAtExit):
         """What the worker answers. Raises :class:`ClusterUnreachable`, and :class:`SwitchRefused` with its reason."""
         address = self.addresses[cluster]
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            self._session = worker_session()
         try:
             async with (
                 timeout(seconds_max),
-                self._session.request(method, f"http://{address}{path}", json=body, params=query) as response,
+                self._session.request(method, f"{worker_url(address)}{path}", json=body, params=query) as response,
             ):
                 answer = await response.json()
         except aiohttp.ClientConnectorError as error:

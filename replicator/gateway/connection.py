@@ -33,13 +33,16 @@ from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
 from replicator.gateway.message_ids import KnownAs, Sought
 from replicator.gateway.refusals import server_error
-from replicator.protocol.authentication import Anyone, Authenticator
+from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags, ServerError
 from replicator.protocol.data_commands import Sends
-from replicator.protocol.errors import ProtocolError, Refused
+from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
 from replicator.running.short_tasks import awaited
+from replicator.security.certificates import Certificate
+from replicator.security.guard import EVERYBODY, Guard
+from replicator.security.identifying import ShownCertificate
 from snapshots.position import Position
 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -82,8 +85,10 @@ class Served:
     schemas: SchemaRegistry
     handlers: Mapping[int, Handler]
     """By the type of a command."""
-    authenticator: Callable[[], Authenticator] = Anyone
-    """Makes the one of a connection."""
+    authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone()
+    """Makes the one of a connection, which may ask for the certificate that its client showed."""
+    guard: Guard = EVERYBODY
+    """Says what a client may do, by its name."""
     broker_metadata: bool = False
     """Whether clients that ask for it are told the index and the time of each entry."""
 
@@ -100,6 +105,7 @@ class Connection(asyncio.Protocol):
         self.watchers = served.watchers
         self.schemas = served.schemas
         self.admission = served.engine.admission
+        self.guard = served.guard
         self._broker_metadata = served.broker_metadata
         self.writable = True
         self.known_as: Sought[KnownAs] = Sought()
@@ -111,7 +117,7 @@ class Connection(asyncio.Protocol):
             software=SOFTWARE,
             features=FEATURES,
             cluster=served.engine.cluster,
-            authenticator=served.authenticator(),
+            authenticator=served.authenticator(self._certificate),
             message_bytes_max=self.admission.message_bytes_max,
         )
         self._handlers = served.handlers
@@ -128,7 +134,7 @@ class Connection(asyncio.Protocol):
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
         self._reading = True
-        self._steps: Iterator[Frame | Sends | bytes] = iter(())
+        self._steps: Iterator[Frame | Sends | Pending | bytes] = iter(())
         """What is to be done about what came."""
         self._flooded = False
         """The client does not take what it asked for."""
@@ -155,6 +161,8 @@ class Connection(asyncio.Protocol):
                     self._handlers[step.command.type](self, step)
                 elif isinstance(step, Sends):
                     self._send(step)
+                elif isinstance(step, Pending):
+                    self.work(self._find_out(step), "authenticating")
                 else:
                     self.write(step)
                 if self._flooded:
@@ -164,6 +172,26 @@ class Connection(asyncio.Protocol):
         else:
             if self.state.due < self._alarm_at:
                 self._set_alarm()
+
+    async def _find_out(self, pending: Pending) -> None:
+        """Who the client is; bounded in time by the handshake's limit."""
+        outcome: Admitted | NotAuthenticated
+        try:
+            outcome = await pending.find_out()
+        except NotAuthenticated as error:
+            outcome = error
+        try:
+            for frames in self.state.found_out(pending, outcome, self._loop.time()):
+                self.write(frames)
+        except ProtocolError as error:
+            self.fail(str(error))
+        else:
+            self._set_alarm()
+
+    def _certificate(self) -> Certificate | None:
+        """What TLS has checked of the client."""
+        found: Certificate | None = self._transport.get_extra_info("peercert")
+        return found
 
     def _send(self, sends: Sends) -> None:
         """SEND, for a producer that is there; what comes for one that the engine let go of, the client sends again."""
@@ -231,6 +259,11 @@ class Connection(asyncio.Protocol):
         self._alarm = self._loop.call_at(self._alarm_at, self._tick)
 
     # What sessions and handlers need.
+
+    @property
+    def role(self) -> str:
+        """Who the client is; empty where nobody is told apart."""
+        return self.state.name
 
     @property
     def client(self) -> ClientInfo:

@@ -22,6 +22,8 @@ from replicator.protocol.commands_pb2 import (
     ServerError,
 )
 from replicator.protocol.frames import Frame
+from replicator.security.errors import NotPermitted
+from replicator.security.permissions import USING
 
 T = BaseCommand.Type
 
@@ -37,8 +39,9 @@ def lookup(connection: Connection, frame: Frame) -> None:
     answer = CommandLookupTopicResponse(request_id=wanted.request_id)
     fence = connection.engine.admission.consumers
     try:
+        connection.guard.check_topic(connection.role, USING, wanted.topic)
         parse_topic(wanted.topic)
-    except InvalidTopicName as error:
+    except (InvalidTopicName, NotPermitted) as error:
         answer.response = CommandLookupTopicResponse.LookupType.Failed
         answer.error, answer.message = server_error(error), str(error)
     else:
@@ -80,6 +83,7 @@ async def _partitions(connection: Connection, wanted: CommandPartitionedTopicMet
     """
     answer = CommandPartitionedTopicMetadataResponse(request_id=wanted.request_id)
     try:
+        connection.guard.check_topic(connection.role, USING, wanted.topic)
         if wanted.metadata_auto_creation_enabled:
             answer.partitions = await connection.engine.by_use.partitions(wanted.topic)
         else:
@@ -102,6 +106,11 @@ def topics_of_namespace(connection: Connection, frame: Frame) -> None:
     wanted = frame.command.getTopicsOfNamespace
     answer = CommandGetTopicsOfNamespaceResponse(request_id=wanted.request_id, filtered=False)
     names: list[str] = []
+    try:
+        connection.guard.check(connection.role, USING, wanted.namespace)
+    except NotPermitted as error:
+        connection.refuse(wanted.request_id, error)
+        return
     if wanted.mode != CommandGetTopicsOfNamespace.Mode.NON_PERSISTENT:
         try:
             names = [name for name in connection.engine.catalog.topics(wanted.namespace) if not is_internal(name)]

@@ -28,6 +28,7 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame
 from replicator.protocol.sessions import Slot
+from replicator.security.permissions import Action
 
 T = BaseCommand.Type
 
@@ -52,6 +53,9 @@ def produce(connection: Connection, frame: Frame) -> None:
 async def _connect_producer(connection: Connection, wanted: CommandProducer, slot: Slot[ProducerSession]) -> None:
     producers = connection.state.producers
     try:
+        connection.guard.check_topic(connection.role, (Action.PRODUCE,), wanted.topic)
+        if wanted.initial_subscription_name:
+            connection.guard.check_subscription(connection.role, wanted.topic, wanted.initial_subscription_name)
         topic = await connection.engine.topic(wanted.topic)
         schema_version = await schemas.version_for_producer(connection, topic.name, schemas.schema_of(wanted))
         if wanted.initial_subscription_name:
@@ -127,6 +131,7 @@ def subscribe(connection: Connection, frame: Frame) -> None:
 async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, slot: Slot[ConsumerSession]) -> None:
     consumers = connection.state.consumers
     try:
+        connection.guard.check_subscription(connection.role, wanted.topic, wanted.subscription)
         topic = await connection.engine.topic(wanted.topic, create=wanted.force_topic_creation)
         await schemas.check_consumer(connection, topic.name, schemas.schema_of(wanted))
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None

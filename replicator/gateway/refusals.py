@@ -6,6 +6,7 @@ from typing import Final
 
 from replicator.engine import errors
 from replicator.protocol.commands_pb2 import ServerError
+from replicator.security.errors import NotPermitted
 
 _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.UnsupportedTopicName, ServerError.NotAllowedError),
@@ -27,6 +28,7 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
     (errors.BacklogQuotaExceeded, ServerError.ProducerBlockedQuotaExceededException),
     (errors.EntryCorrupt, ServerError.ChecksumError),
     (errors.NotAllowedError, ServerError.NotAllowedError),
+    (NotPermitted, ServerError.AuthorizationError),
     (errors.MessageTooLarge, ServerError.NotAllowedError),
     (errors.InvalidSubscriptionName, ServerError.ProducerBusy),  # as upstream answers it
     (errors.InvalidPattern, ServerError.NotAllowedError),

@@ -16,6 +16,7 @@ from replicator.protocol.commands_pb2 import (
     Schema,
 )
 from replicator.protocol.frames import Frame
+from replicator.security.permissions import USING, Action
 
 T = BaseCommand.Type
 _NO_CHECK: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
@@ -53,6 +54,7 @@ def get(connection: Connection, frame: Frame) -> None:
     wanted = frame.command.getSchema
     answer = CommandGetSchemaResponse(request_id=wanted.request_id)
     try:
+        connection.guard.check_topic(connection.role, USING, wanted.topic)
         found = connection.schemas.find(wanted.topic, wanted.schema_version or None)
     except EngineError as error:
         answer.error_code, answer.error_message = server_error(error), str(error)
@@ -73,6 +75,7 @@ def get_or_create(connection: Connection, frame: Frame) -> None:
 async def _get_or_create(connection: Connection, wanted: CommandGetOrCreateSchema) -> None:
     answer = CommandGetOrCreateSchemaResponse(request_id=wanted.request_id)
     try:
+        connection.guard.check_topic(connection.role, (Action.PRODUCE,), wanted.topic)
         answer.schema_version = await version_for_producer(connection, wanted.topic, _decoded(wanted.schema))
     except EngineError as error:
         answer.error_code, answer.error_message = server_error(error), str(error)

@@ -21,6 +21,8 @@ from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
+from replicator.security.guard import EVERYBODY, Guard
+from replicator.security.identifying import ShownCertificate
 
 BACKLOG: Final = 1024
 
@@ -32,15 +34,16 @@ class Gateway:
         self,
         engine: Engine,
         addresses: Addresses,
-        authenticator: Callable[[], Authenticator] = Anyone,
         *,
+        authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone(),
+        guard: Guard = EVERYBODY,
         broker_metadata: bool = False,
     ) -> None:
         self._engine = engine
         self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
         engine.add_listener(self._watchers)
         self._served = Served(
-            engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator, broker_metadata
+            engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator, guard, broker_metadata
         )
         self._connections: set[Connection] = set()
         self._stopped = False
@@ -80,15 +83,16 @@ class Gateway:
         *,
         backlog: int = BACKLOG,
         tls: ServerTls | None = None,
+        tls_alone: bool = False,
     ) -> None:
-        """Serve both on a bound socket, with ``tls`` also those who use that; ``http`` makes the protocol of an
-        HTTP connection."""
+        """Serve both on a bound socket, with ``tls`` also those who use that, and with ``tls_alone`` nobody else;
+        ``http`` makes the protocol of an HTTP connection."""
 
         def made() -> FirstByte:
             return FirstByte(http, self.connection)
 
         if tls is not None:
-            self._servers.append(MixedPort(bound, backlog, tls, made))
+            self._servers.append(MixedPort(bound, backlog, tls, made, tls_alone=tls_alone))
             return
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(made, sock=bound, backlog=backlog))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from replicator.engine.errors import EngineError
 from replicator.engine.topics.topic_list import topic_list_hash
+from replicator.engine.topics.topic_patterns import parse_pattern
 from replicator.engine.topics.topic_watch import TopicListing, TopicWatch
 from replicator.gateway.connection import Connection
 from replicator.gateway.lookups import expanded
@@ -20,6 +21,7 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame
 from replicator.protocol.sessions import Slot
+from replicator.security.permissions import USING
 
 T = BaseCommand.Type
 
@@ -37,6 +39,8 @@ def watch(connection: Connection, frame: Frame) -> None:
         connection.refuse(wanted.request_id, error)
         return
     try:
+        namespace = parse_pattern(wanted.topics_pattern).namespace  # that of the request is not looked at
+        connection.guard.check(connection.role, USING, namespace)
         WatcherSession(connection, wanted, slot)
     except EngineError as error:
         connection.state.watchers.failed(slot)

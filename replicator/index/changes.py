@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from replicator.index.extents import ExtentWriter
 from replicator.index.waiting import Waiting
-from replicator.running.asking import ASKED_FROM
+from replicator.running.asking import ASKED_BY, ASKED_FROM
 from snapshots import markers
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
@@ -137,10 +137,12 @@ class IndexChanges:
         self._note()
 
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
-        """Somebody did something to this cluster. Kept in Postgres alone: it is written late rather than not, but what
+        """Somebody did something to this cluster: the role that asked for it, where roles are told apart, else
+        ``actor``. Kept in Postgres alone: it is written late rather than not, but what
         a crash takes while the database is away is lost."""
         if asked_from := ASKED_FROM.get():
             detail = {"from": asked_from, **(detail or {})}
+        actor = ASKED_BY.get() or actor
         self.waiting.audit(AuditEntry(uuid4(), datetime.now(UTC), actor, action, subject, detail))
         self._note()
 

@@ -24,6 +24,7 @@ from replicator.engine.log.link_frame import PROTOCOL_VERSION, pack_frame
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
 from replicator.links.gaps import Mark
 from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session, worker_url
 from snapshots.position import Position
 
 CONNECT_SECONDS_MAX: Final = 5.0
@@ -75,7 +76,7 @@ class HttpTransport:
         self._name = name
         self._compression = compression
         self._destination = destination
-        self._base = f"http://{address}/replication/v1"
+        self._base = f"{worker_url(address)}/replication/v1"
         self._session: aiohttp.ClientSession | None = None
         self._outgoing: asyncio.Queue[tuple[bytes, pa.Buffer]] = asyncio.Queue(maxsize=1)
         self._response: aiohttp.ClientResponse | None = None
@@ -84,7 +85,7 @@ class HttpTransport:
 
     async def __aenter__(self) -> HttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX)
-        self._session = aiohttp.ClientSession(timeout=timeout, read_bufsize=READ_BUFFER_BYTES)
+        self._session = worker_session(timeout=timeout, read_bufsize=READ_BUFFER_BYTES)
         return self
 
     async def __aexit__(

@@ -6,15 +6,19 @@ Errors are of two kinds: what the worker refuses, with the reason it gives, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 
 from replicator.engine.topic_name import check_subscription_name, check_tenant, parse_namespace, parse_topic
 from replicator.running.connecting import why_not_connected
+from replicator.security.asking import worker_session
+
+if TYPE_CHECKING:
+    from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long an answer may take. Deleting a large topic, or making thousands of partitions, takes seconds."""
@@ -48,8 +52,11 @@ class WorkerUnavailable(AdminError):
     """The worker does not answer, or cannot do anything."""
 
 
-def worker_url(url: str | None, topology_file: Path | None, cluster: str | None) -> str:
-    """The address of the worker to ask: ``--url``, or the topology's, of ``--cluster`` or of its only one.
+def worker_url(
+    url: str | None, topology_file: Path | None, cluster: str | None, load: Callable[[Path], Topology]
+) -> str:
+    """The address of the worker to ask: ``--url``, or the topology's, of ``--cluster`` or of its only one; ``load``
+    reads the file.
 
     Raises :class:`InvalidAddress`, :class:`TopologyError`.
     """
@@ -68,9 +75,7 @@ def worker_url(url: str | None, topology_file: Path | None, cluster: str | None)
         return url.rstrip("/")
     if topology_file is None:
         raise InvalidAddress("which worker? give --url http://HOST:PORT, or -f FILE with --cluster NAME")
-    from replicator.topology import load_topology  # it takes longer to import than a request takes
-
-    topology = load_topology(topology_file)
+    topology = load(topology_file)
     if cluster is None and len(topology.clusters) > 1:
         raise InvalidAddress(f"which cluster? give --cluster NAME; {topology_file} has {', '.join(topology.names)}")
     return topology.cluster(cluster or topology.names[0]).url
@@ -119,7 +124,7 @@ class AdminClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> AdminClient:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX))
+        self._session = worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX))
         return self
 
     async def __aexit__(self, *_: object) -> None:

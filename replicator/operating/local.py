@@ -17,6 +17,7 @@ from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_lef
 from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
 from replicator.running.short_tasks import awaited
 from replicator.running.supervisor import SupervisedTask, Supervisor
+from replicator.security.asking import worker_url
 from replicator.topology import Cluster, Topology, TopologyError, load_topology
 
 
@@ -91,7 +92,7 @@ class _LocalWorkers:
             ready.cancel()
         for name in names:
             worker = self._workers[name][1]
-            self._console.print(f"{name}: ready at http://{worker.address} (pid {worker.pid})", highlight=False)
+            self._console.print(f"{name}: ready at {worker_url(worker.address)} (pid {worker.pid})", highlight=False)
             watcher = self._watchers[name] = self._supervisor.task(
                 "worker watcher", f"worker of {name}", partial(self._watch, worker), until_done=True
             )

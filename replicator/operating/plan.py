@@ -20,6 +20,7 @@ from rich.text import Text
 from replicator.operating.rollout import Rollout
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Cluster, Link, Topology, format_size
 from replicator.topology.diff import masked
 from replicator.topology.fields import flattened
@@ -187,8 +188,7 @@ def plan(topology: Topology, probes: Mapping[str, Probe] | None = None, rollout:
 async def probe_workers(topology: Topology, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Probe]:
     """Ask every worker at once whether it is alive; takes at most ``timeout_s`` and never raises for a peer."""
     # trust_env stays off: a proxy's answer would say nothing of the worker.
-    connector = aiohttp.TCPConnector(limit=PROBES_AT_ONCE_MAX)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with worker_session(at_once_max=PROBES_AT_ONCE_MAX) as session:
         probes = await asyncio.gather(
             *(_probe(session, cluster, timeout_s) for cluster in topology.clusters),
         )

@@ -14,6 +14,7 @@ import psutil
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session, worker_url
 
 DRIVER_MODULE: Final = "replicator.pipeline.live.driver"
 START_SECONDS_MAX: Final = 60.0
@@ -84,14 +85,14 @@ class WorkerProcess:
             wait=wait_fixed(0.05),
             stop=stop_after_delay(START_SECONDS_MAX),
         )
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             try:
                 async for attempt in retrying:
                     with attempt:
                         self._check_alive()
-                        async with session.get(f"http://{self.address}/readyz") as response:
+                        async with session.get(f"{worker_url(self.address)}/readyz") as response:
                             response.raise_for_status()
-                        async with session.get(f"http://{self.address}/replication/v1/status") as response:
+                        async with session.get(f"{worker_url(self.address)}/replication/v1/status") as response:
                             if (await response.json())["pid"] != self.pid:
                                 raise _NotOurs
                 self.was_ready = True

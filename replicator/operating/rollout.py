@@ -23,6 +23,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from replicator.running.connecting import why_not_connected
+from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import Change, diff, digest, masked, words
 from replicator.topology.reader import parse_topology
@@ -181,7 +182,7 @@ async def carry_out(rollout: Rollout, *, dry_run: bool) -> list[Outcome]:
 
 def _session(seconds: float) -> aiohttp.ClientSession:
     # trust_env stays off: a proxy's answer would say nothing of the worker.
-    return aiohttp.ClientSession(
+    return worker_session(
         connector=aiohttp.TCPConnector(limit=ASKED_AT_ONCE_MAX), timeout=aiohttp.ClientTimeout(total=seconds)
     )
 
@@ -195,7 +196,7 @@ async def _ask_all(
 
 async def _ask(session: aiohttp.ClientSession, file: Path, cluster: str, address: str) -> RunningWorker:
     try:
-        status, body = await _call(session, "GET", f"http://{address}/replication/v1/topology")
+        status, body = await _call(session, "GET", f"{worker_url(address)}/replication/v1/topology")
     except _NoAnswer as error:
         return RunningWorker(cluster, address, f"{address}: {error}")
     said, text = body.get("digest"), body.get("text")
@@ -212,7 +213,7 @@ async def _ask(session: aiohttp.ClientSession, file: Path, cluster: str, address
 
 
 async def _reload(session: aiohttp.ClientSession, worker: RunningWorker, expected: str, dry_run: bool) -> Outcome:
-    url = f"http://{worker.address}/replication/v1/topology/reload"
+    url = f"{worker_url(worker.address)}/replication/v1/topology/reload"
     try:
         status, body = await _call(session, "POST", url, {"digest": expected, "dry_run": dry_run})
     except _NoAnswer as error:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replicator.engine.topic_name import SCHEME
+from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 5.0
@@ -22,7 +23,7 @@ _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
 async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
     """The status of every worker by cluster; ``{"error": text}`` for one that does not answer."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with worker_session(timeout=timeout) as session:
         answers = await asyncio.gather(*(fetch(session, cluster.address) for cluster in topology.clusters))
     return dict(zip(topology.names, answers, strict=True))
 
@@ -30,7 +31,7 @@ async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
 async def fetch(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:
     """The status of the worker at ``address``, or ``{"error": text}``."""
     try:
-        async with session.get(f"http://{address}/replication/v1/status") as response:
+        async with session.get(f"{worker_url(address)}/replication/v1/status") as response:
             response.raise_for_status()
             answer: dict[str, Any] = await response.json()
             return answer

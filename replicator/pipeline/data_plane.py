@@ -241,7 +241,7 @@ class DataPlane(WorkerConnection):
     ) -> tuple[bytes, http.client.HTTPMessage]:
         what = path.removeprefix("/replication/v1/")
         target = f"{self._base_path}{path}" + (f"?{urlencode(query)}" if query else "")
-        content, headers = None, {}
+        content, headers = None, self.shown()
         if body is not None:
             content = json.dumps(body, separators=(",", ":")).encode()
             headers["Content-Type"] = "application/json"

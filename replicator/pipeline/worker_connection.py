@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+from replicator.security.access import access
+
 TIMEOUT_S: Final = 60
 """Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
 
@@ -19,8 +21,14 @@ class WorkerConnection:
         self.url = url
         parts = urlsplit(url)
         self._base_path = parts.path
-        connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = connection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        self._access = access()
+        host = parts.hostname or ""
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = self._access.make_ssl_context()
+            self._connection = http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -29,6 +37,11 @@ class WorkerConnection:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def shown(self) -> dict[str, str]:
+        """The headers that show who asks."""
+        authorization = self._access.authorization()
+        return {} if authorization is None else {"Authorization": authorization}
 
     def close(self) -> None:
         self._connection.close()

@@ -4,6 +4,7 @@ The connection (:mod:`replicator.protocol.server`) passes on what the client sho
 
     CONNECT, AUTH_RESPONSE ──> authenticate ──> Admitted: CONNECTED, or nothing more on an open connection
                                             ├─> Asked: AUTH_CHALLENGE, and the client shows more
+                                            ├─> Pending: the caller finds out, and says what came of it
                                             └─> NotAuthenticated: an error, and the connection is over
 
 What was shown may count for a time only. When that is over the client is asked for newer credentials, and is out if it
@@ -12,6 +13,7 @@ cannot be asked, or does not answer.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -38,10 +40,18 @@ class Asked:
     question: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """It takes a while to find out, such as a hash that is slow by design."""
+
+    find_out: Callable[[], Awaitable[Admitted]]
+    """Raises :class:`NotAuthenticated`."""
+
+
 class Authenticator(Protocol):
     """Decides who the client of one connection is. Each connection has its own: it may remember what it asked."""
 
-    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked:
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked | Pending:
         """``method`` is the name that the client gives, such as ``none`` or ``token``; empty for ``none``.
 
         Raises :class:`NotAuthenticated`, with a message that is sent to the client.

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from replicator.engine.log.entry import MESSAGE_BYTES_LIMIT, MESSAGE_BYTES_MAX
 from replicator.protocol.commands_pb2 import (
+    AuthData,
     BaseCommand,
+    CommandAuthResponse,
     CommandConnect,
     CommandPing,
     CommandPong,
@@ -29,7 +31,7 @@ REQUESTS_MAX: Final = 50_000
 """That wait for an answer, as the official clients have it."""
 
 T = BaseCommand.Type
-_PING, _PONG, _CONNECTED = int(T.PING), int(T.PONG), int(T.CONNECTED)
+_PING, _PONG, _CONNECTED, _AUTH_CHALLENGE = int(T.PING), int(T.PONG), int(T.CONNECTED), int(T.AUTH_CHALLENGE)
 _ANSWERS: Final = {
     T.SUCCESS: "success",
     T.ERROR: "error",
@@ -71,7 +73,10 @@ class ClientConnection:
         features: FeatureFlags | None = None,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
         gathers: bool = False,
+        method: str = "",
+        credentials: Callable[[], bytes] = bytes,
     ) -> None:
+        """``method`` names the way of authentication, and ``credentials`` gives what is shown, now and when asked."""
         self.peer: Peer | None = None
         """The server, once it has answered."""
         self.cluster = ""
@@ -83,18 +88,21 @@ class ClientConnection:
         self._features = features or FeatureFlags()
         self._keep_alive_seconds = keep_alive_seconds
         self._decoder = FrameDecoder(runs=AnswerReader() if gathers else None)
+        self._method = method
+        self._credentials = credentials
         self._waiting: set[int] = set()
         self._last_request_id = -1
         self._heard = True
         self._over = False
 
-    def connect(self, *, method: str = "", credentials: bytes = b"", proxy_to: str = "") -> bytes:
-        """What is to be sent first; ``proxy_to`` is ``host:port`` of the broker that a proxy is to connect to."""
+    def connect(self, *, proxy_to: str = "") -> bytes:
+        """What is to be sent first; raises what ``credentials`` does. ``proxy_to`` is ``host:port`` of the broker that
+        a proxy is to connect to."""
         command = CommandConnect(client_version=self._software, protocol_version=NEWEST, feature_flags=self._features)
         if proxy_to:
             command.proxy_to_broker_url = proxy_to
-        if method:
-            command.auth_method_name, command.auth_data = method, credentials
+        if self._method:
+            command.auth_method_name, command.auth_data = self._method, self._credentials()
         return encode(BaseCommand(type=T.CONNECT, connect=command))
 
     def request_id(self) -> int:
@@ -125,7 +133,9 @@ class ClientConnection:
                     yield frame
                     continue
                 command = frame.command
-                if self.peer is None:
+                if command.type == _AUTH_CHALLENGE:
+                    yield self._shown_again()
+                elif self.peer is None:
                     self._connected(command, now)
                 elif command.type == _PING:
                     yield encode(BaseCommand(type=T.PONG, pong=CommandPong()))
@@ -149,6 +159,11 @@ class ClientConnection:
         self._heard = False
         self.due = now + self._keep_alive_seconds
         return encode(BaseCommand(type=T.PING, ping=CommandPing()))
+
+    def _shown_again(self) -> bytes:
+        shown = AuthData(auth_method_name=self._method, auth_data=self._credentials())
+        response = CommandAuthResponse(client_version=self._software, protocol_version=NEWEST, response=shown)
+        return encode(BaseCommand(type=T.AUTH_RESPONSE, authResponse=response))
 
     def _connected(self, command: BaseCommand, now: float) -> None:
         if command.type == T.ERROR:

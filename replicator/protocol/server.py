@@ -21,7 +21,15 @@ from enum import Enum
 from typing import Any, Final
 
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
-from replicator.protocol.authentication import REFRESH, REFRESH_SECONDS_MAX, Anyone, Asked, Authenticator
+from replicator.protocol.authentication import (
+    REFRESH,
+    REFRESH_SECONDS_MAX,
+    Admitted,
+    Anyone,
+    Asked,
+    Authenticator,
+    Pending,
+)
 from replicator.protocol.commands_pb2 import (
     AuthData,
     BaseCommand,
@@ -130,6 +138,8 @@ class ServerConnection:
         """When the client has to have been heard again."""
         self._method = ""
         self._expires_at: float | None = None
+        self._pending: Pending | None = None
+        """What is being found out about what the client showed."""
         self._answer_by: float | None = None
         """When a client that was asked for newer credentials has to have shown them."""
 
@@ -142,8 +152,9 @@ class ServerConnection:
         """Whether the client has introduced itself, and is there."""
         return self._state is _State.OPEN
 
-    def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | bytes]:
-        """What is to be done about ``data``, in this order: commands to carry out (SENDs together), bytes to send.
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Pending | bytes]:
+        """What is to be done about ``data``, in this order: commands to carry out (SENDs together), bytes to send. What
+        came of a :class:`Pending` goes to :meth:`found_out`.
 
         Raises :class:`ProtocolError` where the connection is to be closed. What was given before stands.
         """
@@ -160,6 +171,20 @@ class ServerConnection:
                     raise OutOfOrder(f"SEND is not for a server whose connection is: {self._state.value}")
                 else:
                     yield from self._introduced(frame.command, now)
+        except ProtocolError:
+            self._state = _State.OVER
+            raise
+
+    def found_out(self, pending: Pending, outcome: Admitted | NotAuthenticated, now: float) -> Iterator[bytes]:
+        """What was pending is known; gives what is to be sent. Raises :class:`NotAuthenticated`."""
+        if self._pending is not pending or self._state is _State.OVER:
+            return
+        self._pending = None
+        try:
+            if isinstance(outcome, NotAuthenticated):
+                yield from self._not_let_in(outcome)
+            else:
+                yield from self._let_in(outcome, now)
         except ProtocolError:
             self._state = _State.OVER
             raise
@@ -220,16 +245,14 @@ class ServerConnection:
         self._state = _State.OVER
         return [*self.producers.clear(), *self.consumers.clear(), *self.watchers.clear()]
 
-    def _introduced(self, command: BaseCommand, now: float) -> Iterator[bytes]:
+    def _introduced(self, command: BaseCommand, now: float) -> Iterator[Pending | bytes]:
         """The handshake, and what keeps an open connection alive."""
         match self._state, command.type:
             case _State.OPEN, T.PING:
                 yield _PONG
             case _State.OPEN, T.PONG:
                 pass  # that something came was noted
-            case _State.OPEN, T.AUTH_RESPONSE:
-                yield from self._authenticated(command.authResponse.response, now)
-            case _State.AUTHENTICATING, T.AUTH_RESPONSE:
+            case ((_State.OPEN | _State.AUTHENTICATING), T.AUTH_RESPONSE) if self._pending is None:
                 yield from self._authenticated(command.authResponse.response, now)
             case _State.CONNECT_AWAITED, T.CONNECT:
                 self.peer = client_of(command.connect)
@@ -240,18 +263,28 @@ class ServerConnection:
             case state, kind:
                 raise OutOfOrder(f"{T.Name(kind)} is not for a server whose connection is: {state.value}")
 
-    def _authenticated(self, shown: AuthData, now: float) -> Iterator[bytes]:
+    def _authenticated(self, shown: AuthData, now: float) -> Iterator[Pending | bytes]:
         """Ask for more, or let the client in; one that is in already may show newer credentials."""
-        connecting = self._state is _State.AUTHENTICATING
         try:
             answer = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data, now)
         except NotAuthenticated as error:
-            refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthenticationError, message=str(error))
-            yield encode(BaseCommand(type=T.ERROR, error=refusal))
-            raise
+            yield from self._not_let_in(error)
+            return
         if isinstance(answer, Asked):
             yield self._challenge(shown.auth_method_name, answer.question)
-            return
+        elif isinstance(answer, Pending):
+            self._pending = answer
+            yield answer
+        else:
+            yield from self._let_in(answer, now)
+
+    def _not_let_in(self, error: NotAuthenticated) -> Iterator[bytes]:
+        refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthenticationError, message=str(error))
+        yield encode(BaseCommand(type=T.ERROR, error=refusal))
+        raise error
+
+    def _let_in(self, answer: Admitted, now: float) -> Iterator[bytes]:
+        connecting = self._state is _State.AUTHENTICATING
         self.name, self._expires_at, self._answer_by = answer.name, answer.until, None
         if connecting:
             self._state = _State.OPEN

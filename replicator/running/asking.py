@@ -8,3 +8,5 @@ from typing import Final
 ASKED_FROM: Final[ContextVar[str]] = ContextVar("ASKED_FROM", default="")
 """The address of the one whose request is being carried out; empty where nobody asked. Tasks that a request starts have
 it too."""
+ASKED_BY: Final[ContextVar[str]] = ContextVar("ASKED_BY", default="")
+"""Their role; empty where nobody is told apart."""

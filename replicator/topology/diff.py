@@ -16,11 +16,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final
 
-from replicator.topology.fields import Cluster, Section, flattened
+from replicator.topology.fields import Cluster, flattened
 from replicator.topology.links import Link
 from replicator.topology.scalars import format_size
+from replicator.topology.sections import Section
 from replicator.topology.values import Topology, dump
 
 CLUSTER_ADDED: Final = "cluster-added"
@@ -35,6 +37,8 @@ SETTING_CHANGED: Final = "setting-changed"
 
 DIGEST_CHARS: Final = 32
 """128 bits: texts that are not the same do not have the same by accident."""
+_NEWER: Final = ("auth", "tls")
+"""Sections that workers of earlier versions do not know: they count where something stands there."""
 _DEFAULT: Final = "default"
 _TAKEN_UNDER_WAY: Final = frozenset(
     {
@@ -46,10 +50,22 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("sync", "snapshot_interval_ms"),
         ("sync", "snapshot_timeout_ms"),
         ("sync", "update_interval_ms"),
+        ("auth", "tokens"),
+        ("auth", "passwords"),
+        ("auth", "superusers"),
+        ("auth", "metrics"),
+        ("auth", "permissions"),
     }
 )
 """Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""
-_CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {"name", "data", "database", "policies"}
+_CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {
+    "name",
+    "data",
+    "database",
+    "policies",
+    "token_file",
+    "tls_required",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +168,9 @@ def digest(topology: Topology) -> str:
     """
     shown = masked(topology)
     said: dict[str, Any] = {
-        section: getattr(shown, section).model_dump(mode="json", exclude_defaults=True)
+        section: _without_places(getattr(shown, section).model_dump(mode="python", exclude_defaults=True))
         for section in _section_names(topology)
+        if section not in _NEWER or getattr(shown, section).model_fields_set
     }
     said["clusters"] = {
         cluster.name: {
@@ -167,8 +184,15 @@ def digest(topology: Topology) -> str:
         f"{source}>{destination}": [[link.name, link.as_written()] for link in links]
         for (source, destination), links in _pairs(topology).items()
     }
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def _without_places(said: Any) -> Any:
+    """Files by their names alone: they are elsewhere on every machine."""
+    if isinstance(said, Mapping):
+        return {key: _without_places(value) for key, value in said.items()}
+    return said.name if isinstance(said, Path) else said
 
 
 def portable_text(topology: Topology) -> str:
@@ -210,7 +234,7 @@ def _clusters(before: Topology, after: Topology) -> Iterator[Change]:
 def _cluster_changes(old: Cluster, new: Cluster, neighbours: frozenset[str]) -> Iterator[Change]:
     own = frozenset({new.name})
     for field in Cluster.model_fields:
-        if field not in ("name", "policies") and getattr(old, field) != getattr(new, field):
+        if field not in ("name", "policies", "tls_required") and getattr(old, field) != getattr(new, field):
             shown = "database_masked" if field == "database" else field
             was, now = (_text(getattr(each, shown)) for each in (old, new))
             ends = neighbours if field == "address" else own

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from replicator.engine.log.entry import ENTRY_BYTES_MAX, MESSAGE_BYTES_LIMIT, MESSAGE_BYTES_MAX
 from replicator.engine.policies import (
@@ -51,6 +51,7 @@ from replicator.topology.scalars import (
     parse_duration,
     parse_size,
 )
+from replicator.topology.sections import Section
 
 STORE_SIZE_BYTES_MIN: Final = 1024 * 1024
 STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
@@ -63,12 +64,6 @@ CLOSED: Final = "closed"
 OPEN: Final = "open"
 ENGINES: Final = (SPARK, EMBEDDED)
 DRIVERS: Final = ("worker", "external")
-
-
-class Section(BaseModel):
-    """A mapping of the file: immutable, strict about types, and closed to other keys."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
 
 _DEFAULT: Final = TopicPolicies()
@@ -236,6 +231,10 @@ class Cluster(Section):
     """Whether tenants and namespaces are made by who uses a topic of theirs, or must be there."""
     broker_entry_metadata: Flag = False
     """Whether clients that ask for it are told the index and the time of each entry."""
+    token_file: Annotated[Path, BeforeValidator(data_path)] | None = None
+    """What its worker shows to others, where that is not ``auth.token_file``."""
+    tls_required: bool = False
+    """Whether nothing but TLS is spoken; the file has that once, as ``tls.required``."""
 
     def places(self) -> dict[str, Any]:
         """What is set of where and how clients are served, as the topology file has it."""
@@ -253,6 +252,8 @@ class Cluster(Section):
             places["namespaces_by_use"] = False
         if self.broker_entry_metadata:
             places["broker_entry_metadata"] = True
+        if self.token_file is not None:
+            places["token_file"] = str(self.token_file)
         return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     def bound_at(self) -> dict[str, str]:
@@ -278,6 +279,8 @@ class Cluster(Section):
     @property
     def pulsar_url(self) -> str:
         """What lookups answer."""
+        if self.tls_required and self.pulsar_tls_url is not None:
+            return self.pulsar_tls_url
         return f"pulsar://{self.advertised or self.pulsar or self.address}"
 
     @property
@@ -290,7 +293,8 @@ class Cluster(Section):
     @property
     def client_url(self) -> str:
         """Where clients reach HTTP: at ``advertised``, unless that stands for a port of the binary protocol alone."""
-        return f"http://{self.advertised if self.advertised and self.pulsar is None else self.address}"
+        place = self.advertised if self.advertised and self.pulsar is None else self.address
+        return f"{self.http_scheme}://{place}"
 
     @property
     def host(self) -> str:
@@ -303,7 +307,11 @@ class Cluster(Section):
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}"
+        return f"{self.http_scheme}://{self.address}"
+
+    @property
+    def http_scheme(self) -> str:
+        return "https" if self.tls_required else "http"
 
     @property
     def database_masked(self) -> str:

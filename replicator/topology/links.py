@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator
 from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
-from replicator.topology.fields import ENGINES, Section
+from replicator.topology.fields import ENGINES
 from replicator.topology.scalars import (
     DURATION_KIND,
     SIZE_KIND,
@@ -30,6 +30,7 @@ from replicator.topology.scalars import (
     parse_duration,
     parse_size,
 )
+from replicator.topology.sections import Section
 
 LINK_NAME_CHARS_MAX: Final = 64
 SQL_CHARS_MAX: Final = 10_000

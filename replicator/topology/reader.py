@@ -17,18 +17,19 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from replicator.topology.auth import AuthSettings, TlsPolicy
 from replicator.topology.fields import (
     SPARK,
     Cluster,
     PipelineSettings,
     PolicySettings,
-    Section,
     StoreSettings,
     SyncSettings,
     merged,
 )
 from replicator.topology.links import Link, LinkSettings
 from replicator.topology.located_yaml import FieldPath, LocatedYaml, YamlError, read_yaml
+from replicator.topology.sections import Section
 from replicator.topology.values import Topology, TopologyError
 
 TOPOLOGY_FILE_BYTES_MAX: Final = 1024 * 1024
@@ -86,6 +87,7 @@ class _Reader:
         self._path = path
         self._document = document
         self._problems: list[tuple[int, str]] = []
+        self._tls_required = False
 
     def topology(self) -> Topology:
         for where, line, first_line in self._document.duplicates:
@@ -99,11 +101,15 @@ class _Reader:
             root = {}
         elif not root.get("clusters"):
             self._problem(("clusters",), "no clusters; name at least one")
-        known = ("clusters", "links", "pipeline", "sync", "store", "policies")
+        known = ("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls")
         self._refuse_unknown((), root, known)
+        tls = self._section(TlsPolicy, ("tls",), root.get("tls")) or TlsPolicy()
+        self._tls_required = tls.required
         clusters = tuple(self._with_policies(self._clusters(root.get("clusters")), root))
         links = tuple(self._links(root.get("links"), root.get("clusters")))
         self._refuse_shared_places(clusters)
+        auth = self._section(AuthSettings, ("auth",), root.get("auth")) or AuthSettings()
+        self._refuse_unshown(clusters, auth)
         topology = Topology(
             clusters,
             links,
@@ -111,6 +117,8 @@ class _Reader:
             self._section(SyncSettings, ("sync",), root.get("sync")) or SyncSettings(),
             self._section(StoreSettings, ("store",), root.get("store")) or StoreSettings(),
             self._path,
+            auth,
+            tls,
         )
         self._refuse_sql_without_spark(topology, root.get("links"))
         if self._problems:
@@ -128,7 +136,9 @@ class _Reader:
                     where,
                     f"a cluster's name has 1 to {CLUSTER_NAME_CHARS_MAX} ASCII letters, digits, - or _",
                 )
-            cluster = self._section(Cluster, where, {} if fields is None else fields, name=name)
+            cluster = self._section(
+                Cluster, where, {} if fields is None else fields, name=name, tls_required=self._tls_required
+            )
             if cluster is not None:
                 yield cluster
 
@@ -221,6 +231,20 @@ class _Reader:
                         ("links", index, key),
                         "needs Spark; write `engine: spark` at this link, or in `pipeline` for all",
                     )
+
+    def _refuse_unshown(self, clusters: Sequence[Cluster], auth: AuthSettings) -> None:
+        """What TLS and workers that ask each other need."""
+        for cluster in clusters:
+            where: FieldPath = ("clusters", cluster.name)
+            if cluster.tls_required and cluster.tls is None:
+                self._problem((*where, "tls"), "missing; `tls.required` needs a certificate and its key")
+            by_certificate = auth.certificates is not None and cluster.tls_required
+            if auth.enabled and not (auth.token_file or cluster.token_file or by_certificate):
+                self._problem(
+                    ("auth", "token_file"),
+                    f"missing; the worker of {cluster.name} needs a token to ask other workers, and its own pipeline",
+                )
+                return
 
     def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
         """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""

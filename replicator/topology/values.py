@@ -14,6 +14,7 @@ from typing import Final
 import yaml
 
 from replicator.topology import paths as topology_paths
+from replicator.topology.auth import AuthSettings, TlsPolicy
 from replicator.topology.fields import Cluster, PipelineSettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link, written_links
 
@@ -42,6 +43,8 @@ class Topology:
     store: StoreSettings = field(default_factory=StoreSettings)
     path: Path | None = field(default=None, compare=False)
     """The file that it was read from."""
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    tls: TlsPolicy = field(default_factory=TlsPolicy)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,5 +128,6 @@ def dump(topology: Topology) -> str:
         "pipeline": topology.pipeline.model_dump(),
         "sync": topology.sync.model_dump(),
         "store": topology.store.written(),
+        **{name: written for name in ("auth", "tls") if (written := getattr(topology, name).written())},
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)

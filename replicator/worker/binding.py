@@ -1,7 +1,7 @@
 """The sockets of a worker: taken before anything is made, and reached from outside only where that is wanted.
 
-A worker does not ask who somebody is: whoever reaches one of its ports reads and deletes everything. So it binds to
-loopback alone, unless its cluster says ``insecure: true``.
+Without ``auth`` a worker does not ask who somebody is: whoever reaches one of its ports reads and deletes everything.
+So it binds to loopback alone then, unless its cluster says ``insecure: true``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Bound:
                 each.close()
 
 
-def bind(cluster: Cluster) -> Bound:
+def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
     """Take all places of a worker now, so that one in use is found before anything is made.
 
-    Those of the binary protocol do not listen yet: others may serve this cluster's clients. Raises
-    :class:`WorkerError` where one cannot be taken, or must not be.
+    ``asks`` says whether the worker asks who somebody is. Those of the binary protocol do not listen yet: others may
+    serve this cluster's clients. Raises :class:`WorkerError` where one cannot be taken, or must not be.
     """
     with ExitStack() as stack:
         taken: dict[str, socket.socket] = {}
@@ -51,17 +51,22 @@ def bind(cluster: Cluster) -> Bound:
             if not listening:
                 _bind(name, place, listening=True).close()
             taken[field] = stack.enter_context(_bind(name, place, listening=listening))
-        exposed = {field: place for field, place in cluster.bound_at().items() if not _is_loopback(taken[field])}
+        exposed = {} if asks else _exposed(cluster, taken)
         if exposed and not cluster.insecure:
             field, place = next(iter(exposed.items()))
             raise WorkerError(
                 f"clusters.{cluster.name}.{field}: {place} is reached from other hosts, and the worker asks nobody who "
-                "they are: whoever connects can read and delete everything. Listen on this host alone (`listen: "
-                "127.0.0.1:PORT`), or write `insecure: true` where the network keeps strangers out"
+                "they are: whoever connects can read and delete everything. Give the topology `auth`, listen on this "
+                "host alone (`listen: 127.0.0.1:PORT`), or write `insecure: true` where the network keeps strangers out"
             )
         stack.pop_all()
     address = taken.pop("listen", None) or taken.pop("address")
     return Bound(address, taken.get("pulsar"), taken.get("pulsar_tls"), tuple(exposed.values()))
+
+
+def _exposed(cluster: Cluster, taken: dict[str, socket.socket]) -> dict[str, str]:
+    """The places that other hosts reach, by field."""
+    return {field: place for field, place in cluster.bound_at().items() if not _is_loopback(taken[field])}
 
 
 def _is_loopback(bound: socket.socket) -> bool:

@@ -23,6 +23,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout
+from replicator.security.access import access
 from replicator.topology import PipelineSettings
 
 MODULE: Final = "replicator.pipeline.live.driver"
@@ -146,7 +147,7 @@ class PipelineDriver:
                     stdin=theirs,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.STDOUT,
-                    env={**os.environ, CONF_VARIABLE: json.dumps(self._settings.conf)},
+                    env={**os.environ, **access().as_environment(), CONF_VARIABLE: json.dumps(self._settings.conf)},
                     start_new_session=True,  # Ctrl-C reaches us, and we end it in order, and all that it has started
                 )
             finally:

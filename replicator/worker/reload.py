@@ -47,7 +47,7 @@ class TopologyReloader:
         cluster: str,
         topology: Topology,
         carry_out: Callable[[Topology], Awaitable[None]],
-        problems: Callable[[], list[str]] = list,
+        problems: Callable[[Topology], list[str]] = lambda topology: [],
     ) -> None:
         self.topology = topology
         self._cluster = cluster
@@ -95,7 +95,7 @@ class TopologyReloader:
         async with self._one_at_a_time:
             self._check_running()
             changes = diff(self.topology, topology)
-            if problems := refusals(changes, self._cluster) or await asyncio.to_thread(self._problems):
+            if problems := refusals(changes, self._cluster) or await asyncio.to_thread(self._problems, topology):
                 raise TopologyError(problems)
             ours = words(tuple(change for change in changes if change.concerns(self._cluster)), topology.names)
             if not dry_run:

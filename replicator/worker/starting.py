@@ -48,11 +48,15 @@ from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
+from replicator.protocol.authentication import Anyone
 from replicator.running.ending import ender_of_environment
 from replicator.running.supervisor import Supervisor
+from replicator.security.access import use_in_context
+from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology
+from replicator.topology.access import access_of_worker
 from replicator.topology.fields import OPEN, TlsSettings
 from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.worker.index_source import IndexSource
@@ -61,6 +65,7 @@ from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, incoming
+from replicator.worker.security import WorkerSecurity, make_security
 from replicator.worker.worker import Worker
 from snapshots.actions import ControllerSettings
 
@@ -105,9 +110,11 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         ender = ender_of_environment(os.environ)
         supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
         cluster = topology.cluster(name)
-        bound = bind(cluster)
+        use_in_context(access_of_worker(topology, cluster))
+        bound = bind(cluster, asks=topology.auth.enabled)
         stack.callback(bound.close)
         tls = None if cluster.tls is None else ServerTls(partial(_tls_context, cluster.name, cluster.tls))
+        make_security(topology.auth)  # what cannot be read is found before anything is made
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
         if database.state == "up":
@@ -115,20 +122,27 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         if not engine.catalog.tenants():
             # Where clients and tools go that name no namespace: it is there in a new Pulsar cluster too.
             await engine.catalog.create_namespace(FIRST_NAMESPACE)
+        security = WorkerSecurity(topology.auth, engine.catalog.grants, supervisor)
+        await security.start()
+        stack.push_async_callback(security.stop)
         parts = _make_parts(topology, cluster, database, engine, supervisor, stack)
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
         reloader = TopologyReloader(
-            name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls)
+            name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls, security)
         )
-        app = _make_app(parts, Reports(parts, reloader, bound.exposed))
+        app = _make_app(parts, Reports(parts, reloader, bound.exposed), security)
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
+            authenticator=lambda certificate: (
+                security.identifying().authenticator(certificate) if security.enabled else Anyone()
+            ),
+            guard=security.guard,
             broker_metadata=cluster.broker_entry_metadata,
         )
-        ports = await _serve(app, gateway, bound, tls, stack)
+        ports = await _serve(app, gateway, bound, tls, stack, tls_required=cluster.tls_required)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
@@ -137,7 +151,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         stack.push_async_callback(reloader.close)
         if ender is not None:
             stack.push_async_callback(ender.start(supervisor).stop)
-        worker = Worker(parts, reloader, app, tls, stack.pop_all())
+        worker = Worker(parts, reloader, app, tls, security, stack.pop_all())
         reloader.ready()
         if bound.exposed:
             log.warning("whoever reaches this worker can read and delete everything", at=bound.exposed)
@@ -241,7 +255,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.staging.start()
 
 
-def _make_app(parts: Parts, reports: Reports) -> web.Application:
+def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity) -> web.Application:
     app = make_app(
         parts.engine,
         reports,
@@ -251,6 +265,7 @@ def _make_app(parts: Parts, reports: Reports) -> web.Application:
         reports.addresses,
         reports.allowed,
         parts.index.changes.audit,
+        security.guarding(),
     )
     add_audit(app, parts.index)
     add_failover(app, parts.failover, from_json)
@@ -264,7 +279,13 @@ def _make_app(parts: Parts, reports: Reports) -> web.Application:
 
 
 async def _serve(
-    app: web.Application, gateway: Gateway, bound: Bound, tls: ServerTls | None, stack: AsyncExitStack
+    app: web.Application,
+    gateway: Gateway,
+    bound: Bound,
+    tls: ServerTls | None,
+    stack: AsyncExitStack,
+    *,
+    tls_required: bool,
 ) -> list[OwnPort]:
     """HTTP and the binary protocol on the address; returns the ports of the latter alone, which are closed yet."""
     runner = web.AppRunner(
@@ -278,7 +299,7 @@ async def _serve(
     await runner.setup()
     assert runner.server is not None
     stack.push_async_callback(gateway.stop)
-    await gateway.share(bound.address, runner.server, backlog=BACKLOG, tls=tls)
+    await gateway.share(bound.address, runner.server, backlog=BACKLOG, tls=tls, tls_alone=tls_required)
     ports: list[OwnPort] = []
     if bound.pulsar is not None:
         ports.append(gateway.own_port(bound.pulsar, backlog=BACKLOG))
@@ -306,12 +327,16 @@ def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _problems_of_files(tls: ServerTls | None) -> list[str]:
-    """Read the files of TLS again, which may have been replaced; says why they cannot be used."""
+def _problems_of_files(tls: ServerTls | None, security: WorkerSecurity, topology: Topology) -> list[str]:
+    """Read the files of TLS and those that ``auth`` names again, which may have been replaced; says why they cannot be
+    used."""
     try:
         if tls is not None:
             tls.read_files()
-    except WorkerError as error:
+        if topology.auth.enabled != security.enabled:
+            return ["auth: turning it on or off needs a restart of the worker"]
+        security.read(topology.auth)
+    except (WorkerError, SecurityError) as error:
         return [str(error)]
     return []
 

@@ -18,6 +18,7 @@ from replicator.topology.diff import digest
 from replicator.worker.parts import Parts, addresses, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
+from replicator.worker.security import WorkerSecurity
 
 log = structlog.get_logger(__name__)
 
@@ -31,12 +32,14 @@ class Worker:
         reloader: TopologyReloader,
         app: web.Application,
         tls: ServerTls | None,
+        security: WorkerSecurity,
         ending: AsyncExitStack,
     ) -> None:
         self.parts = parts
         self._reloader = reloader
         self._app = app
         self._tls = tls
+        self._security = security
         self._ending = ending
 
     async def stop(self) -> None:
@@ -84,6 +87,7 @@ class Worker:
         cluster = topology.cluster(parts.cluster)
         if self._tls is not None:
             self._tls.use_files()
+        await self._security.use(topology.auth)
         parts.index.changes.audit("operator", "reload", "topology", {"digest": digest(topology)})
         gone = parts.sources.replace(incoming(topology, cluster.name))
         end_streams(self._app, gone)

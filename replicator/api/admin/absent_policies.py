@@ -79,7 +79,6 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "removeOffloadPolicies": AbsentPolicy(NO_OFFLOAD),
     "subscriptionTypesEnabled": AbsentPolicy("all types of subscriptions are enabled", [], _all_types),
     "encryptionRequired": AbsentPolicy("whether messages are encrypted is up to producers", False, _is(False)),
-    "subscriptionAuthMode": AbsentPolicy("there are no roles", "None", _is("None")),
     "entryFilters": AbsentPolicy("there are no plug-ins"),
     "resourcegroup": AbsentPolicy("there are no resource groups"),
     "antiAffinity": AbsentPolicy("a cluster is one worker"),

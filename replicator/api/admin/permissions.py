@@ -1,45 +1,171 @@
-"""Permissions of namespaces and topics. Nobody has any in this version: every client is let in.
+"""Permissions of namespaces and topics, in Pulsar's shape: by role a list of actions.
 
-Reading them shows none. Granting and revoking are refused: whoever does it counts on it.
+They are kept whether or not the worker asks who somebody is: they count as soon as it does. What the topology file
+grants beside them is not shown here, and cannot be revoked here.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.admin.errors import NotSupported
+from replicator.api.admin.errors import PreconditionFailed
 from replicator.api.admin.policies import OF_NAMESPACE, OF_TOPIC
-from replicator.api.admin.requests import ENGINE, logs_of, namespace_name
+from replicator.api.admin.requests import (
+    ENGINE,
+    namespace_name,
+    no_content,
+    read_json,
+    subscription_name,
+    text_field,
+    texts_field,
+    topic_name,
+)
+from replicator.api.errors import BadRequest
+from replicator.engine.topic_name import check_subscription_name
+from replicator.engine.topics.grants import Grants
+from replicator.security.identity import ROLE_CHARS_MAX
+from replicator.security.permissions import Action
 
-WHY: Final = "there are no permissions in this version: every client is let in"
+ROLES_MAX: Final = 10_000
+"""Of one namespace or topic, and of one subscription."""
+MODES: Final = ("None", "Prefix")
 
 
 def routes() -> list[web.RouteDef]:
     """The routes of permissions."""
     return [
         web.get(f"{OF_NAMESPACE}/permissions", of_namespace),
-        web.get(f"{OF_NAMESPACE}/permissions/subscription", of_namespace),
+        web.get(f"{OF_NAMESPACE}/permissions/subscription", of_subscriptions),
         web.get(f"{OF_TOPIC}/permissions", of_topic),
-        web.post(f"{OF_NAMESPACE}/permissions/{{role}}", refuse),
-        web.delete(f"{OF_NAMESPACE}/permissions/{{role}}", refuse),
-        web.post(f"{OF_NAMESPACE}/permissions/subscription/{{role}}", refuse),
-        web.delete(f"{OF_NAMESPACE}/permissions/{{subscription}}/{{role}}", refuse),
-        web.post(f"{OF_TOPIC}/permissions/{{role}}", refuse),
-        web.delete(f"{OF_TOPIC}/permissions/{{role}}", refuse),
+        web.post(f"{OF_NAMESPACE}/permissions/{{role}}", grant_on_namespace),
+        web.delete(f"{OF_NAMESPACE}/permissions/{{role}}", revoke_on_namespace),
+        web.post(f"{OF_NAMESPACE}/permissions/subscription/{{subscription}}", grant_on_subscription),
+        web.delete(f"{OF_NAMESPACE}/permissions/{{subscription}}/{{role}}", revoke_on_subscription),
+        web.post(f"{OF_NAMESPACE}/subscriptionAuthMode", set_mode),
+        web.get(f"{OF_NAMESPACE}/subscriptionAuthMode", show_mode),
+        web.post(f"{OF_TOPIC}/permissions/{{role}}", grant_on_topic),
+        web.delete(f"{OF_TOPIC}/permissions/{{role}}", revoke_on_topic),
     ]
 
 
 async def of_namespace(request: web.Request) -> web.Response:
-    request.app[ENGINE].catalog.namespace(namespace_name(request))
-    return web.json_response({})
+    return web.json_response(_listed(_grants(request, _namespace(request))))
+
+
+async def of_subscriptions(request: web.Request) -> web.Response:
+    subscriptions = _grants(request, _namespace(request)).subscriptions
+    return web.json_response({name: sorted(roles) for name, roles in sorted(subscriptions.items())})
 
 
 async def of_topic(request: web.Request) -> web.Response:
-    await logs_of(request)
-    return web.json_response({})
+    """Those of the topic, and of its namespace beside them, as upstream."""
+    of_topic, of_all = _grants(request, str(topic_name(request))), _grants(request, _namespace(request))
+    for role, actions in of_all.roles.items():
+        of_topic = of_topic.with_role(role, actions | of_topic.roles.get(role, frozenset()))
+    return web.json_response(_listed(of_topic))
 
 
-async def refuse(request: web.Request) -> web.Response:
-    raise NotSupported(WHY)
+async def grant_on_namespace(request: web.Request) -> web.Response:
+    return await _grant(request, _namespace(request))
+
+
+async def revoke_on_namespace(request: web.Request) -> web.Response:
+    role = _role(request)
+    return await _change(request, _namespace(request), lambda grants: grants.with_role(role, ()))
+
+
+async def grant_on_topic(request: web.Request) -> web.Response:
+    _namespace(request)
+    return await _grant(request, str(topic_name(request)))
+
+
+async def revoke_on_topic(request: web.Request) -> web.Response:
+    name, role = str(topic_name(request)), _role(request)
+    _namespace(request)
+    if role not in _grants(request, name).roles:
+        raise PreconditionFailed("Permissions are not set at the topic level")
+    return await _change(request, name, lambda grants: grants.with_role(role, ()))
+
+
+async def grant_on_subscription(request: web.Request) -> web.Response:
+    """The roles that may use it, instead of all that may consume."""
+    subscription = subscription_name(request)
+    roles = [role_field(role, "roles") for role in texts_field(await read_json(request), "roles")]
+    return await _change(request, _namespace(request), lambda grants: grants.with_subscription(subscription, roles))
+
+
+async def revoke_on_subscription(request: web.Request) -> web.Response:
+    subscription, role = check_subscription_name(request.match_info["subscription"]), _role(request)
+
+    def without(grants: Grants) -> Grants:
+        return grants.with_subscription(subscription, grants.subscriptions.get(subscription, frozenset()) - {role})
+
+    return await _change(request, _namespace(request), without)
+
+
+async def set_mode(request: web.Request) -> web.Response:
+    """Whether subscriptions have to begin with the role that uses them."""
+    mode = text_field(await read_json(request), "subscriptionAuthMode")
+    if mode not in MODES:
+        raise BadRequest(f"subscriptionAuthMode is one of {', '.join(MODES)}")
+    prefixed = mode == "Prefix"
+    return await _change(
+        request, _namespace(request), lambda grants: Grants(grants.roles, grants.subscriptions, prefixed)
+    )
+
+
+async def show_mode(request: web.Request) -> web.Response:
+    return web.json_response(MODES[_grants(request, _namespace(request)).prefixed])
+
+
+def role_field(role: str, name: str) -> str:
+    """``role`` if it can be one; raises :class:`BadRequest`."""
+    if not role.strip() or len(role) > ROLE_CHARS_MAX or not role.isprintable():
+        raise BadRequest(f"{name}: a role has 1 to {ROLE_CHARS_MAX} characters that can be printed")
+    return role
+
+
+def _role(request: web.Request) -> str:
+    return role_field(request.match_info["role"], "role")
+
+
+def _namespace(request: web.Request) -> str:
+    """The namespace of the path; raises :class:`NamespaceNotFound`."""
+    name = namespace_name(request)
+    request.app[ENGINE].catalog.namespace(name)
+    return name
+
+
+def _grants(request: web.Request, name: str) -> Grants:
+    return request.app[ENGINE].catalog.grants.of(name)
+
+
+async def _grant(request: web.Request, name: str) -> web.Response:
+    """The actions of the body, in place of those that the role had there."""
+    role, actions = _role(request), set[str]()
+    for action in texts_field(await read_json(request), "actions"):
+        if action not in list(Action):
+            raise BadRequest(f"actions: {action[:40]!r} is not one of {', '.join(Action)}")
+        actions.add(action)
+    return await _change(request, name, lambda grants: grants.with_role(role, actions))
+
+
+async def _change(request: web.Request, name: str, change: Callable[[Grants], Grants]) -> web.Response:
+    catalog, namespace = request.app[ENGINE].catalog, namespace_name(request)
+
+    def bounded(grants: Grants) -> Grants:
+        changed = change(grants)
+        sizes = (len(changed.roles), len(changed.subscriptions), *map(len, changed.subscriptions.values()))
+        if max(sizes) > ROLES_MAX:
+            raise PreconditionFailed(f"{name} has {ROLES_MAX} roles, the limit")
+        return changed
+
+    await catalog.grants.change(name, bounded, lambda: catalog.namespace(namespace))
+    return no_content()
+
+
+def _listed(grants: Grants) -> dict[str, Any]:
+    return {role: sorted(actions) for role, actions in sorted(grants.roles.items())}

@@ -1,14 +1,17 @@
-"""Tenants: ``/admin/v2/tenants``. They hold namespaces, and nothing else in this version: there is no authorization."""
+"""Tenants: ``/admin/v2/tenants``. They hold namespaces, and have roles that may do everything with these."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from replicator.api.admin.clusters import cluster_names
-from replicator.api.admin.errors import NotSupported, PreconditionFailed
+from replicator.api.admin.errors import PreconditionFailed
+from replicator.api.admin.permissions import role_field
 from replicator.api.admin.requests import ENGINE, no_content, object_field, read_json, tenant_name, texts_field
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TenantNotFound
+from replicator.engine.topics.grants import Grants
+from replicator.security.permissions import Action
 
 TENANT_FIELDS = ("adminRoles", "allowedClusters")
 
@@ -29,23 +32,25 @@ async def list_tenants(request: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    engine = request.app[ENGINE]
-    check_there(engine, tenant_name(request))
-    return web.json_response({"adminRoles": [], "allowedClusters": sorted(cluster_names(request))})
+    engine, tenant = request.app[ENGINE], tenant_name(request)
+    check_there(engine, tenant)
+    roles = engine.catalog.grants.of(tenant).roles
+    admins = sorted(role for role, actions in roles.items() if Action.ADMIN in actions)
+    return web.json_response({"adminRoles": admins, "allowedClusters": sorted(cluster_names(request))})
 
 
 async def create(request: web.Request) -> web.Response:
     engine, tenant = request.app[ENGINE], tenant_name(request)
-    _check_fields(engine, await read_json(request))
+    admins = _admins(engine, await read_json(request))
     await engine.catalog.create_tenant(tenant)
+    await _set_admins(engine, tenant, admins)
     return no_content()
 
 
 async def update(request: web.Request) -> web.Response:
-    """Nothing can be changed: the same again is fine."""
-    engine = request.app[ENGINE]
-    _check_fields(engine, await read_json(request))
-    check_there(engine, tenant_name(request))
+    """The admin roles are replaced."""
+    engine, tenant = request.app[ENGINE], tenant_name(request)
+    await _set_admins(engine, tenant, _admins(engine, await read_json(request)))
     return no_content()
 
 
@@ -60,12 +65,23 @@ def check_there(engine: Engine, tenant: str) -> None:
         raise TenantNotFound(f"cluster {engine.cluster!r} has no tenant {tenant!r}")
 
 
-def _check_fields(engine: Engine, body: object) -> None:
+def _admins(engine: Engine, body: object) -> frozenset[str]:
+    """The admin roles that a body names."""
     if body is None:
-        return
+        return frozenset()
     fields = object_field(body, "tenant", TENANT_FIELDS)
-    if texts_field(fields.get("adminRoles") or [], "tenant.adminRoles"):
-        raise NotSupported("tenant.adminRoles: there are no roles in this version; leave it empty")
+    admins = texts_field(fields.get("adminRoles") or [], "tenant.adminRoles")
     clusters = texts_field(fields.get("allowedClusters") or [], "tenant.allowedClusters")
     if clusters and engine.cluster not in clusters:
         raise PreconditionFailed(f"tenant.allowedClusters must hold this cluster, {engine.cluster!r}")
+    return frozenset(role_field(role, "tenant.adminRoles") for role in admins)
+
+
+async def _set_admins(engine: Engine, tenant: str, admins: frozenset[str]) -> None:
+    def changed(grants: Grants) -> Grants:
+        for role in {*grants.roles, *admins}:
+            others = grants.roles.get(role, frozenset()) - {Action.ADMIN.value}
+            grants = grants.with_role(role, others | ({Action.ADMIN.value} if role in admins else frozenset()))
+        return grants
+
+    await engine.catalog.grants.change(tenant, changed, lambda: check_there(engine, tenant))

@@ -179,11 +179,9 @@ def _read(kind: str, source: str | Path | KeySource | None, name: str, metadata:
 
 
 def _oaep() -> OAEP:
-    try:
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import padding
-    except ImportError:
-        raise CryptoError("encryption needs the package 'cryptography': install replicator[encryption]") from None
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
     # As official clients have it. OAEP does not need what SHA-1 lost.
     return padding.OAEP(mgf=padding.MGF1(hashes.SHA1()), algorithm=hashes.SHA1(), label=None)  # nosec B303
 

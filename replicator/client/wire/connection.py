@@ -19,10 +19,11 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from replicator import __version__
-from replicator.client.errors import ConnectError, PulsarException, Timeout, from_server
+from replicator.client.authentication import Authentication
+from replicator.client.errors import AuthenticationError, ConnectError, PulsarException, Timeout, from_server
 from replicator.protocol.client import Answered, ClientConnection
 from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
-from replicator.protocol.errors import OutOfOrder, ProtocolError, Refused
+from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.runs import Messages, Receipts, Run
 from replicator.running.timeouts import timeout
@@ -33,7 +34,7 @@ KEEP_ALIVE_SECONDS: Final = 7.5
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long the last bytes may take."""
-FEATURES: Final = FeatureFlags(supports_topic_watchers=True, supports_partial_producer=True)
+FEATURES: Final = FeatureFlags(supports_topic_watchers=True, supports_partial_producer=True, supports_auth_refresh=True)
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,14 @@ class Connection(asyncio.Protocol):
     """Made by the pool, and in use when :meth:`opened` has returned. ``address`` is for messages; a proxy there is
     asked for the broker ``proxy_to``."""
 
-    def __init__(self, address: str, on_over: Callable[[Connection], None], *, proxy_to: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        on_over: Callable[[Connection], None],
+        *,
+        proxy_to: str = "",
+        authentication: Authentication | None = None,
+    ) -> None:
         self.address = address
         self.producers: dict[int, ProducerSession] = {}
         self.consumers: dict[int, ConsumerSession] = {}
@@ -91,6 +99,8 @@ class Connection(asyncio.Protocol):
             features=FEATURES,
             keep_alive_seconds=KEEP_ALIVE_SECONDS,
             gathers=True,
+            method="" if authentication is None else authentication.method,
+            credentials=bytes if authentication is None else authentication.credentials,
         )
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
@@ -216,7 +226,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.write(self._state.connect(proxy_to=self._proxy_to))
+        try:
+            self.write(self._state.connect(proxy_to=self._proxy_to))
+        except AuthenticationError as error:
+            self.end(error)
+            return
         self._alarm = self._loop.call_at(self._state.due, self._tick)
 
     def data_received(self, data: bytes) -> None:
@@ -236,6 +250,12 @@ class Connection(asyncio.Protocol):
                     self.write(step)
                 if self.error is not None:
                     return
+        except AuthenticationError as error:
+            self.end(error)
+            return
+        except NotAuthenticated as error:
+            self.end(AuthenticationError(f"{self.address}: {error}"))
+            return
         except ProtocolError as error:
             self.end(ConnectError(f"{self.address}: {error}; is it the address of a cluster?"))
             return

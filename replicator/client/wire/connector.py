@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from replicator.client.authentication import NOTHING, Showing
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -91,10 +91,17 @@ class Address:
 class BrokerConnector:
     """Opens channels to the cluster at ``url``."""
 
-    def __init__(self, url: str, *, connection_timeout_seconds: float, operation_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connection_timeout_seconds: float,
+        operation_timeout_seconds: float,
+        showing: Showing = NOTHING,
+    ) -> None:
         self._address = Address.parse(url)
         self._operation_timeout_seconds = operation_timeout_seconds
-        self._connections = _Connections(connection_timeout_seconds)
+        self._connections = _Connections(connection_timeout_seconds, showing)
 
     async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> BrokerProducerChannel:
         connection = await self._serving(settings.topic)
@@ -179,7 +186,8 @@ class BrokerConnector:
 class _Connections:
     """The connections of one client by their addresses."""
 
-    def __init__(self, timeout_seconds: float) -> None:
+    def __init__(self, timeout_seconds: float, showing: Showing) -> None:
+        self._showing = showing
         self._timeout_seconds = timeout_seconds
         self._open: dict[Address, list[Connection]] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
@@ -227,8 +235,9 @@ class _Connections:
             if connection in connections:
                 connections.remove(connection)
 
-        connection = Connection(str(address), over, proxy_to=address.proxy_to)
-        context = ssl.create_default_context() if address.tls else None
+        shown = self._showing
+        connection = Connection(str(address), over, proxy_to=address.proxy_to, authentication=shown.authentication)
+        context = shown.ssl_context() if address.tls else None
         try:
             async with timeout(self._timeout_seconds):
                 await loop.create_connection(lambda: connection, address.host, address.port, ssl=context)

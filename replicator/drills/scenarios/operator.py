@@ -35,6 +35,7 @@ from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.workers import RunningWorkers
 from replicator.operating.status import fetch
 from replicator.running.short_tasks import awaited
+from replicator.security.asking import worker_session
 from replicator.topology import Topology
 from snapshots.position import BEFORE_ALL, Position
 
@@ -255,4 +256,4 @@ class Operator:
 
 
 def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
+    return worker_session(timeout=aiohttp.ClientTimeout(total=5))

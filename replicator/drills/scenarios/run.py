@@ -32,6 +32,7 @@ from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.traffic.subscriber import Subscriber
 from replicator.drills.traffic.tail_reader import TailReader
 from replicator.operating.status import fetch
+from replicator.security.asking import worker_session
 
 SETTLE_SECONDS_MAX: Final = 60.0
 SETTLE_POLL_SECONDS: Final = 0.2
@@ -203,7 +204,7 @@ class Run:
             await asyncio.sleep(SETTLE_POLL_SECONDS)
 
     async def _statuses(self) -> dict[str, dict[str, Any]]:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             return {each.name: await fetch(session, each.address) for each in self._topology.clusters}
 
     async def _report_progress(self) -> None:

@@ -11,6 +11,7 @@ import aiohttp
 
 from replicator.drills.traffic.ack_news import AckNews
 from replicator.drills.traffic.active import POLL_SECONDS, Drill
+from replicator.security.asking import worker_session
 
 ANSWER_SECONDS_MAX: Final = 5.0
 
@@ -28,7 +29,7 @@ class AckWatcher:
 
     async def run(self) -> None:
         """Until nothing more is measured from it; ends by itself."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
+        async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
             while self._drill.watching_sync and not self._drill.finished.is_set():
                 await self._running.wait()
                 if self._drill.active.name != self._cluster:

@@ -37,6 +37,7 @@ compaction topic id                                       see there
 partitioned topic name                                    JSON, see :mod:`replicator.engine.topics.partitions`
 tenants    tenant name                                    empty
 namespaces tenant/namespace                               JSON, see :mod:`replicator.engine.topics.namespace_policies`
+grants     tenant, tenant/namespace or topic name         JSON, see :mod:`replicator.engine.topics.grants`
 deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
 staging                                                   see :mod:`replicator.engine.staging.rows`
 ========== ============================================== =================================================
@@ -88,6 +89,7 @@ TABLES: Final = (
     "schemas",
     "tenants",
     "namespaces",
+    "grants",
     "deleted",
     "staging",
 )

@@ -23,6 +23,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic_name import EPOCHS_TOPIC, SYSTEM_NAMESPACE, SYSTEM_TENANT, check_tenant, parse_namespace
 from replicator.engine.topics.catalog_index import CatalogIndex, Namespace
+from replicator.engine.topics.grants import GrantTable
 from replicator.engine.topics.namespace_policies import (
     NamespacePolicies,
     check_namespace_policies,
@@ -65,9 +66,12 @@ class Catalog:
         changes: Changes,
         deleting: Deleting,
         namespace_changed: Callable[[Namespace], None],
+        grants: GrantTable,
     ) -> None:
         """``index`` is empty; ``namespace_changed`` is called when a namespace has other policies."""
         self.index = index
+        self.grants = grants
+        """Who may do what; empty where nobody is told apart."""
         self._writer = writer
         self._changes = changes
         self._deleting = deleting
@@ -145,8 +149,9 @@ class Catalog:
                 raise TenantNotEmpty(f"a topic of tenant {name!r} is just being made")
             self._closing.add(name)
             try:
-                await self._writer.put(TENANTS, name.encode(), None)
+                await self._writer.put_many([(TENANTS, name.encode(), None), *self.grants.rows_without(name)])
                 self.index.remove_tenant(name)
+                self.grants.forget(name)
             finally:
                 self._closing.discard(name)
 
@@ -199,8 +204,9 @@ class Catalog:
                         f"namespace {name!r} has {len(namespace.topics) + len(made)} topics: delete them, or use force"
                     )
                 await self._deleting.delete_all(namespace, force=force)
-                await self._writer.put(NAMESPACES, name.encode(), None)
+                await self._writer.put_many([(NAMESPACES, name.encode(), None), *self.grants.rows_without(name)])
                 self.index.remove_namespace(name)
+                self.grants.forget(name)
             finally:
                 self._closing.discard(name)
 

@@ -19,6 +19,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_changes import CatalogChanges
 from replicator.engine.topics.catalog_index import CatalogIndex, Change, Namespace
+from replicator.engine.topics.grants import GrantTable
 from replicator.engine.topics.loaded_topics import LoadedTopics
 from replicator.engine.topics.partitions import PartitionedTopic
 from replicator.engine.topics.topic_sweeper import TopicSweeper
@@ -31,7 +32,7 @@ TOPICS_AT_ONCE: Final = 1_000
 class TopicDeleting:
     """Deletes topics of one engine, and sweeps up after them."""
 
-    __slots__ = ("_changes", "_cluster", "_index", "_loaded", "_writer", "sweeper")
+    __slots__ = ("_changes", "_cluster", "_grants", "_index", "_loaded", "_writer", "sweeper")
 
     def __init__(
         self,
@@ -41,11 +42,13 @@ class TopicDeleting:
         changes: CatalogChanges,
         loaded: LoadedTopics,
         supervisor: Supervisor,
+        grants: GrantTable,
     ) -> None:
         self._cluster = store.cluster
         self._writer = writer
         self._index = index
         self._changes = changes
+        self._grants = grants
         self._loaded = loaded
         self.sweeper = TopicSweeper(writer, supervisor)
         """Deletes what deleted topics left in the store."""
@@ -92,6 +95,9 @@ class TopicDeleting:
             topic.leave()
         try:
             await asyncio.gather(*(topic.compaction.stop() for topic in topics))
+            await self._grants.revoke_all(
+                name for name in (whole and whole.name, *(each.name for each in topics)) if name
+            )
             await self._writer.delete_topics([topic.tail for topic in topics], None if whole is None else whole.name)
         except BaseException:
             for topic in topics:

@@ -156,7 +156,7 @@ class StagingClient(WorkerConnection):
 
     def _ask(self, what: str, target: str, content: bytes) -> dict[str, Any]:
         try:
-            self._connection.request("POST", target, content)
+            self._connection.request("POST", target, content, self.shown())
             response = self._connection.getresponse()
             answer = response.read(ANSWER_BYTES_MAX + 1)
         except (OSError, http.client.HTTPException) as error:

@@ -24,6 +24,7 @@ from replicator.pipeline.errors import SparkFailed, is_of_spark, reason_of
 from replicator.pipeline.spark.jre import find_java
 from replicator.pipeline.spark.scratch import make_scratch
 from replicator.pipeline.spark.shipping import UNPACKED_AS, python_minor_version
+from replicator.security.access import access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,11 +123,14 @@ def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) 
     for key, value in _settings(scratch, local, short_lived, conf).items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        session: SparkSession = builder.getOrCreate()
     except Exception as error:
         if not is_of_spark(error):
             raise
         raise SparkFailed(f"Spark does not start with master {master}: {reason_of(error)}") from None
+    # By way of the tasks' own environment: settings, plans and command lines are shown.
+    session.sparkContext.environment.update(access().as_environment(with_secrets=True))
+    return session
 
 
 def _log_no_error_twice() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -211,14 +210,6 @@ def test_a_key_that_is_gone_when_the_data_key_is_replaced_fails_the_entry_and_no
     framer = EntryFramer("p", CompressionType.NONE, EntryEncryptor(["k"], reader, 0))
     assert isinstance(single_entry(OutgoingMessage(b"x"), 0, framer, 1, None).entry, bytes)
     assert isinstance(single_entry(OutgoingMessage(b"x"), 0, framer, DATA_KEY_MS_MAX, None).entry, CryptoError)
-
-
-def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
-    with pytest.raises(CryptoError, match=r"replicator\[encryption\]"):
-        EntryDecryptor(READER)
-    with pytest.raises(CryptoError, match=r"replicator\[encryption\]"):
-        EntryEncryptor(["k"], READER, 0)
 
 
 def test_an_encrypted_batch_that_cannot_be_read_is_one_message_of_its_entry() -> None:

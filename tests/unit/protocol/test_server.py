@@ -353,8 +353,8 @@ def test_a_producer_that_waits_has_not_been_answered() -> None:
 
 def test_a_refused_client_is_told_why() -> None:
     connection = ServerConnection(0.0, software="server", authenticator=TwoRounds())
-    client = ClientConnection(0.0, software="client")
-    refusal = next(connection.receive(client.connect(method="quiz", credentials=b"?"), 0.0))
+    client = ClientConnection(0.0, software="client", method="quiz", credentials=lambda: b"?")
+    refusal = next(connection.receive(client.connect(), 0.0))
     assert isinstance(refusal, bytes)
     with pytest.raises(NotAuthenticated, match="that is wrong"):
         list(client.receive(refusal, 0.0))

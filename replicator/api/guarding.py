@@ -1,0 +1,234 @@
+"""Who may ask what over HTTP: a request is identified, and refused unless its route's rule lets its role through.
+
+The rules are a list; the first that fits a route counts, and a route that none fits is for superusers. So a route that
+somebody adds is closed until it is given a rule. What is public stands in :data:`PUBLIC`, each with its reason.
+
+Routes whose body or stream names topics (:data:`TOPICS_INSIDE`) are let through for a role that may do it anywhere;
+they look at each topic by :func:`may` themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from replicator.api.errors import BadRequest
+from replicator.engine.topic_name import parse_topic
+from replicator.running.asking import ASKED_BY
+from replicator.security.errors import NotPermitted
+from replicator.security.guard import EVERYBODY, Guard
+from replicator.security.identifying import Identifying
+from replicator.security.permissions import USING, Action
+
+PUBLIC: Final[Mapping[str, str]] = {
+    "/healthz": "load balancers and Kubernetes ask without credentials; it says that the process is there",
+    "/readyz": "the same; it says whether clients are served, and names tasks of the worker",
+    "/failover/v1/service-url": "clients poll it before they have a connection, and some cannot show credentials; it "
+    "says addresses alone",
+}
+"""What anybody may ask, and why."""
+ANYBODY_IDENTIFIED: Final = (
+    "/admin/v2/brokers/version",
+    "/admin/v2/brokers/ready",
+    "/admin/v2/clusters",
+)
+METRICS: Final = "/metrics"
+READING: Final = (Action.CONSUME, Action.REPLICATE)
+GET: Final = frozenset({"GET", "HEAD"})
+
+TOPICS_INSIDE: Final = frozenset(
+    {
+        ("GET", "/replication/v1/topics"),
+        ("GET", "/replication/v1/positions"),
+        ("GET", "/replication/v1/cuts"),
+        ("GET", "/replication/v1/high-water"),
+        ("POST", "/replication/v1/blocks"),
+        ("POST", "/replication/v1/measure"),
+        ("POST", "/replication/v1/positions-at"),
+        ("POST", "/replication/v1/append"),
+        ("POST", "/replication/v1/partitions"),
+        ("POST", "/replication/v1/schemas"),
+        ("GET", "/failover/v1/state"),
+    }
+)
+"""For roles that may replicate or, where it is read only, consume something."""
+OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
+    ("GET", "/replication/v1/blocks"): READING,
+    ("GET", "/replication/v1/raw-blocks"): READING,
+    ("GET", "/replication/v1/block-heads"): READING,
+    ("GET", "/replication/v1/subscriptions"): READING,
+    ("GET", "/replication/v1/mappings"): READING,
+    ("GET", "/replication/v1/ack-vectors"): READING,
+    ("GET", "/replication/v1/identity"): READING,
+    ("GET", "/replication/v1/place"): READING,
+    ("POST", "/replication/v1/delete-copy"): (Action.REPLICATE,),
+}
+"""The topic is the parameter ``topic``."""
+
+_CONSUMING: Final = ("/examinemessage", "/ledger/{ledger}/entry/{entry}", "/all_subscription/")
+_FIGURES: Final = frozenset(
+    {
+        "/stats",
+        "/internalStats",
+        "/internal-info",
+        "/partitioned-stats",
+        "/partitioned-internalStats",
+        "/lastMessageId",
+        "/messageid/{timestamp}",
+        "/backlogSize",
+        "/partitions",
+        "/subscriptions",
+        "/schema",
+        "/schema/{version}",
+        "/schemas",
+        "/metadata",
+        "/compatibility",
+        "/version",
+        "/compaction",
+        "/offload",
+    }
+)
+"""What may be read of a topic by who may use it."""
+_REGISTERING: Final = ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema")
+_READ_BY_POST: Final = frozenset({"/compatibility", "/version", "/backlogSize"})
+
+ROLE: Final = "role"
+GUARD: Final = "guard"
+EXPIRES_AT: Final = "expires_at"
+"""What a request that was let through bears."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarding:
+    """What a worker that asks who somebody is does with requests; its parts are replaced by reloads."""
+
+    identifying: Callable[[], Identifying]
+    guard: Guard
+    metrics_roles: Callable[[], frozenset[str] | None]
+    """Who may read the metrics; None if everybody."""
+
+
+def guard_requests(guarding: Guarding) -> Middleware:
+    """The middleware."""
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = canonical(request)
+        if route in PUBLIC or (route == METRICS and guarding.metrics_roles() is None):
+            return await handler(request)
+        certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
+        identity = await guarding.identifying().of_request(
+            request.headers.get("Authorization"), request.query.get("token"), certificate
+        )
+        if request.match_info.http_exception is not None:  # there is no such path, or method
+            guarding.guard.check_superuser(identity.role)
+            return await handler(request)
+        if not (route == METRICS and identity.role in (guarding.metrics_roles() or ())):
+            check(request, route, identity.role, guarding.guard)
+        request[ROLE], request[GUARD] = identity.role, guarding.guard
+        request[EXPIRES_AT] = identity.expires_at
+        ASKED_BY.set(identity.role)
+        return await handler(request)
+
+    return guarded
+
+
+def canonical(request: web.Request) -> str:
+    """The route with names in braces; the path where no route fits."""
+    resource = request.match_info.route.resource
+    return request.path if resource is None else resource.canonical
+
+
+def may(request: web.Request, actions: tuple[Action, ...], topic: str) -> bool:
+    """Whether who asks may do one of these with a topic that the request names inside."""
+    guard: Guard = request.get(GUARD, EVERYBODY)
+    try:
+        guard.check_topic(request.get(ROLE, ""), actions, topic)
+    except NotPermitted:
+        return False
+    return True
+
+
+def check_may_replicate(request: web.Request, topic: str) -> None:
+    """Raises :class:`NotPermitted`, for one topic of several."""
+    guard: Guard = request.get(GUARD, EVERYBODY)
+    guard.check_topic(request.get(ROLE, ""), (Action.REPLICATE,), topic)
+
+
+def check(request: web.Request, route: str, role: str, guard: Guard) -> None:
+    """Raises :class:`NotPermitted`, and what is wrong with a name in the path."""
+    method = "GET" if request.method == "HEAD" else request.method
+    if route in ANYBODY_IDENTIFIED and method == "GET":
+        return
+    if (method, route) in TOPICS_INSIDE:
+        guard.check_anywhere(role, READING if method == "GET" or route.endswith(_READ_INSIDE) else (Action.REPLICATE,))
+        return
+    if (actions := OF_ONE_TOPIC.get((method, route))) is not None:
+        topic = request.query.get("topic")
+        if not topic:
+            raise BadRequest("parameter topic is missing")
+        guard.check_topic(role, actions, topic)
+        return
+    names = request.match_info
+    if route.startswith(("/lookup/v2/", "/topics/", "/ws/v2/")) and "topic" in names:
+        _check_use(request, route, role, guard)
+    elif route.startswith("/admin/v2/") and "tenant" in names:
+        _check_admin(request, method, route, role, guard)
+    else:
+        guard.check_superuser(role)
+
+
+_READ_INSIDE: Final = ("/blocks", "/measure", "/positions-at")
+
+
+def _topic(request: web.Request) -> str:
+    names = request.match_info
+    return str(parse_topic(f"persistent://{names['tenant']}/{names['namespace']}/{names['topic']}"))
+
+
+def _check_use(request: web.Request, route: str, role: str, guard: Guard) -> None:
+    topic = _topic(request)
+    if route.startswith("/lookup/v2/"):
+        guard.check_topic(role, USING, topic)
+    elif route.startswith(("/topics/", "/ws/v2/producer/")):
+        guard.check_topic(role, (Action.PRODUCE,), topic)
+    elif "subscription" in request.match_info:
+        guard.check_subscription(role, topic, request.match_info["subscription"])
+    else:
+        guard.check_subscription(role, topic, request.query.get("subscriptionName", role))
+
+
+def _check_admin(request: web.Request, method: str, route: str, role: str, guard: Guard) -> None:
+    names = request.match_info
+    if "topic" in names:
+        _check_admin_of_topic(request, method, route, role, guard)
+    elif "namespace" in names:
+        place = f"{names['tenant']}/{names['namespace']}"
+        if method == "GET" and route.startswith("/admin/v2/persistent/"):
+            guard.check(role, USING, place)
+        elif route == "/admin/v2/namespaces/{tenant}/{namespace}" and method in ("PUT", "DELETE"):
+            guard.check(role, (Action.ADMIN,), names["tenant"])
+        else:
+            guard.check(role, (Action.ADMIN,), place)
+    elif method == "GET":
+        guard.check(role, (Action.ADMIN,), names["tenant"])
+    else:
+        guard.check_superuser(role)  # tenants are made by those who run the cluster
+
+
+def _check_admin_of_topic(request: web.Request, method: str, route: str, role: str, guard: Guard) -> None:
+    topic, rest = _topic(request), route.partition("{topic}")[2]
+    if rest.startswith("/subscription/"):
+        guard.check_subscription(role, topic, request.match_info["subscription"])
+    elif rest.startswith(_CONSUMING):
+        guard.check_topic(role, (Action.CONSUME,), topic)
+    elif (method, route) == _REGISTERING:
+        guard.check_topic(role, (Action.PRODUCE,), topic)
+    elif rest in _FIGURES and (method == "GET" or rest in _READ_BY_POST):
+        guard.check_topic(role, USING, topic)
+    else:
+        guard.check_topic(role, (Action.ADMIN,), topic)

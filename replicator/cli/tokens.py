@@ -1,0 +1,115 @@
+"""``replicator tokens``: makes keys and tokens, and shows what a token says. It asks no worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Keys and tokens: who somebody is.", no_args_is_help=True)
+
+PRIVATE_MODE = 0o600
+TOKEN_CHARS_READ = 64 * 1024
+
+SecretKey = Annotated[
+    Path | None, typer.Option("--secret-key", metavar="FILE", help="The secret that signs and checks (HS256).")
+]
+PrivateKey = Annotated[
+    Path | None, typer.Option("--private-key", metavar="FILE", help="The private key that signs (RS256 or ES256).")
+]
+PublicKey = Annotated[
+    Path | None, typer.Option("--public-key", metavar="FILE", help="The public key that checks (RS256 or ES256).")
+]
+
+
+@app.command("create-secret-key")
+def create_secret_key(
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where to; it must not be there.")],
+) -> None:
+    """Make a secret key. Who has it can make tokens for everybody, and every worker needs it."""
+    from replicator.security.tokens import new_secret
+
+    _write_new(output, new_secret(), PRIVATE_MODE)
+
+
+@app.command("create-key-pair")
+def create_key_pair(
+    private_key: Annotated[Path, typer.Option("--output-private-key", metavar="FILE", help="Where to; it signs.")],
+    public_key: Annotated[Path, typer.Option("--output-public-key", metavar="FILE", help="Where to; workers need it.")],
+    algorithm: Annotated[str, typer.Option("--algorithm", "-a", metavar="RS256|ES256")] = "RS256",
+) -> None:
+    """Make a private key, which makes tokens, and its public key, which can only check them."""
+    from replicator.security.tokens import new_key_pair
+
+    if algorithm not in ("RS256", "ES256"):
+        raise typer.BadParameter(f"--algorithm is RS256 or ES256, not {algorithm[:20]!r}")
+    private, public = new_key_pair(algorithm)
+    _write_new(private_key, private, PRIVATE_MODE)
+    _write_new(public_key, public, 0o644)
+
+
+@app.command()
+def create(
+    subject: Annotated[str, typer.Option("--subject", "-s", metavar="ROLE", help="Who the token is for.")],
+    secret_key: SecretKey = None,
+    private_key: PrivateKey = None,
+    expiry_time: Annotated[
+        str | None, typer.Option("--expiry-time", "-e", metavar="DURATION", help="Such as 30d; for ever without it.")
+    ] = None,
+    audience: Annotated[
+        str | None, typer.Option("--audience", metavar="NAME", help="Which audience it is for.")
+    ] = None,
+) -> None:
+    """Print a token for a role."""
+    from replicator.security.tokens import create_token, read_private_key, read_secret
+    from replicator.topology.scalars import parse_duration
+
+    if (secret_key is None) == (private_key is None):
+        raise typer.BadParameter("give --secret-key or --private-key, one of them")
+    key = read_secret(secret_key) if secret_key is not None else read_private_key(str(private_key))
+    expires_at = None
+    if expiry_time is not None:
+        try:
+            seconds = parse_duration(expiry_time)
+        except ValueError as error:
+            raise typer.BadParameter(f"--expiry-time: {error}") from None
+        expires_at = time.time() + float(str(seconds))
+    print(create_token(key, subject, expires_at=expires_at, claims={} if audience is None else {"aud": audience}))
+
+
+@app.command()
+def show(
+    token: Annotated[str | None, typer.Argument(metavar="[TOKEN]", help="Or on standard input.")] = None,
+    secret_key: SecretKey = None,
+    public_key: PublicKey = None,
+) -> None:
+    """Print what a token says; with a key also whether it counts. Exit status 1 if it does not."""
+    from replicator.security.errors import NotIdentified
+    from replicator.security.tokens import OneKey, Tokens, as_text, read_public_key, read_secret, show_token
+
+    text = (token or sys.stdin.read(TOKEN_CHARS_READ)).strip()
+    header, claims = show_token(text)
+    print(as_text({"header": header, "claims": claims}))
+    if secret_key is None and public_key is None:
+        return
+    key = read_secret(secret_key) if secret_key is not None else read_public_key(str(public_key))
+    try:
+        identity = Tokens(OneKey(key)).identify(text)
+    except NotIdentified as error:
+        typer.echo(f"it does not count: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"it counts, for role {identity.role}", err=True)
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Never over a key that is there: who lost it could make no tokens for it any more."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from None
+    with os.fdopen(file, "wb") as opened:
+        opened.write(content)

@@ -1,0 +1,101 @@
+"""How a client shows who it is, under the names of the official client; and which servers it trusts.
+
+A token may be a function: it is called for each connection, and whenever a server asks for a newer one.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from replicator.client.errors import AuthenticationError, InvalidConfiguration
+
+
+class Authentication:
+    """What is shown to servers."""
+
+    method = ""
+    """The name that servers know the way by; empty for none."""
+
+    def credentials(self) -> bytes:
+        """What to show now. Raises :class:`AuthenticationError`."""
+        return b""
+
+
+class AuthenticationToken(Authentication):
+    """A token, or a function that returns one."""
+
+    method = "token"
+
+    def __init__(self, token: str | Callable[[], str]) -> None:
+        if not (callable(token) or isinstance(token, str)):
+            raise InvalidConfiguration("a token is a str, or a function that returns one")
+        self._token = token
+
+    def credentials(self) -> bytes:
+        try:
+            token = self._token() if callable(self._token) else self._token
+            return token.encode("ascii")
+        except (OSError, ValueError, AttributeError) as error:
+            raise AuthenticationError(f"the token cannot be had: {type(error).__name__}") from error
+
+
+class AuthenticationBasic(Authentication):
+    """A name with a password."""
+
+    method = "basic"
+
+    def __init__(self, username: str, password: str) -> None:
+        if not isinstance(username, str) or not isinstance(password, str) or ":" in username:
+            raise InvalidConfiguration("a name (without a colon) and a password are wanted, each a str")
+        self._credentials = f"{username}:{password}".encode()
+
+    def credentials(self) -> bytes:
+        return self._credentials
+
+
+class AuthenticationTLS(Authentication):
+    """A client certificate, with its key, in PEM."""
+
+    method = "tls"
+
+    def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        self.certificate_path = certificate_path
+        self.private_key_path = private_key_path
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What a client shows, and whom it trusts with it."""
+
+    authentication: Authentication = field(default_factory=Authentication)
+    trust_certs_file_path: str | None = None
+    """The authorities of servers; those of this host without it."""
+    validate_hostname: bool = True
+    allow_insecure_connection: bool = False
+    """Whether whoever answers is trusted."""
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Raises :class:`AuthenticationError` for files that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.trust_certs_file_path)
+            context.check_hostname = self.validate_hostname and not self.allow_insecure_connection
+            if self.allow_insecure_connection:
+                context.verify_mode = ssl.CERT_NONE
+            if isinstance(self.authentication, AuthenticationTLS):
+                context.load_cert_chain(self.authentication.certificate_path, self.authentication.private_key_path)
+        except OSError as error:
+            raise AuthenticationError(f"TLS: {error.strerror or error}: {self._files()}") from error
+        return context
+
+    def _files(self) -> str:
+        files = [self.trust_certs_file_path]
+        if isinstance(self.authentication, AuthenticationTLS):
+            files += [self.authentication.certificate_path, self.authentication.private_key_path]
+        return ", ".join(str(Path(each)) for each in files if each is not None)
+
+
+NOTHING: Final = Showing()

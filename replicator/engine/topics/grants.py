@@ -1,0 +1,143 @@
+"""Who may do what with a tenant, a namespace or a topic, as it is kept: roles with actions, durable in the store.
+
+The engine keeps them and gives them no meaning; who asks for what is decided in :mod:`replicator.security`. What is
+granted goes with what it was granted for: in one transaction with a tenant or namespace, and before a topic, so that
+one that is made anew under a name finds nothing of the former.
+
+Table ``grants``: by ``tenant``, ``tenant/namespace`` or the full name of a topic (of a partitioned one, never of a
+partition) a JSON object: ``roles`` (by role its actions), ``subscriptions`` (by subscription who may use it) and
+``prefixed``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from replicator.engine.log.store import Store
+from replicator.engine.log.writer import Writer
+from replicator.engine.topic_name import SCHEME
+
+TABLE: Final = "grants"
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What was granted for one tenant, namespace or topic."""
+
+    roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By role, the names of actions."""
+    subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By subscription of a namespace, the roles that may use it; one that is not named is open to who may consume."""
+    prefixed: bool = False
+    """Whether the subscriptions of a namespace have to begin with the role that uses them."""
+
+    def with_role(self, role: str, actions: Iterable[str]) -> Grants:
+        """With these actions of ``role`` in place of those it had; without any it is gone."""
+        others = {name: had for name, had in self.roles.items() if name != role}
+        return Grants(_with(others, role, actions), self.subscriptions, self.prefixed)
+
+    def with_subscription(self, subscription: str, roles: Iterable[str]) -> Grants:
+        """With these roles for ``subscription`` in place of those it had; without any it is open again."""
+        others = {name: had for name, had in self.subscriptions.items() if name != subscription}
+        return Grants(self.roles, _with(others, subscription, roles), self.prefixed)
+
+    def encode(self) -> bytes | None:
+        """As the store keeps it; None where nothing is granted."""
+        if self == NONE:
+            return None
+        row: dict[str, Any] = {"roles": _listed(self.roles)}
+        if self.subscriptions:
+            row["subscriptions"] = _listed(self.subscriptions)
+        if self.prefixed:
+            row["prefixed"] = True
+        return json.dumps(row, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, stored: bytes) -> Grants:
+        """Read what :meth:`encode` wrote."""
+        row = json.loads(stored)
+        return cls(_sets(row["roles"]), _sets(row.get("subscriptions", {})), row.get("prefixed", False))
+
+
+NONE: Final = Grants()
+
+
+def _with(others: dict[str, frozenset[str]], name: str, values: Iterable[str]) -> dict[str, frozenset[str]]:
+    found = frozenset(values)
+    return {**others, name: found} if found else others
+
+
+def _listed(sets: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+    return {name: sorted(values) for name, values in sets.items()}
+
+
+def _sets(lists: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(values) for name, values in lists.items()}
+
+
+class Changes(Protocol):
+    """What the table asks of what is being changed."""
+
+    def alone(self, change: Callable[[], Awaitable[None]]) -> Awaitable[None]: ...
+
+
+class GrantTable:
+    """All grants of one cluster, in memory and in the store."""
+
+    def __init__(self, store: Store, writer: Writer, changes: Changes) -> None:
+        self._writer = writer
+        self._changes = changes
+        with store.env.begin(db=store.tables[TABLE]) as txn:
+            self._grants = {bytes(key).decode(): Grants.decode(bytes(value)) for key, value in txn.cursor()}
+
+    def of(self, name: str) -> Grants:
+        """What was granted for ``tenant``, ``tenant/namespace`` or a topic."""
+        return self._grants.get(name, NONE)
+
+    def all(self) -> Mapping[str, Grants]:
+        """By name, where anything was granted."""
+        return self._grants
+
+    def of_topics(self, namespace: str) -> dict[str, Grants]:
+        """Those of topics of a namespace, by full name."""
+        prefix = f"{SCHEME}{namespace}/"
+        return {name: grants for name, grants in self._grants.items() if name.startswith(prefix)}
+
+    async def change(self, name: str, change: Callable[[Grants], Grants], check: Callable[[], object]) -> None:
+        """Replace what was granted for ``name`` by what ``change`` makes of it, unless ``check`` raises."""
+
+        async def replace() -> None:
+            check()
+            grants = change(self.of(name))
+            await self._writer.put(TABLE, name.encode(), grants.encode())
+            self._keep(name, grants)
+
+        await self._changes.alone(replace)
+
+    def rows_without(self, name: str) -> list[tuple[str, bytes, bytes | None]]:
+        """What is written with the deletion of a tenant or namespace; then :meth:`forget` it."""
+        return [(TABLE, each.encode(), None) for each in self._below(name)]
+
+    def forget(self, name: str) -> None:
+        for each in self._below(name):
+            del self._grants[each]
+
+    async def revoke_all(self, topics: Iterable[str]) -> None:
+        """Of topics that are about to be deleted, as a part of that change."""
+        granted = [name for name in topics if name in self._grants]
+        if granted:
+            await self._writer.put_many([(TABLE, name.encode(), None) for name in granted])
+            for name in granted:
+                del self._grants[name]
+
+    def _below(self, name: str) -> list[str]:
+        return [each for each in self._grants if each == name or each.startswith((f"{name}/", f"{SCHEME}{name}/"))]
+
+    def _keep(self, name: str, grants: Grants) -> None:
+        if grants == NONE:
+            self._grants.pop(name, None)
+        else:
+            self._grants[name] = grants

@@ -1,0 +1,38 @@
+"""HTTP sessions to workers: each request shows what :mod:`replicator.security.access` says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import aiohttp
+
+from replicator.security.access import Access, access
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+
+
+def worker_session(shown: Access | None = None, *, at_once_max: int = 100, **options: Any) -> aiohttp.ClientSession:
+    """A session for asking workers; ``options`` are those of aiohttp. To be used on the event loop, and closed.
+
+    Raises :class:`SecurityError` for files that cannot be used.
+    """
+    uses = access() if shown is None else shown
+    context = uses.ssl_context()
+    connector = aiohttp.TCPConnector(limit=at_once_max, ssl=True if context is None else context)
+
+    async def show(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        authorization = uses.authorization()
+        if authorization is not None:
+            request.headers["Authorization"] = authorization
+        response = await send(request)
+        if response.status in _REDIRECTS:  # what is shown here is for nobody else
+            response.close()
+            raise aiohttp.ClientError(f"{request.url.origin()} sends elsewhere, which no worker does")
+        return response
+
+    return aiohttp.ClientSession(connector=connector, middlewares=(show,), **options)
+
+
+def worker_url(address: str) -> str:
+    """The base URL of the worker at ``HOST:PORT``."""
+    return access().url(address)

@@ -1,0 +1,38 @@
+"""Who somebody is by the certificate that TLS has checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from replicator.security.errors import NotIdentified
+from replicator.security.identity import ROLE_CHARS_MAX, Identity
+
+Certificate = Mapping[str, Any]
+"""As :meth:`ssl.SSLSocket.getpeercert` gives it."""
+
+
+class RoleFrom(StrEnum):
+    """What of a certificate is the role."""
+
+    COMMON_NAME = "common-name"
+    SAN = "san"
+    """The first name of its subjectAltName: DNS, e-mail or URI."""
+
+
+_NAMES: Final = ("DNS", "email", "URI")
+
+
+def identify_certificate(certificate: Certificate | None, role_from: RoleFrom) -> Identity:
+    """Raises :class:`NotIdentified`."""
+    if not certificate:
+        raise NotIdentified("no client certificate was shown")
+    if role_from is RoleFrom.SAN:
+        found = next((value for kind, value in certificate.get("subjectAltName", ()) if kind in _NAMES), "")
+    else:
+        names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+        found = names[-1] if names else ""
+    if not found or len(found) > ROLE_CHARS_MAX:
+        raise NotIdentified(f"the client certificate has no {role_from.replace('-', ' ')}")
+    return Identity(found)

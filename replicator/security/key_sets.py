@@ -1,0 +1,102 @@
+"""Keys of tokens from a URL: a JWKS, as identity providers publish theirs, kept in memory and fetched anew.
+
+It is fetched when the worker starts, every :data:`REFRESH_SECONDS`, and soon after a token names a key that is not
+there (not more often than every :data:`ASKED_SECONDS_MIN`, whatever tokens strangers make up). Checking a token never
+waits for it. While the URL does not answer the keys that are there go on counting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from replicator.running.supervisor import SupervisedTask, Supervisor
+from replicator.running.timeouts import timeout
+from replicator.security.errors import SecurityError
+from replicator.security.tokens import Key, key_of_jwk
+
+REFRESH_SECONDS: Final = 300.0
+ASKED_SECONDS_MIN: Final = 10.0
+ANSWER_SECONDS_MAX: Final = 10.0
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+KEYS_MAX: Final = 100
+
+log = structlog.get_logger(__name__)
+
+
+class KeySet:
+    """The keys at one URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._keys: Mapping[str, Key] = {}
+        self._wanted = asyncio.Event()
+
+    def key_for(self, key_id: str | None) -> Key | None:
+        """By the id that a token names; one that names none gets the only key, where there is one alone."""
+        if key_id is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        key = self._keys.get(key_id)
+        if key is None:
+            self._wanted.set()
+        return key
+
+    def start(self, supervisor: Supervisor) -> SupervisedTask:
+        return supervisor.start("keys of tokens", f"keys of tokens {self.url}", self._run)
+
+    async def fetch(self) -> None:
+        """Raises :class:`SecurityError`; then the keys that were there go on counting."""
+        try:
+            async with (
+                timeout(ANSWER_SECONDS_MAX),
+                aiohttp.ClientSession() as session,
+                session.get(self.url, allow_redirects=False) as response,
+            ):
+                response.raise_for_status()
+                body = await response.content.read(ANSWER_BYTES_MAX)
+                whole = response.content.at_eof() or not await response.content.read(1)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise SecurityError(f"{self.url}: the keys of tokens cannot be fetched: {error or 'no answer'}") from None
+        if not whole:
+            raise SecurityError(f"{self.url}: the keys of tokens are more than {ANSWER_BYTES_MAX} bytes")
+        self._keys = read_key_set(body, self.url)
+
+    async def _run(self) -> None:
+        while True:
+            self._wanted.clear()
+            try:
+                await self.fetch()
+            except SecurityError as error:
+                log.warning("keys of tokens are as they were", reason=str(error), keys=len(self._keys))
+                self._wanted.set()  # soon again
+            await asyncio.sleep(ASKED_SECONDS_MIN)
+            try:
+                async with timeout(REFRESH_SECONDS - ASKED_SECONDS_MIN):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+
+def read_key_set(body: bytes, url: str) -> dict[str, Key]:
+    """The public keys that can be used; others are passed over. Raises :class:`SecurityError` where there are none."""
+    try:
+        listed: Any = json.loads(body)["keys"]
+        jwks = [each for each in listed if isinstance(each, dict)][:KEYS_MAX]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise SecurityError(f"{url}: not a key set (JWKS): it has no list `keys`") from None
+    found: dict[str, Key] = {}
+    for number, jwk in enumerate(jwks):
+        try:
+            found[str(jwk.get("kid", number))] = key_of_jwk(jwk)
+        except SecurityError as error:
+            log.info(
+                "a key of a key set is passed over", url=url, key=str(jwk.get("kid", number))[:100], reason=str(error)
+            )
+    if not found:
+        raise SecurityError(f"{url}: the key set has no public key of RSA or a NIST curve")
+    return found

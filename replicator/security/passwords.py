@@ -1,0 +1,140 @@
+"""Names with passwords, as an ``htpasswd`` file has them: bcrypt or apr1. The hashes are libpass'.
+
+A hash takes tens of milliseconds by design, so it is computed on one of a few threads of its own: who guesses waits for
+others who guess, and nobody else does. What waits is bounded. What was found right is remembered, keyed by a
+secret of this process, so that a client that shows its password with every request costs one hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from passlib.apache import HtpasswdFile
+from passlib.hash import bcrypt
+
+from replicator.security.errors import NotIdentified, SecurityError
+from replicator.security.identity import Identity
+
+CREDENTIALS_BYTES_MAX: Final = 4 * 1024
+REMEMBERED_MAX: Final = 1_000
+HASHING_MAX: Final = 2
+WAITING_MAX: Final = 100
+PASSWORD_BYTES_MAX: Final = 72
+"""Of bcrypt, which would pass over what is beyond."""
+_WRONG: Final = "the name or the password is wrong"
+
+
+class Passwords:
+    """The users of one file. It is read anew by each reload."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises :class:`SecurityError`."""
+        self._path = path
+        self._key = secrets.token_bytes(32)
+        self._right: OrderedDict[bytes, str] = OrderedDict()
+        """By digest of name and password, the hash that it was right for."""
+        self._threads = ThreadPoolExecutor(HASHING_MAX, "passwords")
+        self._waiting = 0
+        self._file = self._read()
+
+    def known(self, credentials: bytes) -> Identity | None:
+        """Who it is, if these were found right before; costs no hash."""
+        name, password = split_credentials(credentials)
+        stored = self._stored(name)
+        return Identity(name) if stored and self._right.get(self._digest(name, password)) == stored else None
+
+    async def identify(self, credentials: bytes) -> Identity:
+        """``NAME:PASSWORD``. Raises :class:`NotIdentified`."""
+        if (known := self.known(credentials)) is not None:
+            return known
+        name, password = split_credentials(credentials)
+        if self._waiting >= WAITING_MAX:
+            raise NotIdentified("too many passwords are being checked; try again")
+        stored, file = self._stored(name), self._file
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            right = await loop.run_in_executor(self._threads, _is_right, file, name, password)
+        finally:
+            self._waiting -= 1
+        if not right or stored is None:
+            raise NotIdentified(_WRONG)
+        self._right[self._digest(name, password)] = stored
+        if len(self._right) > REMEMBERED_MAX:
+            self._right.popitem(last=False)
+        return Identity(name)
+
+    def read_again(self) -> None:
+        """Raises :class:`SecurityError`; then what was read before goes on."""
+        self._file = self._read()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _stored(self, name: str) -> str | None:
+        found = self._file.get_hash(name)
+        return found.decode() if isinstance(found, bytes) else found
+
+    def _digest(self, name: str, password: str) -> bytes:
+        return hmac.digest(self._key, f"{len(name)}:{name}{password}".encode(), hashlib.sha256)
+
+    def _read(self) -> HtpasswdFile:
+        try:
+            read = HtpasswdFile.from_string(self._path.read_bytes())
+            users = read.users()
+        except OSError as error:
+            raise SecurityError(f"{self._path}: the password file cannot be read: {error.strerror}") from None
+        except (ValueError, UnicodeDecodeError):
+            raise SecurityError(
+                f"{self._path}: not a password file (NAME:HASH in each line, as htpasswd writes it)"
+            ) from None
+        for name in users:
+            stored = read.get_hash(name)
+            if not (stored or b"").startswith((b"$2", b"$apr1$")):
+                raise SecurityError(
+                    f"{self._path}: the hash of {name!r} is neither bcrypt nor apr1: `htpasswd -B` makes it"
+                )
+        return read
+
+
+_NOBODY: Final = "$2b$12$K7oQLRkpV/Bgoku.ZjrveOA9qW6Fm3FPyDnD.2w4lNuUQ9W5bzsbS"
+"""A hash that is nobody's."""
+
+
+def _is_right(file: HtpasswdFile, name: str, password: str) -> bool:
+    """A name that is not there takes as long as one that is, so that nobody learns which are."""
+    if file.get_hash(name) is None:
+        return bool(bcrypt.verify(password, _NOBODY) and False)
+    return bool(file.check_password(name, password))
+
+
+def split_credentials(credentials: bytes) -> tuple[str, str]:
+    """``NAME:PASSWORD``. Raises :class:`NotIdentified`."""
+    if len(credentials) > CREDENTIALS_BYTES_MAX or b"\0" in credentials:
+        raise NotIdentified(_WRONG)
+    try:
+        name, colon, password = credentials.decode().partition(":")
+    except UnicodeDecodeError:
+        raise NotIdentified(_WRONG) from None
+    if len(password.encode()) > PASSWORD_BYTES_MAX:
+        raise NotIdentified(_WRONG)
+    if not colon or not name:
+        raise NotIdentified("basic authentication shows NAME:PASSWORD")
+    return name, password
+
+
+def from_header(text: str) -> bytes:
+    """What ``Authorization: Basic …`` holds. Raises :class:`NotIdentified`."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise NotIdentified("basic authentication shows NAME:PASSWORD in base64") from None

@@ -1,0 +1,34 @@
+"""What those show to workers who go by a topology: the worker of one of its clusters, or a tool of an operator."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from replicator.security.access import Access
+from replicator.topology.fields import Cluster
+from replicator.topology.values import Topology
+
+
+def access_of_worker(topology: Topology, cluster: Cluster) -> Access:
+    """What the worker of ``cluster`` shows to others: the token of the file, and its own certificate where
+    certificates count."""
+    by_certificate = topology.auth.certificates is not None and cluster.tls is not None
+    return Access(
+        token_file=(cluster.token_file or topology.auth.token_file) if topology.auth.enabled else None,
+        tls=topology.tls.required,
+        trust=topology.tls.trust,
+        certificate=cluster.tls.certificate if by_certificate and cluster.tls is not None else None,
+        key=cluster.tls.key if by_certificate and cluster.tls is not None else None,
+    )
+
+
+def with_topology(shown: Access, topology: Topology) -> Access:
+    """What a tool shows to the workers of a topology: what it has, and where it has nothing the workers' own token, if
+    the tool may read it."""
+    shown = replace(shown, tls=shown.tls or topology.tls.required, trust=shown.trust or topology.tls.trust)
+    workers = topology.auth.token_file
+    shows_something = shown.token_file or shown.token or shown.certificate
+    if not shows_something and topology.auth.enabled and workers is not None and os.access(workers, os.R_OK):
+        return replace(shown, token_file=workers)
+    return shown

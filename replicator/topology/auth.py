@@ -1,0 +1,153 @@
+"""The sections ``auth`` and ``tls`` of a topology file: who may use the workers, what they show each other, and whether
+everything is encrypted. Files and URLs alone stand there, and no secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from replicator.engine.errors import EngineError
+from replicator.engine.topic_name import check_tenant, parse_namespace, parse_topic
+from replicator.security.certificates import RoleFrom
+from replicator.security.identity import ROLE_CHARS_MAX
+from replicator.security.permissions import Action
+from replicator.topology.scalars import Flag, data_path, one_of
+from replicator.topology.sections import Section
+
+_File = Annotated[Path, BeforeValidator(data_path)]
+
+
+def check_role(text: str) -> str:
+    """The name of a role."""
+    if not text.strip() or len(text) > ROLE_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"a role has 1 to {ROLE_CHARS_MAX} characters that can be printed")
+    return text
+
+
+Role = Annotated[str, AfterValidator(check_role)]
+Roles = Annotated[tuple[Role, ...], Field(strict=False)]
+
+
+def _check_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.username or parts.password:
+        raise ValueError("the URL of a key set has no user and no password: it is shown")
+    if parts.scheme == "https" and parts.hostname:
+        return text
+    if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
+        return text
+    raise ValueError(f"{text[:80]!r} must begin with https:// (http:// on this host alone): who changes keys is let in")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class TokenAuth(Section):
+    """Which tokens count: by one of three sources of keys."""
+
+    secret_key: _File | None = None
+    """Of HS256: who can check tokens can also make them."""
+    public_key: _File | None = None
+    """Of RS256 or ES256."""
+    jwks: Annotated[str, AfterValidator(_check_url)] | None = None
+    """Where an identity provider publishes its public keys."""
+    role_claim: str = "sub"
+    audience: str | None = None
+    audience_claim: str = "aud"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TokenAuth:
+        given = [name for name in ("secret_key", "public_key", "jwks") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"needs one of secret_key, public_key and jwks, and has {' and '.join(given) or 'none'}")
+        return self
+
+
+def _check_places(value: object) -> object:
+    """Names of tenants, namespaces and topics in their full form, and lists of actions."""
+    if not isinstance(value, Mapping):
+        return value
+    return {_full_name(str(place)): roles for place, roles in value.items()}
+
+
+def _full_name(place: str) -> str:
+    try:
+        if "://" in place:
+            return str(parse_topic(place))
+        return parse_namespace(place) if "/" in place else check_tenant(place)
+    except EngineError as error:
+        raise ValueError(
+            f"{place[:80]!r} is no tenant, TENANT/NAMESPACE or persistent://TENANT/NAMESPACE/TOPIC: {error}"
+        ) from None
+
+
+_Actions = Annotated[tuple[Annotated[Action, one_of(Action)], ...], Field(strict=False, min_length=1)]
+
+
+class AuthSettings(Section):
+    """Who is let in, and what they may do. Without a way to say who one is, nobody is told apart."""
+
+    tokens: TokenAuth | None = None
+    passwords: _File | None = None
+    """As ``htpasswd`` writes it, with bcrypt or apr1."""
+    certificates: Annotated[RoleFrom, one_of(RoleFrom)] | None = None
+    """What of a client's certificate is its role."""
+    superusers: Roles = ()
+    metrics: Roles | Literal["open"] = ()
+    """The roles that may read ``/metrics`` beside superusers, or ``open`` for everybody."""
+    token_file: _File | None = None
+    """What workers and the pipeline show to workers; the file may be replaced at any time."""
+    permissions: Annotated[dict[str, dict[Role, _Actions]], BeforeValidator(_check_places)] = Field(default={})
+    """By tenant, namespace or topic, and by role; beside those that operators grant."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> AuthSettings:
+        if not self.enabled:
+            if self != AuthSettings.model_construct():
+                raise ValueError("nobody can say who they are: it needs `tokens`, `passwords` or `certificates`")
+        elif not self.superusers:
+            raise ValueError("superusers: nobody could grant anything; name at least the role of workers and operators")
+        return self
+
+    @property
+    def enabled(self) -> bool:
+        return self.tokens is not None or self.passwords is not None or self.certificates is not None
+
+    @property
+    def metrics_roles(self) -> frozenset[str] | None:
+        """Who may read the metrics beside superusers; None if everybody."""
+        return None if isinstance(self.metrics, str) else frozenset(self.metrics)
+
+    def granted(self) -> Mapping[str, Mapping[str, frozenset[str]]]:
+        """The permissions by place and role."""
+        return {
+            place: {role: frozenset(actions) for role, actions in roles.items()}
+            for place, roles in self.permissions.items()
+        }
+
+    def written(self) -> dict[str, Any]:
+        """As the topology file has it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class TlsPolicy(Section):
+    """Whether everything that workers say to each other and to clients is encrypted."""
+
+    required: Flag = False
+    """Plain connections are refused, and workers, the pipeline and tools ask ``address`` by TLS."""
+    trust: _File | None = None
+    """The authorities of the workers' certificates, in PEM; those of this host without it."""
+
+    def written(self) -> dict[str, Any]:
+        """As the topology file has it."""
+        return self.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,107 @@
+"""Who may use a running worker: made from the topology's ``auth``, and made anew by each reload.
+
+Keys and password files are read first and used then, so that those that cannot be read change nothing. Keys of a URL
+are fetched by a task of their own (:mod:`replicator.security.key_sets`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicator.api.guarding import Guarding
+from replicator.engine.topics.grants import GrantTable
+from replicator.running.supervisor import SupervisedTask, Supervisor
+from replicator.security.guard import EVERYBODY, Guard, PermissionGuard
+from replicator.security.identifying import Identifying
+from replicator.security.key_sets import KeySet
+from replicator.security.passwords import Passwords
+from replicator.security.permissions import Permissions
+from replicator.security.tokens import Keys, OneKey, Tokens, TokenSettings, read_public_key, read_secret
+from replicator.topology.auth import AuthSettings, TokenAuth
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What one topology's ``auth`` comes to."""
+
+    settings: AuthSettings
+    identifying: Identifying
+    key_set: KeySet | None
+
+
+def make_security(settings: AuthSettings, former: _Made | None = None) -> _Made:
+    """Read what it names; a key set that is there already goes on. Raises :class:`SecurityError`."""
+    tokens = key_set = None
+    if settings.tokens is not None:
+        keys, key_set = _keys(settings.tokens, None if former is None else former.key_set)
+        names = TokenSettings(settings.tokens.role_claim, settings.tokens.audience, settings.tokens.audience_claim)
+        tokens = Tokens(keys, names)
+    passwords = None if settings.passwords is None else Passwords(settings.passwords)
+    return _Made(settings, Identifying(tokens, passwords, settings.certificates), key_set)
+
+
+def _keys(settings: TokenAuth, former: KeySet | None) -> tuple[Keys, KeySet | None]:
+    if settings.secret_key is not None:
+        return OneKey(read_secret(settings.secret_key)), None
+    if settings.public_key is not None:
+        return OneKey(read_public_key(settings.public_key)), None
+    assert settings.jwks is not None
+    key_set = former if former is not None and former.url == settings.jwks else KeySet(settings.jwks)
+    return key_set, key_set
+
+
+class WorkerSecurity:
+    """Of one worker, whether it asks who somebody is or not; a running one does not change between the two."""
+
+    def __init__(self, settings: AuthSettings, grants: GrantTable, supervisor: Supervisor) -> None:
+        """Raises :class:`SecurityError`."""
+        self._grants = grants
+        self._supervisor = supervisor
+        self._made = make_security(settings)
+        self._read: _Made | None = None
+        self._permissions = self._permissions_of(settings)
+        self._fetching: SupervisedTask | None = None
+        self.guard: Guard = PermissionGuard(lambda: self._permissions, grants.all) if settings.enabled else EVERYBODY
+
+    @property
+    def enabled(self) -> bool:
+        return self._made.settings.enabled
+
+    def guarding(self) -> Guarding | None:
+        """For HTTP; None where nobody is told apart."""
+        if not self.enabled:
+            return None
+        return Guarding(lambda: self._made.identifying, self.guard, lambda: self._made.settings.metrics_roles)
+
+    def identifying(self) -> Identifying:
+        """As it is now."""
+        return self._made.identifying
+
+    def read(self, settings: AuthSettings) -> None:
+        """Read what the settings name; nothing counts before :meth:`use`. Raises :class:`SecurityError`."""
+        self._read = None
+        self._read = make_security(settings, self._made)
+
+    async def use(self, settings: AuthSettings) -> None:
+        """From now on what was read last."""
+        if self._read is not None and self._read.settings == settings:
+            former, self._made, self._read = self._made, self._read, None
+            if former.identifying.passwords is not None:
+                former.identifying.passwords.close()
+        self._permissions = self._permissions_of(settings)
+        await self.start()
+
+    async def start(self) -> None:
+        """Fetch keys, if they come from a URL."""
+        key_set = self._made.key_set
+        await self.stop()
+        if key_set is not None:
+            self._fetching = key_set.start(self._supervisor)
+
+    async def stop(self) -> None:
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None:
+            await fetching.stop()
+
+    def _permissions_of(self, settings: AuthSettings) -> Permissions:
+        return Permissions(self._grants.of, settings.granted(), frozenset(settings.superusers))
