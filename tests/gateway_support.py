@@ -89,7 +89,7 @@ async def serving_clients(
     bound = socket.create_server(("127.0.0.1", 0))
     port = int(bound.getsockname()[1])
     addresses = Addresses(f"pulsar://127.0.0.1:{port}")
-    gateway = Gateway(engine, addresses, authenticator, broker_metadata=broker_metadata)
+    gateway = Gateway(engine, addresses, authenticator=lambda _: authenticator(), broker_metadata=broker_metadata)
     await gateway.listen(bound)
     try:
         yield ServedEngine(engine, gateway, port, asyncio.get_running_loop())
@@ -172,9 +172,17 @@ def linked_engines(
 class BareClient:
     """A connection of which a test sends every command itself."""
 
-    def __init__(self, port: int, *, connect: bool = True, features: FeatureFlags | None = None) -> None:
+    def __init__(
+        self, port: int, *, connect: bool = True, features: FeatureFlags | None = None, token: str = ""
+    ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS)
-        self.state = ClientConnection(time.monotonic(), software="a test", features=features)
+        self.state = ClientConnection(
+            time.monotonic(),
+            software="a test",
+            features=features,
+            method="token" if token else "",
+            credentials=token.encode,
+        )
         self._steps: list[Frame | Answered] = []
         if connect:
             self.socket.sendall(self.state.connect())

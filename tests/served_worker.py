@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import shutil
+import ssl
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import yaml
 from failover_support import free_ports
 
 from replicator.topology import load_topology
@@ -41,6 +43,10 @@ class ServedWorker:
     """Where a worker is served."""
 
     port: int
+    token: str | None = None
+    """What :meth:`ask` shows."""
+    trust: Path | None = None
+    """The authority of its certificate, where nothing but TLS is spoken."""
 
     @property
     def url(self) -> str:
@@ -50,10 +56,12 @@ class ServedWorker:
     def pulsar_url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port}"
 
-    def ask(self, method: str, path: str, body: str | None = None) -> Answer:
+    def ask(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> Answer:
         """A request as tools send it; a path without a leading slash is one of ``/admin/v2``."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS_MAX)
-        headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
+        connection = self._connection()
+        shown = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        headers = {"Accept": "application/json", **kind, **shown, **(headers or {})}
         try:
             target = quote(path if path.startswith("/") else f"/admin/v2/{path}", safe="/?=&_:%")
             connection.request(method, target, body=body, headers=headers)
@@ -62,17 +70,31 @@ class ServedWorker:
         finally:
             connection.close()
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.trust is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS_MAX)
+        context = ssl.create_default_context(cafile=self.trust)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=START_SECONDS_MAX, context=context)
+
 
 @contextmanager
-def served_worker(*, cluster: str = "us-east", more: str = "") -> Iterator[ServedWorker]:
-    """A worker of one cluster, without anything in it; ``more`` stands beside its address in the topology."""
+def served_worker(
+    *,
+    cluster: str = "us-east",
+    more: str = "",
+    sections: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    trust: Path | None = None,
+) -> Iterator[ServedWorker]:
+    """A worker of one cluster, without anything in it; ``more`` stands beside its address in the topology, ``sections``
+    beside its clusters."""
     (port,) = free_ports(1)
     # Not below pytest's own directory: as root, the embedded server runs as another user, who may not enter that.
     directory = Path(tempfile.mkdtemp(prefix="pg-"))
     file = directory / "topology.yaml"
     file.write_text(
         f"clusters:\n  {cluster}: {{address: '127.0.0.1:{port}', data: {directory / 'data'}{more}}}\n"
-        "pipeline: {engine: embedded}\n"
+        "pipeline: {engine: embedded}\n" + (yaml.safe_dump(dict(sections)) if sections else "")
     )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="worker of a test", daemon=True)
@@ -80,7 +102,7 @@ def served_worker(*, cluster: str = "us-east", more: str = "") -> Iterator[Serve
     starting = asyncio.run_coroutine_threadsafe(start_worker(load_topology(file), cluster), loop)
     worker = starting.result(START_SECONDS_MAX)
     try:
-        yield ServedWorker(port)
+        yield ServedWorker(port, token, trust)
     finally:
         asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(START_SECONDS_MAX)
         loop.call_soon_threadsafe(loop.stop)
