@@ -112,6 +112,14 @@ def drill(
             "pulsar-client). Default: own, but in the scenario official-clients.",
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="The drill's own clusters ask who somebody is and speak TLS alone; tokens expire and certificates "
+            "are exchanged all the time.",
+        ),
+    ] = False,
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
     seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
     out_dir: Annotated[
@@ -150,6 +158,7 @@ def drill(
             sync=sync,
             engine=engine,
             client=client,
+            secure=secure,
             rate=rate,
             seed=seed,
             out_dir=out_dir,

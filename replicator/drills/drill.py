@@ -143,6 +143,7 @@ def _run_job(
             "topic": outcome.topic,
             "rate": options.rate,
             "client": job.client,
+            "secure": options.secure,
             "sync": getattr(topology.sync, "mode", EXACT),
             "links": "both-ways" if job.cast.both_ways else "one-way",
             "clusters": list(topology.names),

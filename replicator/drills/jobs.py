@@ -19,7 +19,7 @@ from replicator.drills.own_databases import check_databases
 from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast, choose_cast
 from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
-from replicator.drills.stage import Setting, make_topology
+from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
 from replicator.drills.traffic.making import OWN, check_client
 from replicator.topology import Topology, load_topology
@@ -27,8 +27,6 @@ from replicator.topology.fields import ENGINES
 
 SYNC_MODES: Final = ("exact", "mark-delete")
 BOTH: Final = "both"
-DRILL_NAMESPACE: Final = "public/drill"
-"""Of topics in clusters that the drill starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,7 @@ class DrillOptions:
     """None: as the topology says; Spark for clusters of the drill's own."""
     client: str | None = None
     """None: as the scenario says, else this project's own."""
+    secure: bool = False
     rate: int = 6000
     seed: int = 1
     out_dir: Path = Path("drill-report")
@@ -103,6 +102,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[Job], list[str]]:
                 one_way=options.links == "one-way",
                 sync_mode=mode,
                 engine=options.engine,
+                secure=options.secure,
             )
             try:
                 jobs.append(_job(options, setting, subscriptions))

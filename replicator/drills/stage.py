@@ -18,11 +18,18 @@ from typing import Final
 from replicator.drills.errors import DrillError
 from replicator.drills.faults import LinkFaults
 from replicator.drills.own_databases import OwnDatabases
+from replicator.drills.own_secrets import OwnSecrets
 from replicator.drills.ports import free_ports
 from replicator.drills.scenarios.catalog import Need, Scenario
+from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from replicator.drills.workers import OwnWorkers, RunningWorkers
+from replicator.security.access import access, use_in_process
 from replicator.topology import SPARK, Cluster, Link, SyncSettings, Topology, dump, load_topology
+from replicator.topology.access import with_topology
 
+DRILL_NAMESPACE: Final = "public/drill"
+"""Of topics in clusters that the drill starts."""
+SECRETS: Final = "secrets"
 CLUSTERS: Final = ("us-east", "eu-west", "ap-south")
 """Of the topology that a drill makes by itself; two of them, or all where a scenario needs three."""
 
@@ -42,6 +49,8 @@ class Setting:
     """None: as the topology says."""
     engine: str | None = None
     """The same."""
+    secure: bool = False
+    """Whether the clusters that the drill makes ask who somebody is, and speak nothing but TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,8 @@ class Stage:
     workers: RunningWorkers
     faults: LinkFaults | None
     databases: OwnDatabases | None
+    secrets: OwnSecrets | None = None
+    client_access: ClientAccess = NOTHING
 
 
 @asynccontextmanager
@@ -64,8 +75,11 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
     if setting.is_running:
         assert setting.topology is not None
         workers = RunningWorkers(topology)
+        shown = with_topology(access(), topology)
+        use_in_process(shown)
         await workers.start()
-        yield Stage(topology, setting.topology.path or file, workers, None, None)
+        place = setting.topology.path or file
+        yield Stage(topology, place, workers, None, None, client_access=ClientAccess.of(shown))
         return
     async with AsyncExitStack() as stack:
         databases = faults = None
@@ -74,6 +88,16 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
             stack.push_async_callback(databases.stop)
             await databases.start()
             topology = databases.topology()
+        secrets = None
+        if setting.secure:
+            secrets = OwnSecrets(setting.out_dir.absolute() / SECRETS, DRILL_NAMESPACE)
+            stack.callback(shutil.rmtree, setting.out_dir / SECRETS, ignore_errors=True)
+            topology = secrets.protected(topology)
+        shown = with_topology(access(), topology)
+        use_in_process(shown)
+        client_access = ClientAccess.of(shown)
+        if secrets is not None:
+            client_access = ClientAccess(secrets.token, secrets.authority.file)
         _write_private(file, dump(topology))
         topology = load_topology(file)
         files = dict.fromkeys(topology.names, file)
@@ -87,7 +111,7 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
         own = OwnWorkers(topology, files, setting.out_dir)
         stack.push_async_callback(own.stop)
         await own.start()
-        yield Stage(topology, file, own, faults, databases)
+        yield Stage(topology, file, own, faults, databases, secrets, client_access)
 
 
 def make_topology(setting: Setting) -> Topology:
@@ -95,6 +119,8 @@ def make_topology(setting: Setting) -> Topology:
     topology = setting.topology
     if topology is None:
         topology = _own_topology(setting)
+    elif setting.secure:
+        raise DrillError("--secure goes with the drill's own clusters; --topology FILE says how its clusters are")
     elif setting.one_way:
         raise DrillError("--links goes with the drill's own clusters; --topology FILE says how its links go")
     if setting.engine is not None and not setting.is_running:

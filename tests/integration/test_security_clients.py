@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from security_support import Authority, Secrets
+from security_support import Secrets
 from served_worker import ServedWorker, served_worker
 
 from replicator.client import AuthenticationBasic, AuthenticationToken, Client
 from replicator.client import AuthorizationError as OurAuthorizationError
 from replicator.client.errors import AuthenticationError as OurAuthenticationError
+from replicator.security.certificate_making import Authority
 
 pulsar = pytest.importorskip("pulsar")
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from asynchronous import asynchronous
 from gateway_support import BareClient
-from security_support import Authority, Secrets
+from security_support import Secrets
 from served_worker import ServedWorker, served_worker
 from test_pages_of_others import routes_of, topology
 
@@ -34,6 +34,7 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import encode
 from replicator.protocol.server import COMMANDS
+from replicator.security.certificate_making import Authority
 from replicator.topology import load_topology
 from replicator.worker.starting import start_worker
 

@@ -113,7 +113,7 @@ class Run:
         for name in stage.topology.names:
             observations.clusters.code(name)
         active = ActiveCluster(self._cast.primary)
-        clients = make_clients(client, stage.topology, active, out_dir)
+        clients = make_clients(client, stage.topology, active, out_dir, stage.client_access)
         self._drill = Drill(topic, observations, active, clients, source, asyncio.Event())
         self._publisher = Publisher(self._drill, messages, rate)
         self._seen = {each.name: _Seen() for each in subscriptions}
@@ -126,7 +126,7 @@ class Run:
             watcher
             for name in self._cast.pair
             for watcher in (
-                TailReader(self._drill, name, urls[name], stage.workers.running[name]),
+                TailReader(self._drill, name, urls[name], stage.workers.running[name], stage.client_access),
                 AckWatcher(self._drill, name, stage.topology.cluster(name).url, stage.workers.running[name]),
             )
         ]
@@ -153,6 +153,9 @@ class Run:
                 parts.start(f"the watch over {name}'s worker", self._stage.workers.watch(name))
                 for name in self._topology.names
             ]
+            if self._stage.secrets is not None:
+                exchange = self._stage.secrets.exchange(self._topology)
+                others.append(parts.start("the exchange of certificates", exchange))
             publishing = parts.start("the publisher", self._publisher.run())
             unsettled = await self._take_steps()
             await publishing

@@ -11,6 +11,7 @@ from replicator.drills.traffic.active import ActiveCluster
 from replicator.drills.traffic.clients import DrillClients
 from replicator.drills.traffic.own_client import OwnClients
 from replicator.drills.traffic.pulsar_client import PulsarClients
+from replicator.drills.traffic.showing import ClientAccess
 from replicator.topology import Topology
 
 OWN: Final = "own"
@@ -27,8 +28,10 @@ def check_client(name: str) -> None:
         pulsar_client.load()
 
 
-def make_clients(name: str, topology: Topology, active: ActiveCluster, out_dir: Path) -> DrillClients:
+def make_clients(
+    name: str, topology: Topology, active: ActiveCluster, out_dir: Path, access: ClientAccess
+) -> DrillClients:
     """Those of that name, for the clusters of ``topology``; raises as :func:`check_client`."""
     check_client(name)
     urls = {cluster.name: cluster.pulsar_url for cluster in topology.clusters}
-    return PulsarClients(urls, active, out_dir / LOG) if name == PULSAR else OwnClients(urls)
+    return PulsarClients(urls, active, out_dir / LOG, access) if name == PULSAR else OwnClients(urls, access)

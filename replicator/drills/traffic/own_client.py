@@ -27,6 +27,7 @@ from replicator.drills.traffic.clients import (
     DrillMessage,
     Received,
 )
+from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from snapshots.position import Position
 
 ACK_GROUP_MILLIS: Final = 20
@@ -44,13 +45,14 @@ def _lost() -> Iterator[None]:
 class OwnClients:
     """``urls`` says where the client finds each cluster."""
 
-    def __init__(self, urls: Mapping[str, str]) -> None:
+    def __init__(self, urls: Mapping[str, str], access: ClientAccess = NOTHING) -> None:
         self._urls = urls
+        self._options = access.own_options()
 
     @asynccontextmanager
     async def producer(self, cluster: str, topic: str) -> AsyncIterator[OwnProducer]:
         with _lost():
-            async with Client(self._urls[cluster], reconnect=False) as client:
+            async with Client(self._urls[cluster], reconnect=False, **self._options) as client:
                 producer = await client.create_producer(
                     topic,
                     max_pending_messages=MAX_PENDING_MESSAGES,
@@ -64,7 +66,7 @@ class OwnClients:
         self, cluster: str, topic: str, tested: TestedSubscription, name: str
     ) -> AsyncIterator[OwnConsumer]:
         with _lost():
-            async with Client(self._urls[cluster], reconnect=False) as client:
+            async with Client(self._urls[cluster], reconnect=False, **self._options) as client:
                 consumer = await client.subscribe(
                     topic,
                     tested.name,

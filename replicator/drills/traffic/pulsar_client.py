@@ -37,6 +37,7 @@ from replicator.drills.traffic.clients import (
     DrillMessage,
     Received,
 )
+from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from replicator.engine.types import SubscriptionType
 from replicator.running.timeouts import timeout
 from snapshots.position import Position
@@ -67,9 +68,12 @@ def load() -> Any:
 class PulsarClients:
     """``urls`` says where official clients find each cluster; what the library logs goes to the file ``log``."""
 
-    def __init__(self, urls: Mapping[str, str], active: ActiveCluster, log: Path) -> None:
+    def __init__(
+        self, urls: Mapping[str, str], active: ActiveCluster, log: Path, access: ClientAccess = NOTHING
+    ) -> None:
         self._pulsar = load()
         self._urls = urls
+        self._options = access.official_options(self._pulsar)
         self._active = active
         self._log = log
         self._order = count()
@@ -134,6 +138,7 @@ class PulsarClients:
             operation_timeout_seconds=OPERATION_SECONDS_MAX,
             connection_timeout_ms=CONNECT_MILLIS_MAX,
             logger=logger,
+            **self._options,
         )
         try:
             while True:

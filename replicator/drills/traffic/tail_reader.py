@@ -12,6 +12,7 @@ from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsume
 from replicator.drills.observations import drill_id_of
 from replicator.drills.traffic.active import LOST, POLL_SECONDS, Drill
 from replicator.drills.traffic.clients import RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS, RECEIVER_QUEUE_MESSAGES
+from replicator.drills.traffic.showing import NOTHING, ClientAccess
 
 TAIL_SUBSCRIPTION: Final = "drill-tail"
 
@@ -19,11 +20,14 @@ TAIL_SUBSCRIPTION: Final = "drill-tail"
 class TailReader:
     """Records when copied messages arrive in a cluster, and at which place."""
 
-    def __init__(self, drill: Drill, cluster: str, url: str, running: asyncio.Event) -> None:
+    def __init__(
+        self, drill: Drill, cluster: str, url: str, running: asyncio.Event, access: ClientAccess = NOTHING
+    ) -> None:
         """``running`` is set while the cluster's worker should answer."""
         self._drill = drill
         self._cluster = cluster
         self._url = url
+        self._options = access.own_options()
         self._running = running
         self.copied = 0
 
@@ -31,7 +35,7 @@ class TailReader:
         while not self._drill.finished.is_set():
             await self._running.wait()
             try:
-                async with Client(self._url, reconnect=False) as client:
+                async with Client(self._url, reconnect=False, **self._options) as client:
                     consumer = await client.subscribe(
                         self._drill.topic,
                         TAIL_SUBSCRIPTION,

@@ -1,0 +1,71 @@
+"""An authority of one's own, and certificates of hosts, for drills and tests. Use a real authority in production."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+PRIVATE_MODE: Final = 0o600
+LASTING: Final = datetime.timedelta(days=1)
+SKEW: Final = datetime.timedelta(minutes=5)
+
+
+class Authority:
+    """Keeps its key in memory alone; its certificate is written to ``ca.pem`` in the directory."""
+
+    def __init__(self, directory: Path, name: str = "an authority of one's own") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _named(name)
+        self.file = directory / "ca.pem"
+        """Whom to trust."""
+        _replace(self.file, self._signed(self._name, self._key.public_key(), ca=True).public_bytes(Encoding.PEM))
+
+    def give(self, common_name: str) -> tuple[Path, Path]:
+        """A certificate for ``127.0.0.1`` and ``localhost``, and its key, in files named after ``common_name``; those
+        that are there are replaced."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        files = self.directory / f"{common_name}.pem", self.directory / f"{common_name}.key"
+        _replace(files[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        signed = self._signed(_named(common_name), key.public_key(), ca=False)
+        _replace(files[0], signed.public_bytes(Encoding.PEM))
+        return files
+
+    def _signed(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - SKEW)
+            .not_valid_after(now + LASTING)
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        if not ca:
+            hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Who reads it finds the former or the new one, whole."""
+    beside = path.with_name(f"{path.name}.new")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_MODE), "wb") as opened:
+        opened.write(content)
+    beside.replace(path)
