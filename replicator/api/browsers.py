@@ -52,6 +52,8 @@ def refuse_tricked(allowed: Callable[[], Allowed]) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise web.HTTPUnsupportedMediaType(reason="bodies are not compressed here")
         host = request.headers.get("Host", "").lower()
         if host:
             check_host(host, allowed())

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import structlog
@@ -31,6 +31,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
+from replicator.gateway.connection_counts import ConnectionCounts
 from replicator.gateway.message_ids import KnownAs, Sought
 from replicator.gateway.refusals import server_error
 from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
@@ -91,6 +92,7 @@ class Served:
     """Says what a client may do, by its name."""
     broker_metadata: bool = False
     """Whether clients that ask for it are told the index and the time of each entry."""
+    counts: ConnectionCounts = field(default_factory=ConnectionCounts)
 
 
 class Connection(asyncio.Protocol):
@@ -106,6 +108,7 @@ class Connection(asyncio.Protocol):
         self.schemas = served.schemas
         self.admission = served.engine.admission
         self.guard = served.guard
+        self._counts = served.counts
         self._broker_metadata = served.broker_metadata
         self.writable = True
         self.known_as: Sought[KnownAs] = Sought()
@@ -148,7 +151,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connected_at_ms = time.time_ns() // 1_000_000
         self._set_alarm()
+        self._counted_as = ""
         self._on_made(self)
+        self._count(self._counts.came(self.host))
 
     def data_received(self, data: bytes) -> None:
         self._steps = self.state.receive(data, self._loop.time())
@@ -170,8 +175,18 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.fail(str(error))
         else:
+            if self._counted_as != self.state.name:
+                self._was_admitted()
             if self.state.due < self._alarm_at:
                 self._set_alarm()
+
+    def _was_admitted(self) -> None:
+        self._counted_as = self.state.name
+        self._count(self._counts.admitted(self._counted_as))
+
+    def _count(self, too_many: str | None) -> None:
+        if too_many is not None:
+            self.fail(too_many)
 
     async def _find_out(self, pending: Pending) -> None:
         """Who the client is; bounded in time by the handshake's limit."""
@@ -186,6 +201,8 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.fail(str(error))
         else:
+            if self.state.open and self._counted_as != self.state.name:
+                self._was_admitted()
             self._set_alarm()
 
     def _certificate(self) -> Certificate | None:
@@ -227,6 +244,7 @@ class Connection(asyncio.Protocol):
                 session.close()
             except Exception:  # a bug; the others must not stay connected for it
                 log.exception("a session could not be closed")
+        self._counts.went(self.host, self._counted_as)
         self._on_over(self)
 
     def close(self) -> None:
@@ -259,6 +277,11 @@ class Connection(asyncio.Protocol):
         self._alarm = self._loop.call_at(self._alarm_at, self._tick)
 
     # What sessions and handlers need.
+
+    @property
+    def host(self) -> str:
+        """The address from which the client came."""
+        return str((self._transport.get_extra_info("peername") or ("",))[0])
 
     @property
     def role(self) -> str:

@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from replicator.index.audit_queue import AuditQueue
 from replicator.index.extents import ExtentWriter
-from replicator.index.waiting import Waiting
+from replicator.index.waiting import Changes, Waiting
 from replicator.running.asking import ASKED_BY, ASKED_FROM
 from snapshots import markers
 from snapshots.mapping import SnapshotMapping
@@ -31,10 +32,15 @@ class IndexChanges:
     With ``counts_mappings`` it is counted which topics and peers have new mappings, so that old ones can be thinned.
     """
 
-    def __init__(self, extents: ExtentWriter | None, *, counts_mappings: bool) -> None:
+    def __init__(
+        self, extents: ExtentWriter | None, *, counts_mappings: bool, audit_queue: AuditQueue | None = None
+    ) -> None:
         self._extents = extents
         self._counts_mappings = counts_mappings
         self.waiting = Waiting()
+        self._audit_queue = audit_queue
+        for entry in () if audit_queue is None else audit_queue.found:
+            self.waiting.audit(entry)
         self.behind = True  # what was written before this process started may be incomplete
         """Whether everything is to be written anew."""
         self.resyncing = False
@@ -138,13 +144,25 @@ class IndexChanges:
 
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
         """Somebody did something to this cluster: the role that asked for it, where roles are told apart, else
-        ``actor``. Kept in Postgres alone: it is written late rather than not, but what
-        a crash takes while the database is away is lost."""
+        ``actor``. Kept in Postgres; while that is away it waits in the store too."""
         if asked_from := ASKED_FROM.get():
             detail = {"from": asked_from, **(detail or {})}
         actor = ASKED_BY.get() or actor
-        self.waiting.audit(AuditEntry(uuid4(), datetime.now(UTC), actor, action, subject, detail))
+        entry = AuditEntry(uuid4(), datetime.now(UTC), actor, action, subject, detail)
+        self.waiting.audit(entry)
+        if self._audit_queue is not None:
+            self._audit_queue.keep(entry)
         self._note()
+
+    def written(self, changes: Changes) -> None:
+        """The database has these."""
+        if self._audit_queue is not None and changes.audit:
+            self._audit_queue.written(changes.audit)
+
+    @property
+    def audit_waiting(self) -> int:
+        """Audit entries that the database does not have yet."""
+        return 0 if self._audit_queue is None else len(self._audit_queue)
 
     @property
     def entries_dropped(self) -> int:

@@ -34,6 +34,7 @@ from tenacity import (
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.index.audit_queue import AuditQueue
 from replicator.index.batches import BatchWriter
 from replicator.index.changes import IndexChanges
 from replicator.index.database import Database, DatabaseError
@@ -99,7 +100,8 @@ class IndexWriter:
         self.states = SubscriptionStates(engine, vector)
         self._batches = BatchWriter(self.states)
         self.extents = None if engine is None else ExtentWriter(engine)
-        self.changes = IndexChanges(self.extents, counts_mappings=kept is not None)
+        audit_queue = None if engine is None else AuditQueue(engine)
+        self.changes = IndexChanges(self.extents, counts_mappings=kept is not None, audit_queue=audit_queue)
         """What the services report."""
         self._extents_due = 0.0
         self._head: Head | None = None
@@ -283,6 +285,7 @@ class IndexWriter:
             except BaseException:
                 self.changes.waiting.give_back(changes)
                 raise
+            self.changes.written(changes)
 
     async def _delete_gone(self) -> None:
         """What waits after this may be of topics and links that were made anew, so it must not be written before."""

@@ -182,9 +182,7 @@ async def carry_out(rollout: Rollout, *, dry_run: bool) -> list[Outcome]:
 
 def _session(seconds: float) -> aiohttp.ClientSession:
     # trust_env stays off: a proxy's answer would say nothing of the worker.
-    return worker_session(
-        connector=aiohttp.TCPConnector(limit=ASKED_AT_ONCE_MAX), timeout=aiohttp.ClientTimeout(total=seconds)
-    )
+    return worker_session(at_once_max=ASKED_AT_ONCE_MAX, timeout=aiohttp.ClientTimeout(total=seconds))
 
 
 async def _ask_all(

@@ -42,6 +42,7 @@ class Reports:
             "pid": os.getpid(),
             "started_at_ms": engine.started_at_ms,
             "database": {"state": database.state, "detail": database.detail},
+            "audit": {"waiting": parts.index.changes.audit_waiting, "dropped": parts.index.changes.entries_dropped},
             "store": {
                 "failed": engine.writer.failed,
                 "bytes": engine.store.size_bytes(),

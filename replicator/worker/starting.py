@@ -294,6 +294,7 @@ async def _serve(
         read_bufsize=READ_BUFFER_BYTES,
         shutdown_timeout=SHUTDOWN_SECONDS_MAX,
         keepalive_timeout=KEEPALIVE_SECONDS,
+        auto_decompress=False,  # a small body could become a large one
     )
     stack.push_async_callback(runner.cleanup)
     await runner.setup()

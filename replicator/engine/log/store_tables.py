@@ -38,6 +38,7 @@ partitioned topic name                                    JSON, see :mod:`replic
 tenants    tenant name                                    empty
 namespaces tenant/namespace                               JSON, see :mod:`replicator.engine.topics.namespace_policies`
 grants     tenant, tenant/namespace or topic name         JSON, see :mod:`replicator.engine.topics.grants`
+audit      microseconds u64 | entry id                    JSON, see :mod:`replicator.index.audit_queue`
 deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
 staging                                                   see :mod:`replicator.engine.staging.rows`
 ========== ============================================== =================================================
@@ -90,6 +91,7 @@ TABLES: Final = (
     "tenants",
     "namespaces",
     "grants",
+    "audit",
     "deleted",
     "staging",
 )

@@ -330,7 +330,18 @@ def test_a_namespace_that_makes_no_subscriptions_lets_consumers_use_those_that_a
 
 
 def test_every_table_that_has_rows_by_topic_is_swept() -> None:
-    by_name = {"meta", "topics", "partitioned", "tenants", "namespaces", "grants", "deleted", "staging", "schemas"}
+    by_name = {
+        "meta",
+        "topics",
+        "partitioned",
+        "tenants",
+        "namespaces",
+        "grants",
+        "audit",
+        "deleted",
+        "staging",
+        "schemas",
+    }
     assert set(SWEPT_TABLES) == set(TABLES) - by_name
 
 
