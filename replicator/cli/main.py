@@ -121,14 +121,15 @@ def up(file: TopologyFile) -> None:
 @app.command()
 def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
     """Print the resolved topology, what it would change at the workers that run, and what deserves a second look."""
-    from replicator.operating.plan import Probe, probe_workers
+    from replicator.failover.rules import Rules
+    from replicator.operating.plan import Probe, ask_rules, probe_workers
     from replicator.operating.plan import plan as make_plan
     from replicator.operating.rollout import Rollout, ask_workers
 
     topology = opened_topology(file)
 
-    async def look() -> tuple[dict[str, Probe], Rollout]:
-        return await asyncio.gather(probe_workers(topology), ask_workers(topology))
+    async def look() -> tuple[dict[str, Probe], Rollout, dict[str, Rules]]:
+        return await asyncio.gather(probe_workers(topology), ask_workers(topology), ask_rules(topology))
 
     result = make_plan(topology, *asyncio.run(look()))
     _print(output, result.as_json(), result.render())

@@ -36,8 +36,10 @@ from replicator.drills.scenarios.operator import Failover
 from replicator.drills.scenarios.run import Outcome, Progress, Run
 from replicator.drills.stage import Stage, prepare_directory, remove_data, set_stage
 from replicator.failover.peers import Peers
+from replicator.failover.rules import differences
 from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
+from replicator.operating.plan import ask_rules
 from replicator.running import ending
 from replicator.running.short_tasks import awaited
 from replicator.security.asking import worker_session
@@ -114,6 +116,8 @@ class _Seen:
     mappings: int
     verified: dict[str, Any]
     tracebacks: dict[str, int]
+    differences: list[str]
+    """What clients find otherwise after a switch of the pair."""
 
 
 def _run_job(
@@ -149,6 +153,7 @@ def _run_job(
             "clusters": list(topology.names),
             "pair": list(job.cast.pair),
             "judged": sorted(each.name for each in job.scenario.judged),
+            "differences": seen.differences,
             "tasks_ended": os.environ.get(ending.VARIABLE),
             "not_checked": _not_checked(job.cast),
             "failover_reports": outcome.failovers,
@@ -240,6 +245,7 @@ def _stop_in_order_on_sigterm() -> None:
 async def _look(job: Job, stage: Stage) -> _Seen:
     return _Seen(
         mappings=await _count_mappings(stage.topology, job.topic),
+        differences=await _differences(stage.topology, job.cast.pair),
         verified=await asyncio.to_thread(_verify, stage.topology_file, job.topic, job.setting.out_dir),
         tracebacks=stage.workers.tracebacks(),
     )
@@ -257,6 +263,12 @@ def _failover(topology: Topology) -> Failover:
         return report.as_json()
 
     return fail_over
+
+
+async def _differences(topology: Topology, pair: tuple[str, str]) -> list[str]:
+    rules = await ask_rules(topology)
+    primary, secondary = pair
+    return differences(rules[primary], rules[secondary]) if primary in rules and secondary in rules else []
 
 
 async def _count_mappings(topology: Topology, topic: str) -> int:

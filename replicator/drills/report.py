@@ -101,6 +101,7 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
             [Text("tasks of the workers were ended at random, so rates are not judged", style="dim")]
             * bool(report.get("tasks_ended"))
         ),
+        *(Text(f"after a switch: {each}", style="yellow") for each in report.get("differences", ())),
         *_failure_lines(report),
     )
 

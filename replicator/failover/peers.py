@@ -10,6 +10,7 @@ import aiohttp
 from replicator.client.closing import ClosedAtExit
 from replicator.failover.epochs import as_json, from_json
 from replicator.failover.errors import ClusterUnreachable, SwitchRefused
+from replicator.failover.rules import Rules, rules_of
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -71,6 +72,14 @@ class Peers(ClosedAtExit):
         answer = await self.call(cluster, "GET", f"{PATH}/state")
         record_of(cluster, answer)
         return dict(answer)
+
+    async def rules(self, cluster: str) -> Rules:
+        """What clients are held to in a cluster. Raises as :meth:`call` does."""
+        answer = await self.call(cluster, "GET", "/replication/v1/rules", seconds_max=WORK_SECONDS_MAX)
+        try:
+            return rules_of(answer)
+        except ValueError as error:
+            raise ClusterUnreachable(f"{cluster}: {error}") from None
 
     async def announce(self, cluster: str, record: FailoverEpoch) -> None:
         """Tell a worker of a record. Raises as :meth:`call` does."""

@@ -67,6 +67,8 @@ class SwitchReport:
     steps: list[tuple[str, float]] = field(default_factory=list)
     """Each step that was begun, and its seconds."""
     notes: list[str] = field(default_factory=list)
+    differences: list[str] | None = None
+    """Where the target treats clients of the source otherwise; None where they were not compared."""
 
     @property
     def not_received(self) -> int | None:
@@ -101,6 +103,7 @@ class SwitchReport:
             "told": self.announced,
             "steps": [{"step": step, "seconds": round(seconds, 3)} for step, seconds in self.steps],
             "notes": self.notes,
+            "differences": self.differences,
             "topics": [asdict(topic) for topic in self.topics],
         }
 
@@ -122,7 +125,13 @@ class SwitchReport:
         lines.append(f"acknowledged and may be repeated: {unknown if repeated is None else f'{repeated} messages'}")
         for cluster, result in self.announced.items():
             lines.append(f"{cluster}: {result}")
-        return [*lines, *self.notes]
+        lines += self.notes
+        if self.differences:
+            lines.append(Text(f"what clients would find otherwise at {self.target}:", style="yellow"))
+            lines += [Text(f"  {difference}") for difference in self.differences]
+        elif self.differences is not None:
+            lines.append(f"permissions, policies, schemas, partitions: the same at {self.target} as at {self.source}")
+        return lines
 
     def _table(self) -> Table:
         table = Table(title=f"Topics of {self.source}", title_justify="left")

@@ -7,6 +7,7 @@ Everybody else hears of the result by links and polls. A planned switch is run b
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -17,6 +18,7 @@ from replicator.failover.evidence import Evidence
 from replicator.failover.peers import Peers, record_of
 from replicator.failover.planned_run import PlannedRun, Progress
 from replicator.failover.report import StatusReport, SwitchReport
+from replicator.failover.rules import differences
 from replicator.failover.survey import Survey
 from replicator.failover.takeover import Takeover
 from replicator.topology import Topology
@@ -140,6 +142,8 @@ class Switch:
         if not report.source_answers:
             report.unknown_since_ms = survey.states[target]["heard_ms"].get(source)
         if dry_run:
+            if report.source_answers:
+                report.differences = await self._differences(source, target, report)
             report.topics = await self._evidence.compare_all(report)
             report.outcome = "dry run"
             return report
@@ -161,6 +165,15 @@ class Switch:
         else:
             await self._run_unplanned(report, takeover)
         return report
+
+    async def _differences(self, source: str, target: str, report: SwitchReport) -> list[str] | None:
+        """Where ``target`` treats clients of ``source`` otherwise; None, with a note, where one cannot say."""
+        try:
+            ours, theirs = await asyncio.gather(self._peers.rules(source), self._peers.rules(target))
+        except FailoverError as error:
+            report.notes.append(f"permissions and policies were not compared: {error}")
+            return None
+        return differences(ours, theirs)
 
     async def _run_unplanned(self, report: SwitchReport, takeover: Takeover) -> None:
         began = time.monotonic()

@@ -6,6 +6,7 @@ Owns the warnings. :func:`plan` is pure: it is given what :func:`probe_workers` 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from replicator.failover.errors import FailoverError
+from replicator.failover.peers import Peers
+from replicator.failover.rules import Rules, differences
 from replicator.operating.rollout import Rollout
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
@@ -177,12 +181,40 @@ def _shown(value: object) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def plan(topology: Topology, probes: Mapping[str, Probe] | None = None, rollout: Rollout | None = None) -> Plan:
+def plan(
+    topology: Topology,
+    probes: Mapping[str, Probe] | None = None,
+    rollout: Rollout | None = None,
+    rules: Mapping[str, Rules] | None = None,
+) -> Plan:
     """The plan of a topology; with ``probes`` (by cluster) it also says which workers do not answer, and with a
-    ``rollout`` what would change at those that do."""
+    ``rollout`` what would change at those that do; with ``rules`` where clients would be treated otherwise after a
+    switch."""
     probes = probes or {}
-    warnings = (*_link_warnings(topology), *_probe_warnings(topology, probes))
+    warnings = (*_link_warnings(topology), *_probe_warnings(topology, probes), *_switch_warnings(topology, rules or {}))
     return Plan(topology, probes, warnings, rollout)
+
+
+def _switch_warnings(topology: Topology, rules: Mapping[str, Rules]) -> Iterator[PlanWarning]:
+    """For each link, what clients of its source would find otherwise at its destination."""
+    pairs = dict.fromkeys((link.source, link.destination) for link in topology.links)
+    for source, destination in pairs:
+        if source in rules and destination in rules:
+            for difference in differences(rules[source], rules[destination]):
+                yield PlanWarning("differs", f"{source} → {destination}", difference)
+
+
+async def ask_rules(topology: Topology) -> dict[str, Rules]:
+    """What clients are held to in each cluster whose worker says so; never raises for a worker."""
+    found: dict[str, Rules] = {}
+    async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
+
+        async def ask(name: str) -> None:
+            with contextlib.suppress(FailoverError):  # of a worker that does not answer the probe tells
+                found[name] = await peers.rules(name)
+
+        await asyncio.gather(*map(ask, topology.names))
+    return found
 
 
 async def probe_workers(topology: Topology, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Probe]:

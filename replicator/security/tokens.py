@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
+from jwt.types import Options
 
 from replicator.security.errors import NotIdentified, SecurityError
 from replicator.security.identity import ROLE_CHARS_MAX, TOKEN_CHARS_MAX, Identity
@@ -54,6 +55,17 @@ class Key:
 
     def __repr__(self) -> str:
         return f"Key({', '.join(self.algorithms)})"
+
+
+_SIGNATURE_ALONE: Final[Options] = {
+    "verify_aud": False,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_iss": False,
+    "verify_jti": False,
+    "verify_sub": False,
+}
 
 
 class Keys(Protocol):
@@ -107,7 +119,7 @@ class Tokens:
                 key.material,
                 algorithms=list(key.algorithms),
                 # The signature alone: claims are looked at below, by our clock and under their configured names.
-                options={f"verify_{claim}": False for claim in ("aud", "exp", "nbf", "iat", "sub", "jti", "iss")},
+                options=_SIGNATURE_ALONE,
             )
         except jwt.InvalidTokenError as error:
             raise NotIdentified(f"the token is not valid: {_reason(error)}") from None

@@ -67,6 +67,10 @@ class WorkerSecurity:
     def enabled(self) -> bool:
         return self._made.settings.enabled
 
+    def permissions(self) -> Permissions | None:
+        """What roles may do, as it is now; None where nobody is told apart."""
+        return self._permissions if self.enabled else None
+
     def guarding(self) -> Guarding | None:
         """For HTTP; None where nobody is told apart."""
         if not self.enabled:

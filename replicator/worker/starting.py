@@ -33,6 +33,7 @@ from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
+from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
@@ -268,6 +269,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity) -> web.A
         security.guarding(),
     )
     add_audit(app, parts.index)
+    add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
     add_pipeline(app, reports)

@@ -21,7 +21,6 @@ ANSWERS: Final = json.loads((Path(__file__).parent / "answers" / "admin_pulsar_4
 NAMESPACE: Final = "persistent://sales/eu/"
 
 TOPOLOGY: Final = "clusters are those of the topology file"
-NO_ROLES: Final = "there are no roles and permissions"
 BY_USE: Final = "namespaces and tenants are made by the first topic that names them"
 NO_PROPERTIES: Final = "topics and namespaces have no properties"
 NO_SUCH_POLICY: Final = "a policy that this version does not have is refused, never ignored"
@@ -35,10 +34,6 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     "GET clusters/eu-west": (404, TOPOLOGY),
     "POST clusters/eu-west": (404, TOPOLOGY),
     "DELETE clusters/eu-west": (404, TOPOLOGY),
-    'PUT tenants/acme2 {"adminRoles":["r"]': (501, NO_ROLES),
-    'POST tenants/acme2 {"adminRoles":["r","s"]': (501, NO_ROLES),
-    "GET tenants/acme2": (404, NO_ROLES),
-    "DELETE tenants/acme2": (404, NO_ROLES),
     'PUT tenants/acme3 {"adminRoles":[],"allowedClusters":[]}': (
         204,
         "the clusters of a tenant are those of the topology",
@@ -46,8 +41,6 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     'PUT tenants/zz {"nixField"': (400, "a field that is not known may be a spelling mistake"),
     "PUT namespaces/nix/orders": (204, BY_USE),
     f"PUT {ACME}/0x00000000_0xffffffff/unload": (204, "a namespace is one bundle"),
-    f"POST {ACME}/permissions": (501, NO_ROLES),
-    f"DELETE {ACME}/permissions": (501, NO_ROLES),
     f"PUT {ACME}/propert": (501, NO_PROPERTIES),
     f"GET {ACME}/property/": (501, NO_PROPERTIES),
     f"DELETE {ACME}/property/": (501, NO_PROPERTIES),
@@ -66,8 +59,6 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     f"PUT {EU}/plain-partition-0": (204, "links bring such topics too; a partitioned topic adopts them"),
     f'PUT {EU}/parted2/partitions {{"partitions"': (501, NO_PROPERTIES),
     f"PUT {EU}/plain/properties": (501, NO_PROPERTIES),
-    f"POST {EU}/plain/permissions": (501, NO_ROLES),
-    f"DELETE {EU}/plain/permissions": (501, NO_ROLES),
     f"GET {EU}/plain/subscription/s2/position/0": (400, NOT_500),
     f"GET {EU}/plain/examinemessage?initialPosition=latest&messagePosition=999": (412, NOT_500),
     f"GET {EU}/plain/ledger/x": (400, "the number is refused, not the path"),

@@ -86,14 +86,16 @@ def test_a_policy_that_there_is_not_is_read_but_not_set(tmp_path: Path, at: str)
     asyncio.run(main())
 
 
-def test_permissions_are_none_and_granting_is_refused(tmp_path: Path) -> None:
+def test_permissions_are_kept_where_nobody_asks_for_them_yet(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
             await two_topics(admin)
             for at in (NS, f"{TOPICS}/eu"):
                 assert await admin.get(f"{at}/permissions") == {}
-                assert "let in" in await admin.refused(501, "POST", f"{at}/permissions/bob", ["produce"])
-                await admin.refused(501, "DELETE", f"{at}/permissions/bob")
+                await admin.done("POST", f"{at}/permissions/bob", ["produce"])
+                assert await admin.get(f"{at}/permissions") == {"bob": ["produce"]}
+                await admin.done("DELETE", f"{at}/permissions/bob")
+                assert await admin.get(f"{at}/permissions") == {}
             await admin.refused(404, "GET", f"{TOPICS}/none/permissions")
 
     asyncio.run(main())

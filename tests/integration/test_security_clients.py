@@ -204,6 +204,7 @@ def test_what_was_granted_goes_with_what_it_was_granted_for(worker: ServedWorker
     assert worker.ask("DELETE", "persistent/acme/short-lived/t?force=true").status == 204
     assert worker.ask("DELETE", "namespaces/acme/short-lived").status == 204
     assert worker.ask("PUT", "namespaces/acme/short-lived").status == 204
+    assert worker.ask("PUT", "persistent/acme/short-lived/t").status == 204
     assert worker.ask("GET", "namespaces/acme/short-lived/permissions").json == {}
     assert worker.ask("GET", "persistent/acme/short-lived/t/permissions").json == {}
 

@@ -15,6 +15,7 @@ from replicator.api.admin.errors import PreconditionFailed
 from replicator.api.admin.policies import OF_NAMESPACE, OF_TOPIC
 from replicator.api.admin.requests import (
     ENGINE,
+    logs_of,
     namespace_name,
     no_content,
     read_json,
@@ -62,6 +63,8 @@ async def of_subscriptions(request: web.Request) -> web.Response:
 
 async def of_topic(request: web.Request) -> web.Response:
     """Those of the topic, and of its namespace beside them, as upstream."""
+    if not request.app[ENGINE].partitioned.count(str(topic_name(request))):
+        await logs_of(request)
     of_topic, of_all = _grants(request, str(topic_name(request))), _grants(request, _namespace(request))
     for role, actions in of_all.roles.items():
         of_topic = of_topic.with_role(role, actions | of_topic.roles.get(role, frozenset()))
@@ -85,8 +88,6 @@ async def grant_on_topic(request: web.Request) -> web.Response:
 async def revoke_on_topic(request: web.Request) -> web.Response:
     name, role = str(topic_name(request)), _role(request)
     _namespace(request)
-    if role not in _grants(request, name).roles:
-        raise PreconditionFailed("Permissions are not set at the topic level")
     return await _change(request, name, lambda grants: grants.with_role(role, ()))
 
 

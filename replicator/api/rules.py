@@ -1,0 +1,99 @@
+"""``GET /replication/v1/rules``: what clients are held to here, for who compares clusters before a switch.
+
+Permissions, policies, schemas, partitions and terminated topics, as far as anything is set; in the form that
+:mod:`replicator.failover.rules` reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.engine.engine import Engine
+from replicator.engine.policies_codec import overrides_to_json
+from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
+from replicator.security.permissions import Permissions
+
+SLICE_SECONDS: Final = 0.005
+"""How long topics are looked at before others have their turn."""
+
+
+def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Permissions | None]) -> None:
+    """Add the route; ``permissions`` are None where nobody is told apart."""
+
+    async def rules(request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "cluster": engine.cluster,
+                **_of_permissions(engine, permissions()),
+                "policies": _of_namespaces(engine),
+                "schemas": {
+                    topic: [each.schema.version.hex() for each in engine.schemas.schemas(topic)]
+                    for topic in engine.schemas.topics()
+                },
+                "partitions": {
+                    topic: number
+                    for tenant in engine.catalog.visible_tenants()
+                    for namespace in engine.catalog.visible_namespaces(tenant)
+                    for topic, number in engine.catalog.partitioned_topics(namespace).items()
+                },
+                **await _of_topics(engine),
+            }
+        )
+
+    app.router.add_get("/replication/v1/rules", rules)
+
+
+def _of_permissions(engine: Engine, permissions: Permissions | None) -> dict[str, Any]:
+    roles: dict[str, dict[str, list[str]]] = {}
+    written: Mapping[str, Mapping[str, frozenset[str]]] = {} if permissions is None else permissions.written
+    granted = engine.catalog.grants.all()
+    for source in ({place: grants.roles for place, grants in granted.items()}, written):
+        for place, actions_of in source.items():
+            for role, actions in actions_of.items():
+                here = roles.setdefault(place, {})
+                here[role] = sorted({*here.get(role, ()), *actions})
+    return {
+        "asks": permissions is not None,
+        "superusers": [] if permissions is None else sorted(permissions.superusers),
+        "roles": roles,
+        "subscriptions": {
+            place: {name: sorted(allowed) for name, allowed in grants.subscriptions.items()}
+            for place, grants in granted.items()
+            if grants.subscriptions
+        },
+        "prefixed": sorted(place for place, grants in granted.items() if grants.prefixed),
+    }
+
+
+def _of_namespaces(engine: Engine) -> dict[str, Any]:
+    default = namespace_policies_to_json(NamespacePolicies())
+    found: dict[str, Any] = {}
+    for tenant in engine.catalog.visible_tenants():
+        for namespace in engine.catalog.visible_namespaces(tenant):
+            policies = namespace_policies_to_json(engine.catalog.namespace(namespace))
+            changed = {name: value for name, value in policies.items() if value != default[name]}
+            if changed:
+                found[namespace] = changed
+    return found
+
+
+async def _of_topics(engine: Engine) -> dict[str, Any]:
+    terminated: list[str] = []
+    own: dict[str, Any] = {}
+    until = time.perf_counter() + SLICE_SECONDS
+    for topic in engine.topics():
+        if topic.deleted is None and topic.name != EPOCHS_TOPIC:
+            if topic.log.terminated:
+                terminated.append(topic.name)
+            if topic.policies.own:
+                own[topic.name] = overrides_to_json(topic.policies.own)
+        if time.perf_counter() >= until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE_SECONDS
+    return {"terminated": terminated, "topic_policies": own}

@@ -1,0 +1,147 @@
+"""Where two clusters treat the same clients differently, and so would surprise them after a switch. Pure.
+
+Links carry messages, acknowledgements, partitions and schemas; permissions and policies they do not. So these are
+compared before a switch, while there is time: what a worker answers as its rules (:func:`rules_of` reads them) is laid
+beside that of the other. Only what the source has counts: what only the target has surprises nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+LISTED_MAX: Final = 100
+"""Differences that are named; of more, how many."""
+ADMIN: Final = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What clients are held to in one cluster. ``places`` are tenants, namespaces and topics by name."""
+
+    cluster: str
+    asks: bool = False
+    """Whether it asks who somebody is; else nobody is refused there."""
+    superusers: frozenset[str] = frozenset()
+    roles: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """By place and role, the actions that were granted, by operators and by the topology."""
+    subscriptions: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """By namespace and subscription, the roles that alone may use it."""
+    prefixed: frozenset[str] = frozenset()
+    """Namespaces whose subscriptions have to begin with their role."""
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By namespace or topic, what is set there."""
+    schemas: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By topic, the versions of its schemas."""
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    terminated: frozenset[str] = frozenset()
+
+
+def rules_of(answer: Mapping[str, Any]) -> Rules:
+    """From the JSON of ``GET /replication/v1/rules``; raises :class:`ValueError`."""
+    try:
+        return Rules(
+            str(answer["cluster"]),
+            bool(answer["asks"]),
+            frozenset(map(str, answer["superusers"])),
+            {place: _sets(roles) for place, roles in answer["roles"].items()},
+            {place: _sets(roles) for place, roles in answer["subscriptions"].items()},
+            frozenset(answer["prefixed"]),
+            {**answer["policies"], **answer["topic_policies"]},
+            _sets(answer["schemas"]),
+            {str(topic): int(number) for topic, number in answer["partitions"].items()},
+            frozenset(answer["terminated"]),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"these are no rules: {error}") from None
+
+
+def _sets(lists: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    return {str(name): frozenset(map(str, values)) for name, values in lists.items()}
+
+
+def differences(source: Rules, target: Rules) -> list[str]:
+    """What a client of ``source`` would find otherwise at ``target``, each in a sentence."""
+    found = [
+        *_of_roles(source, target),
+        *_of_subscriptions(source, target),
+        *_of_policies(source, target),
+        *_of_topics(source, target),
+    ]
+    if len(found) > LISTED_MAX:
+        return [*found[:LISTED_MAX], f"… and {len(found) - LISTED_MAX} more differences"]
+    return found
+
+
+def _of_roles(source: Rules, target: Rules) -> Iterator[str]:
+    if source.asks != target.asks:
+        asking, other = (source, target) if source.asks else (target, source)
+        yield f"{asking.cluster} asks who somebody is, and {other.cluster} does not"
+    if not target.asks:
+        return
+    if not source.asks:
+        return
+    for role in sorted(source.superusers - target.superusers):
+        yield f"role {role!r} is a superuser in {source.cluster}, and not in {target.cluster}"
+    for place, roles in sorted(source.roles.items()):
+        for role, actions in sorted(roles.items()):
+            refused = {action for action in actions if not _allowed(target, place, role, action)}
+            if refused:
+                what = ", ".join(sorted(refused))
+                yield f"role {role!r} may {what} at {place} in {source.cluster}, and {target.cluster} would refuse it"
+
+
+def _allowed(rules: Rules, place: str, role: str, action: str) -> bool:
+    if role in rules.superusers:
+        return True
+    return any({action, ADMIN} & rules.roles.get(each, {}).get(role, frozenset()) for each in _places(place))
+
+
+def _places(place: str) -> Iterator[str]:
+    """Itself, and what it is in."""
+    yield place
+    inside = place.removeprefix("persistent://")
+    parts = inside.split("/")
+    for count in range(len(parts) - 1, 0, -1):
+        yield "/".join(parts[:count])
+
+
+def _of_subscriptions(source: Rules, target: Rules) -> Iterator[str]:
+    if not (source.asks and target.asks):
+        return
+    for namespace, subscriptions in sorted(target.subscriptions.items()):
+        for name, roles in sorted(subscriptions.items()):
+            if roles != source.subscriptions.get(namespace, {}).get(name):
+                listed = ", ".join(sorted(roles))
+                yield f"subscription {name!r} of {namespace} is for {listed} alone in {target.cluster}"
+    for namespace in sorted(target.prefixed - source.prefixed):
+        yield f"subscriptions of {namespace} have to begin with their role in {target.cluster}"
+
+
+def _of_policies(source: Rules, target: Rules) -> Iterator[str]:
+    for place in sorted({*source.policies, *target.policies}):
+        ours, theirs = source.policies.get(place, {}), target.policies.get(place, {})
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                yield (
+                    f"policy {name} of {place} is {_shown(ours.get(name))} in {source.cluster}, and "
+                    f"{_shown(theirs.get(name))} in {target.cluster}"
+                )
+
+
+def _of_topics(source: Rules, target: Rules) -> Iterator[str]:
+    for topic, versions in sorted(source.schemas.items()):
+        if missing := len(versions - target.schemas.get(topic, frozenset())):
+            yield f"{target.cluster} lacks {missing} of {len(versions)} schemas of {topic}"
+    for topic, number in sorted(source.partitions.items()):
+        other = target.partitions.get(topic, 0)
+        if other != number:
+            yield f"{topic} has {number} partitions in {source.cluster}, and {other} in {target.cluster}"
+    for topic in sorted(source.terminated ^ target.terminated):
+        where, where_not = (source, target) if topic in source.terminated else (target, source)
+        yield f"{topic} is terminated in {where.cluster}, and not in {where_not.cluster}"
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else str(value)[:80]

@@ -1,0 +1,302 @@
+"""Workers that ask each other who they are: links by TLS and tokens, limited roles, switches, tools, bad neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from asynchronous import asynchronous
+from engine_support import eventually
+from failover_support import free_ports
+from security_support import Secrets
+
+from replicator.client import AuthenticationToken, Client
+from replicator.security.access import Access, use_in_context
+from replicator.security.asking import worker_session
+from replicator.security.certificate_making import Authority
+from replicator.topology import load_topology
+from replicator.worker.starting import start_worker
+from replicator.worker.worker import Worker
+
+TOPIC = "persistent://public/default/t"
+
+
+class Pair:
+    """Two workers that speak TLS alone, ``a`` and ``b``, linked both ways."""
+
+    def __init__(self, directory: Path, secrets: Secrets, **auth: Any) -> None:
+        directory.mkdir(exist_ok=True, mode=0o755)
+        self.secrets = secrets
+        self.authority = Authority(directory / "authority")
+        self.file = directory / "topology.yaml"
+        self.ports = dict(zip(("a", "b"), free_ports(2), strict=True))
+        self.workers: dict[str, Worker] = {}
+        self._directory = directory
+        self.auth = secrets.auth(**auth)
+        self.write()
+
+    def write(self) -> None:
+        clusters = {}
+        for name, port in self.ports.items():
+            certificate, key = self.authority.give(name)
+            tls = {"certificate": str(certificate), "key": str(key)}
+            clusters[name] = {"address": f"127.0.0.1:{port}", "data": str(self._directory / name), "tls": tls}
+        content = {
+            "clusters": clusters,
+            "links": [{"between": ["a", "b"]}],
+            "pipeline": {"engine": "embedded"},
+            "auth": self.auth,
+            "tls": {"required": True, "trust": str(self.authority.file)},
+        }
+        self.file.write_text(yaml.safe_dump(content))
+
+    def url(self, name: str) -> str:
+        return f"pulsar+ssl://127.0.0.1:{self.ports[name]}"
+
+    def client(self, name: str, role: str = "operator") -> Client:
+        return Client(
+            self.url(name),
+            authentication=AuthenticationToken(self.secrets.token(role)),
+            tls_trust_certs_file_path=str(self.authority.file),
+        )
+
+    def messages(self, name: str) -> int:
+        topic = self.workers[name].parts.engine.find(TOPIC)
+        return 0 if topic is None else topic.log.messages
+
+    def link(self, source: str) -> dict[str, Any]:
+        (link,) = list(self.workers[source].parts.links)
+        return link.status()
+
+    async def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "replicator.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **environment},
+        )
+
+
+@asynccontextmanager
+async def pair(directory: Path, secrets: Secrets, **auth: Any) -> AsyncIterator[Pair]:
+    both = Pair(directory, secrets, **auth)
+    try:
+        for name in both.ports:
+            both.workers[name] = await start_worker(load_topology(both.file), name)
+        use_in_context(Access(token=secrets.token("operator"), tls=True, trust=both.authority.file))
+        yield both
+    finally:
+        for worker in both.workers.values():
+            await worker.stop()
+
+
+async def published(both: Pair, cluster: str, count: int, role: str = "operator") -> None:
+    async with both.client(cluster, role) as client:
+        producer = await client.create_producer(TOPIC)
+        for number in range(count):
+            await producer.send(b"%d" % number)
+
+
+@asynchronous
+async def test_links_tools_and_switches_go_by_tls_and_tokens(data_dir: Path, tmp_path: Path) -> None:
+    secrets = Secrets.made(tmp_path / "secrets")
+    async with pair(data_dir, secrets, permissions={"public/default": {"app": ["produce", "consume"]}}) as both:
+        await published(both, "a", 10, "app")
+        await eventually(lambda: both.messages("b") == 10, "what was published is copied")
+
+        status = await both.cli("status", "-f", str(both.file), "--output", "json")
+        assert status.returncode == 0, status.stderr
+        assert "error" not in json.loads(status.stdout)["a"]
+        for environment, code in (({"REPLICATOR_TOKEN": secrets.token("app")}, 3), ({"REPLICATOR_TOKEN": "wrong"}, 3)):
+            refused = await both.cli("status", "-f", str(both.file), "--output", "json", **environment)
+            assert refused.returncode == code
+            assert environment["REPLICATOR_TOKEN"] not in refused.stdout + refused.stderr
+        token_file = str(secrets.token_file("app"))
+        listed = await both.cli("--token-file", token_file, "topics", "list", "public/default", "-f", str(both.file), "-c", "a")  # fmt: skip
+        assert listed.returncode == 0, listed.stderr
+        deleted = await both.cli("--token-file", token_file, "topics", "delete", TOPIC, "-f", str(both.file), "-c", "a")
+        assert deleted.returncode == 2
+        assert "may not admin" in deleted.stderr
+
+        moved = await both.cli("failover", "-f", str(both.file), "--from", "a", "--to", "b", "--planned")
+        assert moved.returncode == 0, moved.stderr
+        await published(both, "b", 5, "app")
+        await eventually(lambda: both.messages("a") == 15, "what is published after the switch is copied back")
+
+
+@asynchronous
+async def test_a_limited_role_replicates_what_it_may_and_nothing_else(data_dir: Path, tmp_path: Path) -> None:
+    secrets = Secrets.made(tmp_path / "secrets")
+    small = {"token_file": str(secrets.token_file("worker"))}
+    granted = {"public/default": {"worker": ["replicate"]}}
+    both = Pair(data_dir, secrets, **small, permissions=granted)
+    topology = load_topology(both.file)
+    worker = await start_worker(topology, "b")
+    both.workers["b"] = worker
+    try:
+        use_in_context(Access(token=secrets.token("worker"), tls=True, trust=both.authority.file))
+        base = f"https://127.0.0.1:{both.ports['b']}/replication/v1"
+        async with worker_session() as session:
+            for topic, refused in (("persistent://public/default/x", False), ("persistent://other/one/x", True)):
+                body = {"topics": {topic: 2}}
+                async with session.post(f"{base}/partitions", params={"from": "a"}, json=body) as answer:
+                    told = await answer.json()
+                assert (topic in told["refused"]) is refused, told
+            for path in ("/replication/v1/status", "/replication/v1/audit", "/replication/v1/topology"):
+                async with session.get(f"https://127.0.0.1:{both.ports['b']}{path}") as answer:
+                    assert answer.status == 403
+            epochs = f"https://127.0.0.1:{both.ports['b']}/failover/v1/epochs"
+            async with session.post(epochs, json={"record": {}}) as answer:
+                assert answer.status == 403, "whoever tells of a failover decides who serves"
+        assert worker.parts.engine.partitioned.count("persistent://public/default/x") == 2
+        assert worker.parts.engine.partitioned.count("persistent://other/one/x") == 0
+    finally:
+        await worker.stop()
+
+
+@asynchronous
+async def test_a_link_whose_token_expires_goes_on_with_the_next_one(data_dir: Path, tmp_path: Path) -> None:
+    """Its stream is cut when what it has shown is over, and it comes back with what the file says then."""
+    secrets = Secrets.made(tmp_path / "secrets")
+    file = tmp_path / "worker.token"
+    file.write_text(secrets.token("operator", seconds=3))
+    async with pair(data_dir, secrets, token_file=str(file)) as both:
+        sent = 0
+        until = time.monotonic() + 8
+        while time.monotonic() < until:
+            file.write_text(secrets.token("operator", seconds=3))
+            await published(both, "a", 5)
+            sent += 5
+        await eventually(lambda: both.messages("b") == sent, "all of it is copied")
+        assert both.link("a")["state"] in ("idle", "copying")
+
+
+@asynchronous
+async def test_who_would_be_refused_after_a_switch_is_named_before_it(data_dir: Path, tmp_path: Path) -> None:
+    secrets = Secrets.made(tmp_path / "secrets")
+    async with pair(data_dir, secrets) as both:
+        await published(both, "a", 1)
+        await eventually(lambda: both.messages("b") == 1, "it is copied")
+        async with worker_session() as session:
+            base = f"https://127.0.0.1:{both.ports['a']}/admin/v2/namespaces/public/default"
+            async with session.post(f"{base}/permissions/app", json=["produce"]) as granted:
+                assert granted.status == 204
+            async with session.post(f"{base}/messageTTL", json=60) as changed:
+                assert changed.status == 204
+        dry = await both.cli(
+            "failover", "-f", str(both.file), "--from", "a", "--to", "b", "--planned", "--dry-run", "-o", "json"
+        )
+        assert dry.returncode == 0, dry.stderr
+        named = json.loads(dry.stdout)["differences"]
+        assert "role 'app' may produce at public/default in a, and b would refuse it" in named
+        assert any("policy" in each and "public/default" in each for each in named)
+        plan = await both.cli("plan", "-f", str(both.file), "--output", "json")
+        warnings = [(each["kind"], each["subject"], each["text"]) for each in json.loads(plan.stdout)["warnings"]]
+        assert ("differs", "a → b", "role 'app' may produce at public/default in a, and b would refuse it") in warnings
+        assert not [each for each in warnings if each[1] == "b → a" and "role" in each[2]]
+
+
+@asynchronous
+async def test_two_hundred_hostile_connections_disturb_nobody_and_hold_nothing(data_dir: Path, tmp_path: Path) -> None:
+    """Garbage, half frames, slow reads, huge sizes and floods of wrong tokens. How fast others are meanwhile is
+    measured by the benchmark ``hostile``."""
+    secrets = Secrets.made(tmp_path / "secrets")
+    async with pair(data_dir, secrets) as both:
+        port, stop = both.ports["a"], asyncio.Event()
+        context = ssl.create_default_context(cafile=both.authority.file)
+        hello = (
+            b"\x00\x00\x00\x1f\x00\x00\x00\x1b\x08\x02\x12\x17\x0a\x01x\x2a\x05wrong\x62\x05token\x20\x14" + b"\0" * 4
+        )
+        kinds = (
+            (False, b"\xff" * 4_000),
+            (True, b"\x00\x00\x10\x00\x00\x00"),
+            (True, b"\x7f\xff\xff\xff" * 100),
+            (True, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n"),
+            (True, b"GET /healthz HTTP/1.1\r\nHost: local"),
+            (True, wrong),
+        )
+
+        async def attack(number: int) -> None:
+            encrypted, sent = kinds[number % len(kinds)]
+            while not stop.is_set():
+                with contextlib.suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
+                    async with asyncio.timeout(5):
+                        reader, writer = await asyncio.open_connection(
+                            "127.0.0.1", port, ssl=context if encrypted else None
+                        )
+                        writer.write(sent)
+                        await writer.drain()
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(2):
+                                await reader.read(100)
+                        writer.transport.abort()
+                await asyncio.sleep(0.2)
+
+        attacks = [asyncio.create_task(attack(number)) for number in range(200)]
+        await asyncio.sleep(0)
+        await published(both, "a", 200)
+        await eventually(lambda: both.messages("b") == 200, "what was published meanwhile is copied")
+        stop.set()
+        await asyncio.gather(*attacks)
+        gateway = both.workers["a"].parts.engine
+        assert gateway.writer.failed is None
+
+
+def test_a_worker_whose_keys_cannot_be_read_does_not_start_and_says_which(data_dir: Path, tmp_path: Path) -> None:
+    both = Pair(data_dir, Secrets.made(tmp_path / "secrets"))
+    both.secrets.key.unlink()
+    arguments = [sys.executable, "-m", "replicator.cli", "worker", "-f", str(both.file), "--cluster", "a"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert str(both.secrets.key) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (data_dir / "a").exists()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", both.ports["a"]))
+
+
+@pytest.mark.parametrize(
+    ("auth", "said"),
+    [
+        ({"tokens": {}}, "needs one of secret_key"),
+        ({"tokens": {"secret_key": "k", "public_key": "p"}}, "needs one of secret_key"),
+        ({"tokens": {"jwks": "http://idp.example/keys"}}, "must begin with https://"),
+        ({"tokens": {"jwks": "https://me:secret@idp.example/keys"}}, "no user and no password"),
+        ({"superusers": []}, "superusers"),
+        ({"tokens": None}, "nobody can say who they are"),
+        ({"token_file": None}, "needs a token"),
+        ({"certificates": "subject"}, "common-name, san"),
+        ({"metrics": "all"}, "metrics"),
+        ({"permissions": {"a//b": {"r": ["produce"]}}}, "a//b"),
+        ({"permissions": {"a/b": {"r": ["fly"]}}}, "fly"),
+        ({"permissions": {"a/b": {"r": []}}}, "permissions"),
+    ],
+)
+def test_a_section_that_cannot_be_is_refused_by_field_and_line(tmp_path: Path, auth: dict[str, Any], said: str) -> None:
+    secrets = Secrets.made(tmp_path / "secrets")
+    section = {name: value for name, value in {**secrets.auth(), **auth}.items() if value is not None}
+    file = tmp_path / "topology.yaml"
+    content = {"clusters": {"a": {"address": "127.0.0.1:7101", "data": "a"}}, "auth": section}
+    file.write_text(yaml.safe_dump(content))
+    from replicator.topology import TopologyError
+
+    with pytest.raises(TopologyError) as refused:
+        load_topology(file)
+    assert said in str(refused.value)
+    assert f"{file}:" in str(refused.value)
+    assert "me:secret" not in str(refused.value)
