@@ -24,6 +24,7 @@ from failover_support import free_ports
 from security_support import Secrets
 
 from replicator.client import AuthenticationToken, Client
+from replicator.protocol.client import ClientConnection
 from replicator.security.access import Access, use_in_context
 from replicator.security.asking import worker_session
 from replicator.security.certificate_making import Authority
@@ -127,9 +128,10 @@ async def test_links_tools_and_switches_go_by_tls_and_tokens(data_dir: Path, tmp
             assert refused.returncode == code
             assert environment["REPLICATOR_TOKEN"] not in refused.stdout + refused.stderr
         token_file = str(secrets.token_file("app"))
-        listed = await both.cli("--token-file", token_file, "topics", "list", "public/default", "-f", str(both.file), "-c", "a")  # fmt: skip
+        here = ("-f", str(both.file), "--cluster", "a")
+        listed = await both.cli("--token-file", token_file, "topics", "list", "public/default", *here)
         assert listed.returncode == 0, listed.stderr
-        deleted = await both.cli("--token-file", token_file, "topics", "delete", TOPIC, "-f", str(both.file), "-c", "a")
+        deleted = await both.cli("--token-file", token_file, "topics", "delete", TOPIC, *here)
         assert deleted.returncode == 2
         assert "may not admin" in deleted.stderr
 
@@ -219,9 +221,7 @@ async def test_two_hundred_hostile_connections_disturb_nobody_and_hold_nothing(d
     async with pair(data_dir, secrets) as both:
         port, stop = both.ports["a"], asyncio.Event()
         context = ssl.create_default_context(cafile=both.authority.file)
-        hello = (
-            b"\x00\x00\x00\x1f\x00\x00\x00\x1b\x08\x02\x12\x17\x0a\x01x\x2a\x05wrong\x62\x05token\x20\x14" + b"\0" * 4
-        )
+        wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
         kinds = (
             (False, b"\xff" * 4_000),
             (True, b"\x00\x00\x10\x00\x00\x00"),
