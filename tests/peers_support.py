@@ -22,8 +22,8 @@ def require_pulsar() -> None:
 
 
 @contextmanager
-def pulsar_peer(directory: Path, **settings: str) -> Iterator[PulsarBroker]:
-    """An Apache Pulsar broker for a session or a module of tests."""
+def pulsar_peer(directory: Path, *, token: str | None = None, **settings: str) -> Iterator[PulsarBroker]:
+    """An Apache Pulsar broker for a session or a module of tests; ``token`` is its superuser's, if it asks for one."""
     require_pulsar()
-    with pulsar_broker(directory, settings=settings) as broker:
+    with pulsar_broker(directory, settings=settings, token=token) as broker:
         yield broker

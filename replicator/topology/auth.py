@@ -124,6 +124,11 @@ class AuthSettings(Section):
         return self.tokens is not None or self.passwords is not None or self.certificates is not None
 
     @property
+    def certificates_are_optional(self) -> bool:
+        """Whether there is another way to say who one is, so that clients with ``tls.ca`` need no certificate."""
+        return self.certificates is not None and (self.tokens is not None or self.passwords is not None)
+
+    @property
     def metrics_roles(self) -> frozenset[str] | None:
         """Who may read the metrics beside superusers; None if everybody."""
         return None if isinstance(self.metrics, str) else frozenset(self.metrics)

@@ -114,7 +114,13 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         use_in_context(access_of_worker(topology, cluster))
         bound = bind(cluster, asks=topology.auth.enabled)
         stack.callback(bound.close)
-        tls = None if cluster.tls is None else ServerTls(partial(_tls_context, cluster.name, cluster.tls))
+        tls = (
+            None
+            if cluster.tls is None
+            else ServerTls(
+                partial(_tls_context, cluster.name, cluster.tls, optional=topology.auth.certificates_are_optional)
+            )
+        )
         make_security(topology.auth)  # what cannot be read is found before anything is made
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
@@ -317,14 +323,15 @@ def _open_or_close(cluster: Cluster, ports: Sequence[OwnPort], gate: Gate) -> No
         port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.turns_everybody_away)
 
 
-def _tls_context(name: str, files: TlsSettings) -> ssl.SSLContext:
-    """Raises :class:`WorkerError` for files that cannot be read, or do not belong together."""
+def _tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLContext:
+    """With ``optional`` clients may leave their certificate out, and show something else then. Raises
+    :class:`WorkerError` for files that cannot be read, or do not belong together."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(files.certificate, files.key)
         if files.ca is not None:
             context.load_verify_locations(files.ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     except OSError as error:
         raise WorkerError(f"clusters.{name}.tls: {files}: {error.strerror or error}") from None
     return context

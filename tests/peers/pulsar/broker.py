@@ -127,7 +127,12 @@ class PulsarBroker:
     """A broker that runs. Its data outlives :meth:`stop`: :meth:`start` goes on with them. It works after a kill."""
 
     def __init__(
-        self, directory: Path, cluster: str, settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
+        self,
+        directory: Path,
+        cluster: str,
+        settings: Mapping[str, str] | None = None,
+        java: Sequence[str] = (),
+        token: str | None = None,
     ) -> None:
         self.directory = directory
         self.cluster = cluster
@@ -136,6 +141,7 @@ class PulsarBroker:
         self.admin_url = f"http://127.0.0.1:{self.web_port}"
         self._settings = {**SETTINGS, **(settings or {})}
         self._java = tuple(java)
+        self._shown = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._process: subprocess.Popen[bytes] | None = None
         self._container: Any = None
 
@@ -184,7 +190,7 @@ class PulsarBroker:
             f"{self.admin_url}/admin/v2/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **self._shown},
         )
         with urllib.request.urlopen(request, timeout=30) as response:
             said = response.read()
@@ -289,11 +295,16 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def pulsar_broker(
-    directory: Path, *, cluster: str = "peer", settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
+    directory: Path,
+    *,
+    cluster: str = "peer",
+    settings: Mapping[str, str] | None = None,
+    java: Sequence[str] = (),
+    token: str | None = None,
 ) -> Iterator[PulsarBroker]:
     """A broker with its files in ``directory``; ``settings`` are lines of its configuration, ``java`` more options of
-    the JVM (``-Dlevel=debug`` for its log)."""
-    broker = PulsarBroker(directory, cluster, settings, java)
+    the JVM (``-Dlevel=debug`` for its log), ``token`` what is shown to its admin paths."""
+    broker = PulsarBroker(directory, cluster, settings, java, token)
     try:
         broker.start()
         yield broker

@@ -1,0 +1,209 @@
+"""Who is let in and what they may do, as a real broker says it: the same programs of the official client against both.
+
+Tokens, passwords, certificates and permissions are switched on in both. What each program sees is compared, by the
+class of the error where there is one.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peers_support import pulsar_peer
+from security_support import Secrets
+from served_worker import served_worker
+
+from replicator.security.certificate_making import Authority
+
+pulsar = pytest.importorskip("pulsar")
+
+TOPIC = "persistent://public/default/t"
+WAIT_MS = 5_000
+PROVIDERS = ("Token", "Basic", "Tls")
+GRANTED = {"app": ["produce", "consume"], "writer": ["produce"], "reader": ["consume"], "alice": ["consume"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A cluster that asks who somebody is."""
+
+    url: str
+    tls_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What clients have to show."""
+
+    secrets: Secrets
+    others: Secrets
+    authority: Authority
+    stranger: Authority
+
+
+@pytest.fixture(scope="module")
+def means(tmp_path_factory: pytest.TempPathFactory) -> Means:
+    directory = tmp_path_factory.mktemp("means")
+    return Means(
+        Secrets.made(directory / "secrets"),
+        Secrets.made(directory / "others"),
+        Authority(directory / "authority"),
+        Authority(directory / "stranger"),
+    )
+
+
+@pytest.fixture(scope="module")
+def theirs(means: Means, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    certificate, key = means.authority.give("broker")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        tls_port = free.getsockname()[1]
+    token = means.secrets.token("operator")
+    package = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authenticationProviders": ",".join(f"{package}{name}" for name in PROVIDERS),
+        "superUserRoles": "operator",
+        "tokenSecretKey": f"file://{means.secrets.key}",
+        # Its broker knows apr1, and no bcrypt.
+        "basicAuthConf": str(means.secrets.passwords(bcrypted="x", alice="wonder", bob="builder")),
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": f"token:{token}",
+        "brokerServicePortTls": str(tls_port),
+        "tlsCertificateFilePath": str(certificate),
+        "tlsKeyFilePath": str(key),
+        "tlsTrustCertsFilePath": str(means.authority.file),
+    }
+    with pulsar_peer(tmp_path_factory.mktemp("secure"), token=token, **settings) as broker:
+        for role, actions in GRANTED.items():
+            broker.admin("POST", f"namespaces/public/default/permissions/{role}", actions)
+        broker.admin("PUT", TOPIC.replace("://", "/"))  # the first one takes it seconds
+        seen(broker.url, SHOWN["token of a superuser"](means), seconds=20)
+        yield Served(broker.url, f"pulsar+ssl://127.0.0.1:{tls_port}")
+
+
+@pytest.fixture(scope="module")
+def ours(means: Means) -> Iterator[Served]:
+    certificate, key = means.authority.give("worker")
+    auth = means.secrets.auth(passwords=str(means.secrets.directory / "htpasswd"), certificates="common-name")
+    more = f", tls: {{certificate: {certificate}, key: {key}, ca: {means.authority.file}}}"
+    with served_worker(more=more, sections={"auth": auth}, token=means.secrets.token("operator")) as worker:
+        for role, actions in GRANTED.items():
+            body = str(actions).replace("'", '"')
+            assert worker.ask("POST", f"namespaces/public/default/permissions/{role}", body).status == 204
+        yield Served(worker.pulsar_url, worker.pulsar_url.replace("pulsar://", "pulsar+ssl://"))
+
+
+Show = Callable[[Means], dict[str, Any]]
+
+
+def trusting(means: Means, authentication: Any = None) -> dict[str, Any]:
+    return {
+        "authentication": authentication,
+        "tls_trust_certs_file_path": str(means.authority.file),
+        "tls_validate_hostname": True,
+    }
+
+
+def certified(means: Means, authority: Authority, role: str) -> dict[str, Any]:
+    certificate, key = authority.give(role)
+    return trusting(means, pulsar.AuthenticationTLS(str(certificate), str(key)))
+
+
+SHOWN: dict[str, Show] = {
+    "good token": lambda means: {"authentication": pulsar.AuthenticationToken(means.secrets.token("app"))},
+    "token of who only produces": lambda means: {
+        "authentication": pulsar.AuthenticationToken(means.secrets.token("writer"))
+    },
+    "token of who only consumes": lambda means: {
+        "authentication": pulsar.AuthenticationToken(means.secrets.token("reader"))
+    },
+    "token of a superuser": lambda means: {
+        "authentication": pulsar.AuthenticationToken(means.secrets.token("operator"))
+    },
+    "token of a role without grants": lambda means: {
+        "authentication": pulsar.AuthenticationToken(means.secrets.token("nobody"))
+    },
+    "token by another key": lambda means: {"authentication": pulsar.AuthenticationToken(means.others.token("app"))},
+    "expired token": lambda means: {
+        "authentication": pulsar.AuthenticationToken(means.secrets.token("app", seconds=-10))
+    },
+    "no token": lambda means: {"authentication": pulsar.AuthenticationToken("nothing of the kind")},
+    "nothing": lambda means: {},
+    "good password": lambda means: {"authentication": pulsar.AuthenticationBasic("alice", "wonder")},
+    "wrong password": lambda means: {"authentication": pulsar.AuthenticationBasic("alice", "wrong")},
+    "password of a role without grants": lambda means: {"authentication": pulsar.AuthenticationBasic("bob", "builder")},
+}
+SHOWN_BY_TLS: dict[str, Show] = {
+    "good token": lambda means: trusting(means, pulsar.AuthenticationToken(means.secrets.token("app"))),
+    "expired token": lambda means: trusting(means, pulsar.AuthenticationToken(means.secrets.token("app", seconds=-10))),
+    "good certificate": lambda means: certified(means, means.authority, "app"),
+    "certificate of a role without grants": lambda means: certified(means, means.authority, "nobody"),
+    "certificate of another authority": lambda means: certified(means, means.stranger, "app"),
+    "nothing": trusting,
+    "trust in another authority": lambda means: {
+        **trusting(means, pulsar.AuthenticationToken(means.secrets.token("app"))),
+        "tls_trust_certs_file_path": str(means.stranger.file),
+    },
+}
+
+
+def seen(url: str, options: dict[str, Any], *, seconds: int = 2) -> list[str]:
+    """What a client sees that tries to use a topic in each way, by the class of the error or what it got."""
+    answers: list[str] = []
+
+    def tried(what: Callable[[], Any]) -> Any:
+        try:
+            result = what()
+        except pulsar.PulsarException as error:
+            answers.append(type(error).__name__)
+            return None
+        answers.append("done")
+        return result
+
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with closing(pulsar.Client(url, operation_timeout_seconds=seconds, logger=logger, **options)) as client:
+        producer = tried(lambda: client.create_producer(TOPIC))
+        if producer is not None:
+            tried(lambda: producer.send(b"1") and None)
+        consumer = tried(lambda: client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest))
+        if consumer is not None and producer is not None:
+            tried(lambda: consumer.acknowledge(consumer.receive(WAIT_MS)))
+        reader = tried(lambda: client.create_reader(TOPIC, pulsar.MessageId.earliest))
+        if reader is not None:
+            reader.close()
+        tried(lambda: client.get_topic_partitions(TOPIC))
+    return answers
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_client_sees_the_same_of_both(theirs: Served, ours: Served, means: Means, shown: str) -> None:
+    assert seen(ours.url, SHOWN[shown](means)) == seen(theirs.url, SHOWN[shown](means))
+
+
+@pytest.mark.parametrize("shown", SHOWN_BY_TLS)
+def test_a_client_that_uses_tls_sees_the_same_of_both(theirs: Served, ours: Served, means: Means, shown: str) -> None:
+    assert seen(ours.tls_url, SHOWN_BY_TLS[shown](means)) == seen(theirs.tls_url, SHOWN_BY_TLS[shown](means))
+
+
+def test_tls_at_a_port_without_it(theirs: Served, means: Means) -> None:
+    """Ours take both at one port; a port of the binary protocol alone has no TLS."""
+    options = SHOWN_BY_TLS["good token"](means)
+    plain = theirs.url.replace("pulsar://", "pulsar+ssl://")
+    with served_worker(sections={"auth": means.secrets.auth()}) as worker:
+        assert seen(worker.pulsar_url.replace("pulsar://", "pulsar+ssl://"), options) == seen(plain, options)
+
+
+def test_no_tls_where_nothing_else_is_spoken(theirs: Served, means: Means, tmp_path: Path) -> None:
+    certificate, key = means.authority.give("alone")
+    options = SHOWN["good token"](means)
+    sections = {"auth": means.secrets.auth(), "tls": {"required": True, "trust": str(means.authority.file)}}
+    more = f", tls: {{certificate: {certificate}, key: {key}}}"
+    with served_worker(more=more, sections=sections, trust=means.authority.file) as worker:
+        theirs_plain = theirs.tls_url.replace("pulsar+ssl://", "pulsar://")
+        assert seen(worker.pulsar_url, options) == seen(theirs_plain, options)
