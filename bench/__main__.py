@@ -32,6 +32,7 @@ from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.official_clients import measure_clients, measure_go
 from bench.patterns import measure_patterns
+from bench.security import measure_security
 from bench.shared_port import measure_shared_port
 from bench.spark import measure_spark
 from bench.subscriptions import measure_subscriptions
@@ -57,6 +58,7 @@ GROUPS: Final = (
     "go",
     "connections",
     "shared-port",
+    "security",
 )
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
@@ -152,6 +154,10 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
     if "shared-port" in groups:
         with _directory("HTTP on the shared port") as directory:
             measured += await measure_shared_port(directory)
+    if "security" in groups:
+        with _directory("TLS and tokens, and hostile connections") as directory:
+            directory.chmod(0o755)
+            measured += await measure_security(directory, err.print)
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
 
 

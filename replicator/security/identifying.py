@@ -64,7 +64,7 @@ class Identifying:
 
 
 _SHOWN: Final = {
-    "token": "a token (Authorization: Bearer …)",
+    "token": "a token (Authorization: Bearer …)",  # nosec B105 - what to show, in words
     "basic": "a name and a password (Authorization: Basic …)",
     "tls": "a client certificate",
 }

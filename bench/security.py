@@ -1,0 +1,185 @@
+"""Group ``security``: what asking everybody and speaking TLS alone costs, and what hostile neighbours cost others.
+
+Two pairs of workers, of which one has ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and
+how fast a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half
+frames, huge sizes and wrong tokens, or read nothing; and while none does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bench.measurement import Measurement, percentile
+from replicator.client import AuthenticationToken, Client
+from replicator.drills.own_secrets import OwnSecrets
+from replicator.drills.ports import free_ports
+from replicator.operating.processes import WorkerProcess
+from replicator.protocol.client import ClientConnection
+from replicator.security.access import Access, use_in_context
+from replicator.topology import Topology, default_topology, dump
+from replicator.topology.access import with_topology
+
+RUNS: Final = 3
+MESSAGES: Final = 100_000
+PAYLOAD: Final = bytes(1_000)
+SENDS: Final = 1_500
+HOSTILE: Final = 200
+TOPIC: Final = "persistent://public/drill/bench"
+PEER: Final = "without"
+QUIET: Final = "without them"
+
+
+class _Pair:
+    """Two linked workers, and a client of them."""
+
+    def __init__(self, topology: Topology, secrets: OwnSecrets | None) -> None:
+        self.topology = topology
+        self.secrets = secrets
+        self.access = with_topology(Access(), topology)
+
+    def client(self, name: str) -> Client:
+        url = self.topology.cluster(name).pulsar_url
+        if self.secrets is None:
+            return Client(url)
+        return Client(
+            url,
+            authentication=AuthenticationToken(self.secrets.token),
+            tls_trust_certs_file_path=str(self.secrets.authority.file),
+        )
+
+
+async def measure_security(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
+    """``directory`` is where the workers' stores are."""
+    published: dict[bool, list[float]] = {False: [], True: []}
+    copied: dict[bool, list[float]] = {False: [], True: []}
+    for run in range(RUNS):
+        for secure in (False, True):
+            say(f"security: run {run + 1} of {RUNS}, {'with' if secure else 'without'} TLS and tokens")
+            async with _running(directory / f"{run}-{secure}", secure=secure) as pair:
+                publish, copy = await _publish_and_copy(pair)
+                published[secure].append(publish)
+                copied[secure].append(copy)
+    quiet: list[float] = []
+    attacked: list[float] = []
+    async with _running(directory / "hostile", secure=True) as pair:
+        await _sends(pair)  # warms up
+        for run in range(RUNS):
+            say(f"security: hostile connections, run {run + 1} of {RUNS}")
+            quiet.append(await _sends(pair))
+            async with _hostile(pair):
+                attacked.append(await _sends(pair))
+    return [
+        Measurement("security/publish-1kB", "messages/s", tuple(published[True]), PEER, tuple(published[False])),
+        Measurement("security/copy-1kB", "messages/s", tuple(copied[True]), PEER, tuple(copied[False])),
+        Measurement("security/send-p99-beside-200-hostile", "ms", tuple(attacked), QUIET, tuple(quiet)),
+    ]
+
+
+def _written(directory: Path, *, secure: bool) -> tuple[_Pair, Path]:
+    directory.mkdir(parents=True)
+    made = default_topology(directory / "data", free_ports(2))
+    topology = replace(made, pipeline=made.pipeline.model_copy(update={"engine": "embedded"}))
+    secrets = OwnSecrets(directory / "secrets", "public/drill") if secure else None
+    if secrets is not None:
+        topology = secrets.protected(topology)
+    file = directory / "topology.yaml"
+    file.write_text(dump(topology))
+    return _Pair(topology, secrets), file
+
+
+@asynccontextmanager
+async def _running(directory: Path, *, secure: bool) -> AsyncIterator[_Pair]:
+    pair, file = _written(directory, secure=secure)
+    use_in_context(pair.access)
+    workers = [
+        WorkerProcess(cluster.name, cluster.address, file, log_file=directory / f"{cluster.name}.log")
+        for cluster in pair.topology.clusters
+    ]
+    try:
+        for worker in workers:
+            await worker.start()
+        for worker in workers:
+            await worker.ready()
+        yield pair
+    finally:
+        for worker in workers:
+            await worker.stop()
+
+
+async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
+    """Messages a second: confirmed at the source, and arrived at the destination."""
+    source, destination = pair.topology.names
+    async with pair.client(source) as client, pair.client(destination) as far:
+        consumer = await far.subscribe(TOPIC, "bench", receiver_queue_size=20_000)
+        producer = await client.create_producer(TOPIC, max_pending_messages=20_000, block_if_queue_full=True)
+        began = time.perf_counter()
+        arriving = asyncio.create_task(_arrived(consumer, began))
+        await producer.send_many([PAYLOAD] * MESSAGES)
+        published = MESSAGES / (time.perf_counter() - began)
+        return published, MESSAGES / await arriving
+
+
+async def _arrived(consumer: object, began: float) -> float:
+    """Seconds until all have."""
+    count = 0
+    while count < MESSAGES:
+        count += len(await consumer.receive_many(5_000, 100))  # type: ignore[attr-defined]
+    return time.perf_counter() - began
+
+
+async def _sends(pair: _Pair) -> float:
+    """The 99th percentile of one send at a time, in milliseconds."""
+    took: list[float] = []
+    async with pair.client(pair.topology.names[0]) as client:
+        producer = await client.create_producer(TOPIC, batching_enabled=False)
+        for _ in range(SENDS):
+            began = time.perf_counter()
+            await producer.send(b"x" * 100)
+            took.append(1000 * (time.perf_counter() - began))
+    return percentile(took, 99)
+
+
+@asynccontextmanager
+async def _hostile(pair: _Pair) -> AsyncIterator[None]:
+    cluster = pair.topology.clusters[0]
+    assert pair.secrets is not None
+    context = ssl.create_default_context(cafile=pair.secrets.authority.file)
+    wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
+    kinds = (
+        (False, b"\xff" * 4_000),
+        (True, b"\x00\x00\x10\x00\x00\x00"),
+        (True, b"\x7f\xff\xff\xff" * 100),
+        (True, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n"),
+        (True, b"GET /healthz HTTP/1.1\r\nHost: local"),
+        (True, wrong),
+    )
+
+    async def attack(number: int) -> None:
+        encrypted, sent = kinds[number % len(kinds)]
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(
+                    cluster.host, cluster.port, ssl=context if encrypted else None
+                )
+                writer.write(sent)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(100), 5)
+                writer.transport.abort()
+            await asyncio.sleep(1)
+
+    attacks = [asyncio.create_task(attack(number)) for number in range(HOSTILE)]
+    try:
+        await asyncio.sleep(1)
+        yield
+    finally:
+        for each in attacks:
+            each.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
