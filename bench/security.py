@@ -70,11 +70,13 @@ async def measure_security(directory: Path, say: Callable[[str], None]) -> list[
     quiet: list[float] = []
     attacked: list[float] = []
     async with _running(directory / "hostile", secure=True) as pair:
+        cluster, secrets = pair.topology.clusters[0], pair.secrets
+        assert secrets is not None
         await _sends(pair)  # warms up
         for run in range(RUNS):
             say(f"security: hostile connections, run {run + 1} of {RUNS}")
             quiet.append(await _sends(pair))
-            async with _hostile(pair):
+            async with hostile_connections(cluster.host, cluster.port, secrets.authority.file):
                 attacked.append(await _sends(pair))
     return [
         Measurement("security/publish-1kB", "messages/s", tuple(published[True]), PEER, tuple(published[False])),
@@ -148,10 +150,9 @@ async def _sends(pair: _Pair) -> float:
 
 
 @asynccontextmanager
-async def _hostile(pair: _Pair) -> AsyncIterator[None]:
-    cluster = pair.topology.clusters[0]
-    assert pair.secrets is not None
-    context = ssl.create_default_context(cafile=pair.secrets.authority.file)
+async def hostile_connections(host: str, port: int, trust: Path) -> AsyncIterator[None]:
+    """While it lasts, :data:`HOSTILE` connections are there that mean no good, and come again when they are closed."""
+    context = ssl.create_default_context(cafile=trust)
     wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
     kinds = (
         (False, b"\xff" * 4_000),
@@ -166,9 +167,7 @@ async def _hostile(pair: _Pair) -> AsyncIterator[None]:
         encrypted, sent = kinds[number % len(kinds)]
         while True:
             with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection(
-                    cluster.host, cluster.port, ssl=context if encrypted else None
-                )
+                reader, writer = await asyncio.open_connection(host, port, ssl=context if encrypted else None)
                 writer.write(sent)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(reader.read(100), 5)

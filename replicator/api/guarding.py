@@ -93,6 +93,8 @@ _FIGURES: Final = frozenset(
     }
 )
 """What may be read of a topic by who may use it."""
+_DEAD_LETTERS: Final = frozenset({"maxRedeliverCount", "deadLetterTopic"})
+"""Parameters of a WebSocket consumer that has messages sent to a topic for dead letters."""
 _REGISTERING: Final = ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema")
 _READ_BY_POST: Final = frozenset({"/compatibility", "/version", "/backlogSize"})
 
@@ -196,10 +198,13 @@ def _check_use(request: web.Request, route: str, role: str, guard: Guard) -> Non
         guard.check_topic(role, USING, topic)
     elif route.startswith(("/topics/", "/ws/v2/producer/")):
         guard.check_topic(role, (Action.PRODUCE,), topic)
-    elif "subscription" in request.match_info:
-        guard.check_subscription(role, topic, request.match_info["subscription"])
+    elif (subscription := request.match_info.get("subscription")) is not None:
+        guard.check_subscription(role, topic, subscription)
+        if not request.query.keys().isdisjoint(_DEAD_LETTERS):  # then the worker publishes for the client
+            letters = request.query.get("deadLetterTopic") or f"{topic}-{subscription}-DLQ"
+            guard.check_topic(role, (Action.PRODUCE,), letters)
     else:
-        guard.check_subscription(role, topic, request.query.get("subscriptionName", role))
+        guard.check_topic(role, (Action.CONSUME,), topic)
 
 
 def _check_admin(request: web.Request, method: str, route: str, role: str, guard: Guard) -> None:

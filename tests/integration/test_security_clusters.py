@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -23,8 +21,8 @@ from engine_support import eventually
 from failover_support import free_ports
 from security_support import Secrets
 
+from bench.security import hostile_connections
 from replicator.client import AuthenticationToken, Client
-from replicator.protocol.client import ClientConnection
 from replicator.security.access import Access, use_in_context
 from replicator.security.asking import worker_session
 from replicator.security.certificate_making import Authority
@@ -219,42 +217,12 @@ async def test_two_hundred_hostile_connections_disturb_nobody_and_hold_nothing(d
     measured by the benchmark ``hostile``."""
     secrets = Secrets.made(tmp_path / "secrets")
     async with pair(data_dir, secrets) as both:
-        port, stop = both.ports["a"], asyncio.Event()
-        context = ssl.create_default_context(cafile=both.authority.file)
-        wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
-        kinds = (
-            (False, b"\xff" * 4_000),
-            (True, b"\x00\x00\x10\x00\x00\x00"),
-            (True, b"\x7f\xff\xff\xff" * 100),
-            (True, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n"),
-            (True, b"GET /healthz HTTP/1.1\r\nHost: local"),
-            (True, wrong),
-        )
-
-        async def attack(number: int) -> None:
-            encrypted, sent = kinds[number % len(kinds)]
-            while not stop.is_set():
-                with contextlib.suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
-                    async with asyncio.timeout(5):
-                        reader, writer = await asyncio.open_connection(
-                            "127.0.0.1", port, ssl=context if encrypted else None
-                        )
-                        writer.write(sent)
-                        await writer.drain()
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(2):
-                                await reader.read(100)
-                        writer.transport.abort()
-                await asyncio.sleep(0.2)
-
-        attacks = [asyncio.create_task(attack(number)) for number in range(200)]
-        await asyncio.sleep(0)
-        await published(both, "a", 200)
-        await eventually(lambda: both.messages("b") == 200, "what was published meanwhile is copied")
-        stop.set()
-        await asyncio.gather(*attacks)
-        gateway = both.workers["a"].parts.engine
-        assert gateway.writer.failed is None
+        async with hostile_connections("127.0.0.1", both.ports["a"], both.authority.file):
+            await published(both, "a", 200)
+            await eventually(lambda: both.messages("b") == 200, "what was published meanwhile is copied")
+            connections = len(asyncio.all_tasks())
+        assert both.workers["a"].parts.engine.writer.failed is None
+        assert connections < 2_000, "what they hold is bounded"
 
 
 def test_a_worker_whose_keys_cannot_be_read_does_not_start_and_says_which(data_dir: Path, tmp_path: Path) -> None:

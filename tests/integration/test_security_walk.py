@@ -209,6 +209,22 @@ def test_names_of_topics_are_told_to_none_who_may_not_use_their_namespace(
         assert refused.value.code == ServerError.AuthorizationError
 
 
+@pytest.mark.parametrize(
+    "letters", ["maxRedeliverCount=1", "deadLetterTopic=public/default/there", "deadLetterTopic=x"]
+)
+def test_a_websocket_sends_dead_letters_only_where_its_role_may_publish(
+    worker: ServedWorker, secrets: Secrets, letters: str
+) -> None:
+    """The worker publishes them for the client."""
+    assert worker.ask("POST", "namespaces/public/default/permissions/listener", '["consume"]').status == 204
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+               "Authorization": f"Bearer {secrets.token('listener')}"}  # fmt: skip
+    path = "/ws/v2/consumer/persistent/public/default/there/s"
+    answer = worker.ask("GET", f"{path}?{letters}", None, upgrade)
+    assert (answer.status, answer.json["error"]) == (403, "NotPermitted")
+
+
 def test_where_tls_is_required_nothing_else_is_spoken(secrets: Secrets, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.give("us-east")
