@@ -6,6 +6,7 @@ searched for them.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -19,13 +20,16 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from failover_support import free_ports
+from passlib.hash import bcrypt
 from sqlalchemy import make_url
 
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
 from replicator.protocol.frames import encode
+from replicator.security.tokens import create_token, read_secret
 
 START_SECONDS_MAX = 60.0
 SECRET = "s3cr3t"
@@ -73,6 +77,16 @@ def answer(url: str, **headers: str) -> str:
         return f"{error.headers}{error.read().decode()}"
 
 
+def basic(name: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
+
+
+def command_lines_of(pid: int) -> str:
+    """Of a process and all that it has started."""
+    process = psutil.Process(pid)
+    return str([each.cmdline() for each in (process, *process.children(recursive=True))])
+
+
 def connect_with_a_token(port: int) -> str:
     """A client of the binary protocol that shows one; and one of whom nothing can be understood."""
     shown = CommandConnect(client_version="test", auth_method_name="token", auth_data=secret("client").encode())
@@ -87,10 +101,12 @@ def connect_with_a_token(port: int) -> str:
     return said.decode(errors="replace")
 
 
+@pytest.mark.parametrize("asks", [False, True], ids=["without auth", "with auth"])
 def test_no_secret_is_in_anything_that_the_system_writes(
-    tmp_path: Path, database: tuple[str, str], postgres_server: str
+    tmp_path: Path, database: tuple[str, str], postgres_server: str, asks: bool
 ) -> None:
     url, drop = database
+    token = ""
     (port,) = free_ports(1)
     file, log = tmp_path / "topology.yaml", tmp_path / "worker.log"
     document = {
@@ -100,6 +116,17 @@ def test_no_secret_is_in_anything_that_the_system_writes(
             "conf": {"spark.hadoop.fs.s3a.secret.key": secret("spark"), "spark.x.password": secret("spark-password")},
         },
     }
+    if asks:
+        (tmp_path / "key").write_text(f"{secret('key')}-of-32-bytes-at-least-and-more")
+        token = create_token(read_secret(tmp_path / "key"), "operator")
+        (tmp_path / "token").write_text(token)
+        (tmp_path / "htpasswd").write_text(f"alice:{bcrypt.using(rounds=4).hash(secret('password'))}\n")
+        document["auth"] = {
+            "tokens": {"secret_key": "key"},
+            "passwords": "htpasswd",
+            "superusers": ["operator"],
+            "token_file": "token",
+        }
     file.write_text(json.dumps(document))
     base, found = f"http://127.0.0.1:{port}", {}
     worker_command = [sys.executable, "-m", "replicator.cli", "worker", "--cluster", "solo", "-f", str(file)]
@@ -109,6 +136,10 @@ def test_no_secret_is_in_anything_that_the_system_writes(
         until_ready(worker, base, log)
         for path in GETS:
             found[path] = answer(f"{base}{path}", Authorization=f"Bearer {secret('header')}")
+            found[f"{path} by a password"] = answer(f"{base}{path}", Authorization=basic("alice", secret("password")))
+            found[f"{path} by a wrong one"] = answer(f"{base}{path}", Authorization=basic("alice", secret("wrong")))
+            found[f"{path} by a token"] = answer(f"{base}{path}", Authorization=f"Bearer {token or secret('x')}")
+        found["command lines"] = command_lines_of(worker.pid)
         found["websocket"] = answer(f"{base}/ws/v2/producer/persistent/public/default/t?token={secret('query')}")
         found["client"] = connect_with_a_token(port)
         for verb in (("plan",), ("plan", "--output", "json"), ("status",), ("status", "--output", "json"), ("apply",),
@@ -139,7 +170,13 @@ def test_no_secret_is_in_anything_that_the_system_writes(
     assert "worker ready" in found["the log"]
     assert "does not exist" in found["migrating"] + found["the log"], "nothing failed at the database"
     assert [where for where, text in found.items() if not text] == []
-    leaks = {where: text[max(0, text.index(SECRET) - 80) :][:200] for where, text in found.items() if SECRET in text}
+    seeded = [SECRET, *([token, "$2b$"] if asks else [])]
+    leaks = {
+        (where, each): text[max(0, text.index(each) - 80) :][:200]
+        for where, text in found.items()
+        for each in seeded
+        if each in text
+    }
     assert not leaks
 
 
