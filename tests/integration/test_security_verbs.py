@@ -1,0 +1,163 @@
+"""No verb of the command line does or tells anything for who may not; the verbs are taken from the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+import yaml
+from security_support import Secrets
+from served_worker import ServedWorker, served_worker
+from typer.testing import CliRunner
+
+from replicator.cli.main import app
+from replicator.security.access import Access, use_in_process
+
+TOPIC = "persistent/public/default/there"
+OFFLINE: Final = {
+    "worker": "it is the worker, and asks others with its own token",
+    "up": "the same",
+    "drill": "its own clusters are its own; it asks those of others by the verbs below",
+    "db upgrade": "it asks a database, by the URL in the topology",
+    "pipeline package": "it writes a file",
+    "tokens create-secret-key": "it writes a file",
+    "tokens create-key-pair": "it writes files",
+    "tokens create": "who has the key is who decides",
+    "tokens show": "it reads what it is given",
+    "drills list": "it reads reports that are files, or a database by its URL",
+    "drills show": "the same",
+    "drills compare": "the same",
+}
+BY_ROUTES: Final = {
+    "verify": "Spark asks the routes that test_security_walk closes",
+    "report": "the same",
+    "backfill": "the same",
+    "pipeline run": "the same",
+}
+SHOWS_WHO_DOES_NOT_ANSWER: Final = {"plan"}
+GIVEN: Final[dict[str, str]] = {
+    "topic": "public/default/there",
+    "target": "public/default",
+    "namespace": "public/default",
+    "tenant": "public",
+    "subscription": "s",
+    "source": "solo",
+    "destination": "other",
+    "to": "other",
+    "position": "1:1",
+    "partitions": "4",
+    "switch": "on",
+    "strategy": "FULL",
+    "policy": "retention",
+    "limit": "10",
+    "messages": "1",
+    "older_than": "1h",
+    "clusters": "solo",
+}
+MORE: Final[dict[str, tuple[str, ...]]] = {
+    "links resolve": ("--policy", "skip"),
+    "subscriptions seek": ("--to", "earliest"),
+    "topics set-retention": ("--age", "1h"),
+    "namespaces set-retention": ("--age", "1h"),
+    "topics set-backlog-quota": ("--size", "1GB"),
+    "namespaces set-backlog-quota": ("--size", "1GB"),
+}
+
+
+def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from verbs(inner, (*path, name))
+    else:
+        yield " ".join(path), command
+
+
+VERBS: Final = dict(verbs(typer.main.get_command(app)))
+ASKING: Final = sorted(VERBS.keys() - OFFLINE.keys() - BY_ROUTES.keys())
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    return Secrets.made(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.fixture(scope="module")
+def worker(secrets: Secrets) -> Iterator[ServedWorker]:
+    with served_worker(cluster="solo", sections={"auth": secrets.auth()}, token=secrets.token("operator")) as served:
+        assert served.ask("PUT", TOPIC).status == 204
+        assert served.ask("PUT", f"{TOPIC}/subscription/s").status == 204
+        yield served
+    use_in_process(Access())
+
+
+@pytest.fixture(scope="module")
+def file(worker: ServedWorker, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topology of that worker and of one that does not answer."""
+    directory = tmp_path_factory.mktemp("topology")
+    content = {
+        "clusters": {
+            "solo": {"address": f"127.0.0.1:{worker.port}", "data": "solo"},
+            "other": {"address": "127.0.0.1:9", "data": "other"},
+        },
+        "links": [{"between": ["solo", "other"]}],
+        "auth": secrets.auth(token_file=str(directory / "nobody-may-read-it")),
+    }
+    file = directory / "topology.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def state(worker: ServedWorker) -> list[Any]:
+    paths = ("tenants", "namespaces/public", "persistent/public/default", "namespaces/public/default",
+             f"{TOPIC}/subscriptions", f"{TOPIC}/policies", "/replication/v1/audit", "/failover/v1/state")  # fmt: skip
+    return [worker.ask("GET", path).json for path in paths]
+
+
+def arguments(verb: str, file: Path) -> list[str]:
+    given: list[str] = []
+    names = {parameter.name for parameter in VERBS[verb].params}
+    if "file" in names:
+        given += ["--file", str(file)]
+        if "cluster" in names:
+            given += ["--cluster", "solo"]
+    for parameter in VERBS[verb].params:
+        if not parameter.required or parameter.name == "file" or parameter.opts[0] in MORE.get(verb, ()):
+            continue
+        given += [GIVEN[parameter.name]] if parameter.param_type_name == "argument" else [
+            parameter.opts[0], GIVEN[parameter.name]
+        ]  # fmt: skip
+    return [*verb.split(), *given, *MORE.get(verb, ())]
+
+
+@pytest.mark.parametrize("verb", ASKING)
+def test_a_verb_is_refused_to_who_may_not(
+    worker: ServedWorker, secrets: Secrets, file: Path, verb: str, tmp_path: Path
+) -> None:
+    before = state(worker)
+    shown = {
+        "nothing": {},
+        "wrong": {"REPLICATOR_TOKEN": Secrets.made(tmp_path).token("operator")},
+        "expired": {"REPLICATOR_TOKEN": secrets.token("operator", seconds=-1)},
+        "too small a role": {"REPLICATOR_TOKEN": secrets.token("small")},
+    }
+    for what, environment in shown.items():
+        kept = {"REPLICATOR_TOKEN": None, "REPLICATOR_PROFILE": None, **environment}
+        done = CliRunner(env=kept).invoke(app, arguments(verb, file))
+        said = f"{done.output}{done.exception}"
+        assert "Usage:" not in said, (verb, said)
+        assert done.exit_code != 0 or done.exception is not None or verb in SHOWS_WHO_DOES_NOT_ANSWER, (
+            verb,
+            what,
+            said,
+        )
+        assert "public/default/there" not in said or "may not" in said, (verb, what, said)
+        token = environment.get("REPLICATOR_TOKEN")
+        assert token is None or token not in said
+    assert state(worker) == before
+
+
+def test_the_lists_of_verbs_that_ask_nobody_are_of_verbs_that_there_are() -> None:
+    assert OFFLINE.keys() | BY_ROUTES.keys() <= VERBS.keys()
