@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,7 +20,14 @@ from aiohttp import web
 
 from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
-from replicator.api.guarding import EXPIRES_AT, READING, check_may_replicate, may
+from replicator.api.guarding import (
+    READING,
+    ROLE,
+    check_may_replicate,
+    check_superuser,
+    end_at_expiry,
+    may,
+)
 from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
@@ -261,13 +267,13 @@ async def append(request: web.Request) -> web.StreamResponse:
             f"parameter protocol: the link speaks version {version}, this worker {PROTOCOL_VERSION}: both clusters "
             "need the same version of the service"
         )
-    if (link_opened := request.app.get(LINK_OPENED)) is not None:
-        link_opened(link.source)
     with _only_stream_of_name(link.key, request):
         frame = await _read_frame(request)
         if frame is None:
             raise BadRequest("the body has no frame")
         first = await _submit(request, link, frame)
+        if (link_opened := request.app.get(LINK_OPENED)) is not None:
+            link_opened(link.source)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await response.prepare(request)
         await _serve_frames(request, link, response, first)
@@ -292,8 +298,13 @@ def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
     named = (key, request.query.get("stream", "")[:STREAM_NAME_CHARS_MAX])
     of_link = [each for each in streams if each[0] == key and each != named]
     for older in [named, *of_link[: max(0, len(of_link) - STREAMS_OF_LINK_MAX + 1)]]:
-        stream = streams.pop(older, None)
-        if stream is not None and stream.transport is not None:
+        stream = streams.get(older)
+        if stream is None:
+            continue
+        if stream.get(ROLE, "") != request.get(ROLE, ""):
+            check_superuser(request)  # another role's stream is not cut by whoever names it
+        del streams[older]
+        if stream.transport is not None:
             stream.transport.abort()
     streams[named] = request
     try:
@@ -321,7 +332,7 @@ async def _serve_frames(
             pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
 
     reader = awaited(read())
-    expiry = _end_at_expiry(request)
+    expiry = end_at_expiry(request)
     try:
         while (results := await pending.get()) is not None:
             if isinstance(results, EngineError):
@@ -340,15 +351,6 @@ async def _serve_frames(
         while not pending.empty():
             if isinstance(left := pending.get_nowait(), dict):
                 await _outcome(left)
-
-
-def _end_at_expiry(request: web.Request) -> asyncio.TimerHandle | None:
-    """What the link has shown counts for a time: then the stream is cut, and the link comes back with newer
-    credentials. What is under way is asked for again, as after any broken connection."""
-    expires_at: float | None = request.get(EXPIRES_AT)
-    if expires_at is None or request.transport is None:
-        return None
-    return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), request.transport.abort)
 
 
 _Results = dict[str, asyncio.Task[list[Extent]] | EngineError]

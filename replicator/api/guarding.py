@@ -9,6 +9,8 @@ they look at each topic by :func:`may` themselves.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -69,7 +71,7 @@ OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
 }
 """The topic is the parameter ``topic``."""
 
-_CONSUMING: Final = ("/examinemessage", "/ledger/{ledger}/entry/{entry}", "/all_subscription/")
+_CONSUMING: Final = ("/examinemessage", "/ledger/{ledger}/entry/{entry}")
 _FIGURES: Final = frozenset(
     {
         "/stats",
@@ -98,9 +100,9 @@ _DEAD_LETTERS: Final = frozenset({"maxRedeliverCount", "deadLetterTopic"})
 _REGISTERING: Final = ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema")
 _READ_BY_POST: Final = frozenset({"/compatibility", "/version", "/backlogSize"})
 
-ROLE: Final = "role"
-GUARD: Final = "guard"
-EXPIRES_AT: Final = "expires_at"
+ROLE: Final = web.RequestKey("role", str)
+GUARD: Final[web.RequestKey[Guard]] = web.RequestKey("guard", Guard)
+EXPIRES_AT: Final[web.RequestKey[float | None]] = web.RequestKey("expires_at")
 """What a request that was let through bears."""
 
 
@@ -159,6 +161,30 @@ def check_may_replicate(request: web.Request, topic: str) -> None:
     """Raises :class:`NotPermitted`, for one topic of several."""
     guard: Guard = request.get(GUARD, EVERYBODY)
     guard.check_topic(request.get(ROLE, ""), (Action.REPLICATE,), topic)
+
+
+def end_at_expiry(request: web.Request) -> asyncio.TimerHandle | None:
+    """What was shown for a request that lasts counts for a time: then its connection is cut, and who comes back shows
+    what counts by then."""
+    expires_at: float | None = request.get(EXPIRES_AT)
+    if expires_at is None or request.transport is None:
+        return None
+    return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), request.transport.abort)
+
+
+def check_superuser(request: web.Request) -> None:
+    """Raises :class:`NotPermitted`."""
+    guard: Guard = request.get(GUARD, EVERYBODY)
+    guard.check_superuser(request.get(ROLE, ""))
+
+
+def sees_all(request: web.Request) -> bool:
+    """Whether what who asks may see does not depend on what was granted."""
+    try:
+        check_superuser(request)
+    except NotPermitted:
+        return False
+    return True
 
 
 def check(request: web.Request, route: str, role: str, guard: Guard) -> None:

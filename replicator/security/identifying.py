@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from replicator.engine.errors import TooBusy
 from replicator.protocol.authentication import Admitted, Asked, Authenticator, Pending
 from replicator.protocol.errors import NotAuthenticated
 from replicator.security.certificates import Certificate, RoleFrom, identify_certificate
@@ -44,7 +45,7 @@ class Identifying:
 
     def authenticator(self, certificate: ShownCertificate) -> Authenticator:
         """For one connection of the binary protocol."""
-        return _OfConnection(self, certificate)
+        return authenticator_of(lambda: self, certificate)
 
     async def of_request(
         self, authorization: str | None, token: str | None, certificate: Certificate | None
@@ -63,6 +64,11 @@ class Identifying:
         raise NotIdentified(f"show who you are: {' or '.join(_SHOWN[name] for name in self.methods)}")
 
 
+def authenticator_of(ways: Callable[[], Identifying], certificate: ShownCertificate) -> Authenticator:
+    """For one connection; ``ways`` are asked each time, since a reload may replace them while it is open."""
+    return _OfConnection(ways, certificate)
+
+
 _SHOWN: Final = {
     "token": "a token (Authorization: Bearer …)",  # nosec B105 - what to show, in words
     "basic": "a name and a password (Authorization: Basic …)",
@@ -73,10 +79,14 @@ _SHOWN: Final = {
 class _OfConnection:
     """See :class:`replicator.protocol.authentication.Authenticator`."""
 
-    def __init__(self, ways: Identifying, certificate: ShownCertificate) -> None:
-        self._ways = ways
+    def __init__(self, ways: Callable[[], Identifying], certificate: ShownCertificate) -> None:
+        self._current = ways
         self._certificate = certificate
         self._role: str | None = None
+
+    @property
+    def _ways(self) -> Identifying:
+        return self._current()
 
     def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked | Pending:
         try:
@@ -99,7 +109,7 @@ class _OfConnection:
     async def _found_out(self, passwords: Passwords, credentials: bytes, now: float) -> Admitted:
         try:
             return self._admitted(await passwords.identify(credentials), now)
-        except NotIdentified as error:
+        except (NotIdentified, TooBusy) as error:
             raise NotAuthenticated(str(error)) from None
 
     def _admitted(self, identity: Identity, now: float) -> Admitted:

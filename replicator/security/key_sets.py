@@ -8,6 +8,7 @@ waits for it. While the URL does not answer the keys that are there go on counti
 from __future__ import annotations
 
 import asyncio
+import http
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,9 +33,10 @@ log = structlog.get_logger(__name__)
 class KeySet:
     """The keys at one URL."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, former: KeySet | None = None) -> None:
+        """The keys of ``former`` count until those of this URL are there."""
         self.url = url
-        self._keys: Mapping[str, Key] = {}
+        self._keys: Mapping[str, Key] = {} if former is None else former._keys
         self._wanted = asyncio.Event()
 
     def key_for(self, key_id: str | None) -> Key | None:
@@ -57,14 +59,18 @@ class KeySet:
                 aiohttp.ClientSession() as session,
                 session.get(self.url, allow_redirects=False) as response,
             ):
-                response.raise_for_status()
-                body = await response.content.read(ANSWER_BYTES_MAX)
-                whole = response.content.at_eof() or not await response.content.read(1)
+                if response.status != http.HTTPStatus.OK:
+                    raise SecurityError(f"{self.url}: the keys of tokens cannot be fetched: status {response.status}")
+                body = bytearray()
+                async for piece in response.content.iter_any():
+                    body += piece
+                    if len(body) > ANSWER_BYTES_MAX:
+                        break
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise SecurityError(f"{self.url}: the keys of tokens cannot be fetched: {error or 'no answer'}") from None
-        if not whole:
+        if len(body) > ANSWER_BYTES_MAX:
             raise SecurityError(f"{self.url}: the keys of tokens are more than {ANSWER_BYTES_MAX} bytes")
-        self._keys = read_key_set(body, self.url)
+        self._keys = read_key_set(bytes(body), self.url)
 
     async def _run(self) -> None:
         while True:

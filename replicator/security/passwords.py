@@ -14,13 +14,14 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from passlib.apache import HtpasswdFile
-from passlib.hash import bcrypt
 
+from replicator.engine.errors import TooBusy
 from replicator.security.errors import NotIdentified, SecurityError
 from replicator.security.identity import Identity
 
@@ -28,9 +29,33 @@ CREDENTIALS_BYTES_MAX: Final = 4 * 1024
 REMEMBERED_MAX: Final = 1_000
 HASHING_MAX: Final = 2
 WAITING_MAX: Final = 100
+NAME_BYTES_MAX: Final = 255
 PASSWORD_BYTES_MAX: Final = 72
 """Of bcrypt, which would pass over what is beyond."""
 _WRONG: Final = "the name or the password is wrong"
+
+
+class _Hashing:
+    """The threads of this process that hash, and what waits for them."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(HASHING_MAX, "passwords")
+        self._waiting = 0
+
+    async def run(
+        self, check: Callable[[HtpasswdFile, str, str], bool], file: HtpasswdFile, name: str, password: str
+    ) -> bool:
+        """Raises :class:`TooBusy`."""
+        if self._waiting >= WAITING_MAX:
+            raise TooBusy("too many passwords are being checked; try again")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check, file, name, password)
+        finally:
+            self._waiting -= 1
+
+
+_HASHING: Final = _Hashing()
 
 
 class Passwords:
@@ -42,8 +67,6 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, str] = OrderedDict()
         """By digest of name and password, the hash that it was right for."""
-        self._threads = ThreadPoolExecutor(HASHING_MAX, "passwords")
-        self._waiting = 0
         self._file = self._read()
 
     def known(self, credentials: bytes) -> Identity | None:
@@ -53,19 +76,12 @@ class Passwords:
         return Identity(name) if stored and self._right.get(self._digest(name, password)) == stored else None
 
     async def identify(self, credentials: bytes) -> Identity:
-        """``NAME:PASSWORD``. Raises :class:`NotIdentified`."""
+        """``NAME:PASSWORD``. Raises :class:`NotIdentified`, :class:`TooBusy`."""
         if (known := self.known(credentials)) is not None:
             return known
         name, password = split_credentials(credentials)
-        if self._waiting >= WAITING_MAX:
-            raise NotIdentified("too many passwords are being checked; try again")
         stored, file = self._stored(name), self._file
-        self._waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            right = await loop.run_in_executor(self._threads, _is_right, file, name, password)
-        finally:
-            self._waiting -= 1
+        right = await _HASHING.run(_is_right, file, name, password)
         if not right or stored is None:
             raise NotIdentified(_WRONG)
         self._right[self._digest(name, password)] = stored
@@ -76,9 +92,6 @@ class Passwords:
     def read_again(self) -> None:
         """Raises :class:`SecurityError`; then what was read before goes on."""
         self._file = self._read()
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _stored(self, name: str) -> str | None:
         found = self._file.get_hash(name)
@@ -106,14 +119,13 @@ class Passwords:
         return read
 
 
-_NOBODY: Final = "$2b$12$K7oQLRkpV/Bgoku.ZjrveOA9qW6Fm3FPyDnD.2w4lNuUQ9W5bzsbS"
-"""A hash that is nobody's."""
-
-
 def _is_right(file: HtpasswdFile, name: str, password: str) -> bool:
-    """A name that is not there takes as long as one that is, so that nobody learns which are."""
-    if file.get_hash(name) is None:
-        return bool(bcrypt.verify(password, _NOBODY) and False)
+    """A name that is not there takes as long as the first one that is, so that nobody learns which are."""
+    users = file.users()
+    if name not in users:
+        if users:
+            file.check_password(users[0], password)
+        return False
     return bool(file.check_password(name, password))
 
 
@@ -127,7 +139,7 @@ def split_credentials(credentials: bytes) -> tuple[str, str]:
         raise NotIdentified(_WRONG) from None
     if len(password.encode()) > PASSWORD_BYTES_MAX:
         raise NotIdentified(_WRONG)
-    if not colon or not name:
+    if not colon or not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
         raise NotIdentified("basic authentication shows NAME:PASSWORD")
     return name, password
 

@@ -121,7 +121,7 @@ class Tokens:
                 # The signature alone: claims are looked at below, by our clock and under their configured names.
                 options=_SIGNATURE_ALONE,
             )
-        except jwt.InvalidTokenError as error:
+        except jwt.PyJWTError as error:
             raise NotIdentified(f"the token is not valid: {_reason(error)}") from None
         except (ValueError, TypeError, KeyError, RecursionError):
             raise NotIdentified("the token is not valid: it cannot be read") from None
@@ -155,7 +155,7 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def _reason(error: jwt.InvalidTokenError) -> str:
+def _reason(error: jwt.PyJWTError) -> str:
     match error:
         case jwt.InvalidSignatureError():
             return "it is signed by another key"
@@ -173,6 +173,10 @@ def read_secret(source: str | Path) -> Key:
     material = _material(source, "the secret key")
     if len(material) < SECRET_BYTES_MIN:
         raise SecurityError(f"{_name(source)}: a secret key has at least {SECRET_BYTES_MIN} bytes")
+    try:
+        jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).prepare_key(material)
+    except jwt.InvalidKeyError:
+        raise SecurityError(f"{_name(source)}: this is a key of a pair, and no secret; name it as public_key") from None
     return Key(material, SECRET_ALGORITHMS)
 
 

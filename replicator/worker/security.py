@@ -46,7 +46,7 @@ def _keys(settings: TokenAuth, former: KeySet | None) -> tuple[Keys, KeySet | No
     if settings.public_key is not None:
         return OneKey(read_public_key(settings.public_key)), None
     assert settings.jwks is not None
-    key_set = former if former is not None and former.url == settings.jwks else KeySet(settings.jwks)
+    key_set = former if former is not None and former.url == settings.jwks else KeySet(settings.jwks, former)
     return key_set, key_set
 
 
@@ -89,9 +89,7 @@ class WorkerSecurity:
     async def use(self, settings: AuthSettings) -> None:
         """From now on what was read last."""
         if self._read is not None and self._read.settings == settings:
-            former, self._made, self._read = self._made, self._read, None
-            if former.identifying.passwords is not None:
-                former.identifying.passwords.close()
+            self._made, self._read = self._read, None
         self._permissions = self._permissions_of(settings)
         await self.start()
 

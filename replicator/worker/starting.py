@@ -54,6 +54,7 @@ from replicator.running.ending import ender_of_environment
 from replicator.running.supervisor import Supervisor
 from replicator.security.access import use_in_context
 from replicator.security.errors import SecurityError
+from replicator.security.identifying import authenticator_of
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology
@@ -144,7 +145,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
             authenticator=lambda certificate: (
-                security.identifying().authenticator(certificate) if security.enabled else Anyone()
+                authenticator_of(security.identifying, certificate) if security.enabled else Anyone()
             ),
             guard=security.guard,
             broker_metadata=cluster.broker_entry_metadata,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
@@ -16,6 +19,7 @@ from served_worker import ServedWorker, served_worker
 from replicator.client import AuthenticationBasic, AuthenticationToken, Client
 from replicator.client import AuthorizationError as OurAuthorizationError
 from replicator.client.errors import AuthenticationError as OurAuthenticationError
+from replicator.protocol.client import ClientConnection
 from replicator.security.certificate_making import Authority
 
 pulsar = pytest.importorskip("pulsar")
@@ -257,3 +261,48 @@ def test_a_token_that_expires_is_refreshed_on_the_connection(worker: ServedWorke
         producer = client.create_producer(TOPIC)
         while len(asked) < 3:
             producer.send(b"goes on")
+
+
+@pytest.mark.parametrize("name", ["a\tb", "a\nb", "a\x00b", "a" * 300, "ä" * 200, "", "alice\r"])
+def test_names_that_nobody_can_have_are_refused_as_others_are(worker: ServedWorker, name: str) -> None:
+    shown = base64.b64encode(f"{name}:wonder".encode()).decode()
+    answer = worker.ask("GET", "tenants", None, {"Authorization": f"Basic {shown}"})
+    assert (answer.status, answer.json["error"]) == (401, "NotIdentified")
+    with socket.create_connection(("127.0.0.1", worker.port), timeout=WAIT_MS / 1000) as connection:
+        credentials = f"{name}:wonder".encode
+        connection.sendall(ClientConnection(0.0, software="x", method="basic", credentials=credentials).connect())
+        answered = b""
+        while piece := connection.recv(65536):
+            answered += piece
+    assert b"wrong" in answered or b"NAME:PASSWORD" in answered
+
+
+def test_who_may_not_use_a_subscription_does_not_move_it_with_others(worker: ServedWorker, secrets: Secrets) -> None:
+    app = {"Authorization": f"Bearer {secrets.token('app')}"}
+    assert worker.ask("PUT", "persistent/acme/orders/moved").status == 204
+    assert worker.ask("POST", f"{GRANTED}/subscription/billing", '["billing"]').status == 204
+    expired = "expireMessages/1"
+    for path in (f"subscription/billing/{expired}", f"all_subscription/{expired}"):
+        assert worker.ask("POST", f"persistent/acme/orders/moved/{path}", None, app).status == 403
+    assert worker.ask("DELETE", f"{GRANTED}/billing/billing").status == 204
+
+
+def test_a_partition_has_the_permissions_of_its_topic_and_none_of_its_own(worker: ServedWorker) -> None:
+    topic = "persistent/acme/orders/parted"
+    assert worker.ask("PUT", f"{topic}/partitions", "2").status == 204
+    assert worker.ask("POST", f"{topic}-partition-1/permissions/eve", '["consume"]').status == 204
+    assert worker.ask("GET", f"{topic}/permissions").json == {"eve": ["consume"]}
+    assert worker.ask("DELETE", f"{topic}/permissions/eve").status == 204
+    assert worker.ask("GET", f"{topic}-partition-1/permissions").json == {}
+
+
+def test_a_websocket_ends_with_the_token_that_it_was_opened_with(worker: ServedWorker, secrets: Secrets) -> None:
+    async def main() -> None:
+        token = secrets.token("app", seconds=2)
+        url = f"{worker.url}/ws/v2/producer/persistent/acme/orders/t?token={token}"
+        async with aiohttp.ClientSession() as session, session.ws_connect(url) as opened:
+            async with asyncio.timeout(WAIT_MS / 1000):
+                message = await opened.receive()
+            assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.ERROR)
+
+    asyncio.run(main())

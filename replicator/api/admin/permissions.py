@@ -27,6 +27,7 @@ from replicator.api.admin.requests import (
 from replicator.api.errors import BadRequest
 from replicator.engine.topic_name import check_subscription_name
 from replicator.engine.topics.grants import Grants
+from replicator.engine.topics.partitions import base_name
 from replicator.security.identity import ROLE_CHARS_MAX
 from replicator.security.permissions import Action
 
@@ -65,7 +66,7 @@ async def of_topic(request: web.Request) -> web.Response:
     """Those of the topic, and of its namespace beside them, as upstream."""
     if not request.app[ENGINE].partitioned.count(str(topic_name(request))):
         await logs_of(request)
-    of_topic, of_all = _grants(request, str(topic_name(request))), _grants(request, _namespace(request))
+    of_topic, of_all = _grants(request, _topic(request)), _grants(request, _namespace(request))
     for role, actions in of_all.roles.items():
         of_topic = of_topic.with_role(role, actions | of_topic.roles.get(role, frozenset()))
     return web.json_response(_listed(of_topic))
@@ -82,11 +83,11 @@ async def revoke_on_namespace(request: web.Request) -> web.Response:
 
 async def grant_on_topic(request: web.Request) -> web.Response:
     _namespace(request)
-    return await _grant(request, str(topic_name(request)))
+    return await _grant(request, _topic(request))
 
 
 async def revoke_on_topic(request: web.Request) -> web.Response:
-    name, role = str(topic_name(request)), _role(request)
+    name, role = _topic(request), _role(request)
     _namespace(request)
     return await _change(request, name, lambda grants: grants.with_role(role, ()))
 
@@ -131,6 +132,13 @@ def role_field(role: str, name: str) -> str:
 
 def _role(request: web.Request) -> str:
     return role_field(request.match_info["role"], "role")
+
+
+def _topic(request: web.Request) -> str:
+    """The topic of the path; of a partition the topic that it is one of, which has the permissions of all."""
+    name = topic_name(request)
+    base = base_name(str(name)) if name.partition >= 0 else ""
+    return base if base and request.app[ENGINE].partitioned.count(base) else str(name)
 
 
 def _namespace(request: web.Request) -> str:

@@ -1,7 +1,7 @@
 """The query parameters of the WebSocket API, as arguments of our own client. Pure.
 
 Names and values are those of Pulsar's WebSocket service. A value that cannot be is refused by its name; a parameter
-that nobody knows is passed over, as there. So is ``token``: every client is let in.
+that nobody knows is passed over, as there. ``token`` is for :mod:`replicator.api.guarding`.
 """
 
 from __future__ import annotations

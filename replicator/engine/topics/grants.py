@@ -134,7 +134,7 @@ class GrantTable:
                 del self._grants[name]
 
     def _below(self, name: str) -> list[str]:
-        return [each for each in self._grants if each == name or each.startswith((f"{name}/", f"{SCHEME}{name}/"))]
+        return [each for each in self._grants if f"{each.removeprefix(SCHEME)}/".startswith(f"{name}/")]
 
     def _keep(self, name: str, grants: Grants) -> None:
         if grants == NONE:

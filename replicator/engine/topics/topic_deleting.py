@@ -53,11 +53,12 @@ class TopicDeleting:
         self.sweeper = TopicSweeper(writer, supervisor)
         """Deletes what deleted topics left in the store."""
 
-    async def delete(self, name: str, *, force: bool = False) -> None:
+    async def delete(self, name: str, *, force: bool = False, keeps_grants: bool = False) -> None:
         """Delete a topic with all that is in it and its subscriptions; returns when it is gone for good.
 
         What it leaves in the store is deleted afterwards, bit by bit. Clusters that have copies keep them, and what
         they published to it comes back from them if links lead here: delete it there too.
+        With ``keeps_grants`` what was granted for it stays: a link is to bring it back.
         Raises :class:`TopicNotFound`, :class:`NotAllowedError` for a partitioned topic, and :class:`TopicBusy` while
         producers or consumers are connected; with ``force`` they are disconnected instead.
         """
@@ -69,7 +70,7 @@ class TopicDeleting:
             topic = self._loaded.by_name.get(full_name)
             if topic is None:
                 raise TopicNotFound(f"cluster {self._cluster!r} has no topic {full_name!r}")
-            await self._delete([topic], force=force)
+            await self._delete([topic], force=force, keeps_grants=keeps_grants)
 
         await self._changes.alone(delete)
 
@@ -85,7 +86,14 @@ class TopicDeleting:
         while namespace.topics:
             await self._delete([self._loaded.by_name[name] for name in namespace.topics[:TOPICS_AT_ONCE]], force=force)
 
-    async def _delete(self, topics: list[Topic], whole: PartitionedTopic | None = None, *, force: bool) -> None:
+    async def _delete(
+        self,
+        topics: list[Topic],
+        whole: PartitionedTopic | None = None,
+        *,
+        force: bool,
+        keeps_grants: bool = False,
+    ) -> None:
         """Delete topics, and the partitioned topic that they are the partitions of, in one transaction."""
         if not force:
             for topic in topics:
@@ -95,9 +103,9 @@ class TopicDeleting:
             topic.leave()
         try:
             await asyncio.gather(*(topic.compaction.stop() for topic in topics))
-            await self._grants.revoke_all(
-                name for name in (whole and whole.name, *(each.name for each in topics)) if name
-            )
+            if not keeps_grants:
+                names = [topic.name for topic in topics] + ([] if whole is None else [whole.name])
+                await self._grants.revoke_all(names)
             await self._writer.delete_topics([topic.tail for topic in topics], None if whole is None else whole.name)
         except BaseException:
             for topic in topics:
