@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -166,6 +167,78 @@ def whole(command: int) -> BaseCommand:
 
 def bare(worker: ServedWorker, token: str) -> BareClient:
     return BareClient(worker.port, token=token)
+
+
+OF_WHAT_IS_OPEN = frozenset(
+    {
+        T.SEND,
+        T.ACK,
+        T.FLOW,
+        T.UNSUBSCRIBE,
+        T.CLOSE_PRODUCER,
+        T.CLOSE_CONSUMER,
+        T.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        T.CONSUMER_STATS,
+        T.SEEK,
+        T.GET_LAST_MESSAGE_ID,
+        T.WATCH_TOPIC_LIST_CLOSE,
+        T.RESTARTED,
+    }
+)
+"""Commands about a producer, consumer or watcher of the same connection, which was asked for when it was opened."""
+REFUSED_TO_ALL = frozenset(
+    {
+        T.NEW_TXN,
+        T.ADD_PARTITION_TO_TXN,
+        T.ADD_SUBSCRIPTION_TO_TXN,
+        T.END_TXN,
+        T.END_TXN_ON_PARTITION,
+        T.END_TXN_ON_SUBSCRIPTION,
+        T.TC_CLIENT_CONNECT_REQUEST,
+    }
+)
+"""Those of transactions."""
+
+
+ABOUT: dict[str, Any] = {
+    "topic": "persistent://public/default/there",
+    "namespace": "public/default",
+    "topics_pattern": "persistent://public/default/.*",
+    "subscription": "s",
+    "request_id": 7,
+}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS - OF_WHAT_IS_OPEN - REFUSED_TO_ALL), ids=lambda each: T.Name(each))
+def test_every_command_is_refused_to_too_small_a_role(worker: ServedWorker, secrets: Secrets, command: int) -> None:
+    made = whole(command)
+    inside = next(value for field, value in made.ListFields() if field.name != "type")
+    for field, value in ABOUT.items():
+        if field in inside.DESCRIPTOR.fields_by_name:
+            setattr(inside, field, value)
+    before = used(worker)
+    with bare(worker, secrets.token("small")) as client:
+        client.state._waiting.add(7)  # the request that is sent below
+        client.send(made)
+        while not client._steps:
+            client._receive()
+        (answer,) = client._steps
+    assert refused(answer), answer
+    assert used(worker) == before
+
+
+def used(worker: ServedWorker) -> tuple[int, set[str]]:
+    """How many producers the topic has, and which subscriptions."""
+    stats = worker.ask("GET", f"{TOPIC}/stats").json
+    return len(stats["publishers"]), set(stats["subscriptions"])
+
+
+def refused(answer: Any) -> bool:
+    """Whether an answer to a request says that its role may not."""
+    inside = answer.answer
+    if isinstance(inside, Refused):
+        return inside.code == ServerError.AuthorizationError
+    return ServerError.AuthorizationError in (getattr(inside, "error", None), getattr(inside, "error_code", None))
 
 
 def test_names_of_topics_are_told_to_none_who_may_not_use_their_namespace(
