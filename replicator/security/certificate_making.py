@@ -52,11 +52,29 @@ class Authority:
             .not_valid_before(now - SKEW)
             .not_valid_after(now + LASTING)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            # Python 3.13 wants to be told whose key it is, and what it is for.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(_usage(ca=ca), critical=True)
         )
         if not ca:
             hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         return builder.sign(self._key, hashes.SHA256())
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _named(name: str) -> x509.Name:
