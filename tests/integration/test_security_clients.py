@@ -245,7 +245,7 @@ def test_a_token_that_expires_is_refreshed_on_the_connection(worker: ServedWorke
     asked: list[str] = []
 
     def token() -> str:
-        asked.append(secrets.token("app", seconds=1))
+        asked.append(secrets.token("app", seconds=2))
         return asked[-1]
 
     async def ours() -> None:
@@ -298,10 +298,10 @@ def test_a_partition_has_the_permissions_of_its_topic_and_none_of_its_own(worker
 
 def test_a_websocket_ends_with_the_token_that_it_was_opened_with(worker: ServedWorker, secrets: Secrets) -> None:
     async def main() -> None:
-        token = secrets.token("app", seconds=2)
+        token = secrets.token("app", seconds=6)
         url = f"{worker.url}/ws/v2/producer/persistent/acme/orders/t?token={token}"
         async with aiohttp.ClientSession() as session, session.ws_connect(url) as opened:
-            async with asyncio.timeout(WAIT_MS / 1000):
+            async with asyncio.timeout(60):
                 message = await opened.receive()
             assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.ERROR)
 

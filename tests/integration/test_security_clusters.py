@@ -182,6 +182,7 @@ async def test_a_link_whose_token_expires_goes_on_with_the_next_one(data_dir: Pa
             file.write_text(secrets.token("operator", seconds=3))
             await published(both, "a", 5)
             sent += 5
+        file.write_text(secrets.token("operator"))
         await eventually(lambda: both.messages("b") == sent, "all of it is copied")
         assert both.link("a")["state"] in ("idle", "copying")
 
