@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -27,11 +26,11 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics import StatusCollector
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
+from replicator.api.slices import topics_in_slices
 from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
-from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.mapping import SnapshotMapping
 
 
@@ -55,8 +54,6 @@ class StatusSource(Protocol):
 
 
 STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
-SLICE_SECONDS: Final = 0.005
-"""How long figures of topics are gathered before others have their turn: ten thousand topics take a second."""
 
 
 def make_app(
@@ -140,14 +137,7 @@ async def status(request: web.Request) -> web.Response:
 
 async def _gather(app: web.Application) -> dict[str, Any]:
     """The status with that of every topic; between slices of topics others have their turn."""
-    topics: list[dict[str, Any]] = []
-    until = time.perf_counter() + SLICE_SECONDS
-    for topic in app[data_plane.ENGINE].topics():
-        if topic.deleted is None and topic.name != EPOCHS_TOPIC:  # deleted meanwhile
-            topics.append(topic.status())
-        if time.perf_counter() >= until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE_SECONDS
+    topics = [topic.status() async for topic in topics_in_slices(app[data_plane.ENGINE])]
     return {**app[STATUS].status(), "topics": topics}
 
 

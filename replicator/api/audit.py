@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.errors import BadRequest, DatabaseDown
+from replicator.api.guarding import canonical
 from replicator.engine.errors import EngineError
 from replicator.running.asking import ASKED_FROM
 from snapshots.errors import SnapshotsError
@@ -74,20 +75,15 @@ def note_changes(audit: Audit) -> Middleware:
 
 def _action(request: web.Request) -> str:
     """The method, and what of the path is no name: ``PUT persistent/subscription``."""
-    parts = _canonical(request).removeprefix(PREFIX).split("/")
+    parts = canonical(request).removeprefix(PREFIX).split("/")
     return f"{request.method} {'/'.join(part for part in parts if not part.startswith('{'))}"[:ACTION_CHARS_MAX]
-
-
-def _canonical(request: web.Request) -> str:
-    resource = request.match_info.route.resource
-    return request.path if resource is None else resource.canonical
 
 
 async def _shown(request: web.Request) -> Any:
     """What a GET of the path answers, as JSON; None where it has none, or it is refused."""
-    canonical = _canonical(request)
+    wanted = canonical(request)
     for resource in request.app.router.resources():
-        if resource.canonical != canonical:
+        if resource.canonical != wanted:
             continue
         for route in resource:
             if route.method == "GET":

@@ -25,7 +25,7 @@ from replicator.api.guarding import (
     ROLE,
     check_may_replicate,
     check_superuser,
-    end_at_expiry,
+    ending_at_expiry,
     may,
 )
 from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
@@ -276,7 +276,8 @@ async def append(request: web.Request) -> web.StreamResponse:
             link_opened(link.source)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await response.prepare(request)
-        await _serve_frames(request, link, response, first)
+        with ending_at_expiry(request):
+            await _serve_frames(request, link, response, first)
     return response
 
 
@@ -332,7 +333,6 @@ async def _serve_frames(
             pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
 
     reader = awaited(read())
-    expiry = end_at_expiry(request)
     try:
         while (results := await pending.get()) is not None:
             if isinstance(results, EngineError):
@@ -344,8 +344,6 @@ async def _serve_frames(
     except ConnectionError:
         return  # the link has gone; it will ask for the high-water mark when it is back
     finally:
-        if expiry is not None:
-            expiry.cancel()
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         while not pending.empty():

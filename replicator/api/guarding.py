@@ -1,7 +1,7 @@
 """Who may ask what over HTTP: a request is identified, and refused unless its route's rule lets its role through.
 
-The rules are a list; the first that fits a route counts, and a route that none fits is for superusers. So a route that
-somebody adds is closed until it is given a rule. What is public stands in :data:`PUBLIC`, each with its reason.
+A route that no rule fits is for superusers: one that somebody adds is closed until it is given a rule. What is public
+stands in :data:`PUBLIC`, each with its reason.
 
 Routes whose body or stream names topics (:data:`TOPICS_INSIDE`) are let through for a role that may do it anywhere;
 they look at each topic by :func:`may` themselves.
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
-from replicator.engine.topic_name import parse_topic
 from replicator.running.asking import ASKED_BY
 from replicator.security.errors import NotPermitted
 from replicator.security.guard import EVERYBODY, Guard
@@ -40,24 +41,21 @@ ANYBODY_IDENTIFIED: Final = (
 )
 METRICS: Final = "/metrics"
 READING: Final = (Action.CONSUME, Action.REPLICATE)
-GET: Final = frozenset({"GET", "HEAD"})
 
-TOPICS_INSIDE: Final = frozenset(
-    {
-        ("GET", "/replication/v1/topics"),
-        ("GET", "/replication/v1/positions"),
-        ("GET", "/replication/v1/cuts"),
-        ("GET", "/replication/v1/high-water"),
-        ("POST", "/replication/v1/blocks"),
-        ("POST", "/replication/v1/measure"),
-        ("POST", "/replication/v1/positions-at"),
-        ("POST", "/replication/v1/append"),
-        ("POST", "/replication/v1/partitions"),
-        ("POST", "/replication/v1/schemas"),
-        ("GET", "/failover/v1/state"),
-    }
-)
-"""For roles that may replicate or, where it is read only, consume something."""
+TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
+    ("GET", "/replication/v1/topics"): READING,
+    ("GET", "/replication/v1/positions"): READING,
+    ("GET", "/replication/v1/cuts"): READING,
+    ("GET", "/replication/v1/high-water"): READING,
+    ("POST", "/replication/v1/blocks"): READING,
+    ("POST", "/replication/v1/measure"): READING,
+    ("POST", "/replication/v1/positions-at"): READING,
+    ("POST", "/replication/v1/append"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/partitions"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/schemas"): (Action.REPLICATE,),
+    ("GET", "/failover/v1/state"): READING,
+}
+"""For roles that may do one of these with something."""
 OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/blocks"): READING,
     ("GET", "/replication/v1/raw-blocks"): READING,
@@ -163,13 +161,20 @@ def check_may_replicate(request: web.Request, topic: str) -> None:
     guard.check_topic(request.get(ROLE, ""), (Action.REPLICATE,), topic)
 
 
-def end_at_expiry(request: web.Request) -> asyncio.TimerHandle | None:
+@contextmanager
+def ending_at_expiry(request: web.Request) -> Iterator[None]:
     """What was shown for a request that lasts counts for a time: then its connection is cut, and who comes back shows
     what counts by then."""
     expires_at: float | None = request.get(EXPIRES_AT)
     if expires_at is None or request.transport is None:
-        return None
-    return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), request.transport.abort)
+        yield
+        return
+    seconds = max(0.0, expires_at - time.time())
+    expiry = asyncio.get_running_loop().call_later(seconds, request.transport.abort)
+    try:
+        yield
+    finally:
+        expiry.cancel()
 
 
 def check_superuser(request: web.Request) -> None:
@@ -192,8 +197,8 @@ def check(request: web.Request, route: str, role: str, guard: Guard) -> None:
     method = "GET" if request.method == "HEAD" else request.method
     if route in ANYBODY_IDENTIFIED and method == "GET":
         return
-    if (method, route) in TOPICS_INSIDE:
-        guard.check_anywhere(role, READING if method == "GET" or route.endswith(_READ_INSIDE) else (Action.REPLICATE,))
+    if (actions := TOPICS_INSIDE.get((method, route))) is not None:
+        guard.check_anywhere(role, actions)
         return
     if (actions := OF_ONE_TOPIC.get((method, route))) is not None:
         topic = request.query.get("topic")
@@ -210,16 +215,8 @@ def check(request: web.Request, route: str, role: str, guard: Guard) -> None:
         guard.check_superuser(role)
 
 
-_READ_INSIDE: Final = ("/blocks", "/measure", "/positions-at")
-
-
-def _topic(request: web.Request) -> str:
-    names = request.match_info
-    return str(parse_topic(f"persistent://{names['tenant']}/{names['namespace']}/{names['topic']}"))
-
-
 def _check_use(request: web.Request, route: str, role: str, guard: Guard) -> None:
-    topic = _topic(request)
+    topic = str(topic_name(request))
     if route.startswith("/lookup/v2/"):
         guard.check_topic(role, USING, topic)
     elif route.startswith(("/topics/", "/ws/v2/producer/")):
@@ -252,7 +249,7 @@ def _check_admin(request: web.Request, method: str, route: str, role: str, guard
 
 
 def _check_admin_of_topic(request: web.Request, method: str, route: str, role: str, guard: Guard) -> None:
-    topic, rest = _topic(request), route.partition("{topic}")[2]
+    topic, rest = str(topic_name(request)), route.partition("{topic}")[2]
     if rest.startswith("/subscription/"):
         guard.check_subscription(role, topic, request.match_info["subscription"])
     elif rest.startswith(_CONSUMING):

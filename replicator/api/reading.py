@@ -107,7 +107,6 @@ async def list_positions(request: web.Request) -> web.Response:
     """Where each topic stands, or each that changed since the answer with the token ``since``."""
     engine = request.app[ENGINE]
     topics = {topic.name: topic for topic in engine.topics() if topic.name != EPOCHS_TOPIC}
-    readable = {name for name in topics if may(request, READING, name)}
     journal = request.app.get(JOURNAL)
     changes, token = None, ""
     if journal is not None:
@@ -123,7 +122,7 @@ async def list_positions(request: web.Request) -> web.Response:
             "cluster": engine.cluster,
             "token": token,
             "whole": changes is None,
-            "topics": [_row(topics[name]) for name in named if name in readable],
+            "topics": [_row(topics[name]) for name in named if may(request, READING, name)],
             "deleted": [name for name in deleted if may(request, READING, name)],
         }
     )

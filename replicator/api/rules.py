@@ -6,21 +6,16 @@ Permissions, policies, schemas, partitions and terminated topics, as far as anyt
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
+from replicator.api.slices import topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.policies_codec import overrides_to_json
-from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
 from replicator.security.permissions import Permissions
-
-SLICE_SECONDS: Final = 0.005
-"""How long topics are looked at before others have their turn."""
 
 
 def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Permissions | None]) -> None:
@@ -86,14 +81,9 @@ def _of_namespaces(engine: Engine) -> dict[str, Any]:
 async def _of_topics(engine: Engine) -> dict[str, Any]:
     terminated: list[str] = []
     own: dict[str, Any] = {}
-    until = time.perf_counter() + SLICE_SECONDS
-    for topic in engine.topics():
-        if topic.deleted is None and topic.name != EPOCHS_TOPIC:
-            if topic.log.terminated:
-                terminated.append(topic.name)
-            if topic.policies.own:
-                own[topic.name] = overrides_to_json(topic.policies.own)
-        if time.perf_counter() >= until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE_SECONDS
+    async for topic in topics_in_slices(engine):
+        if topic.log.terminated:
+            terminated.append(topic.name)
+        if topic.policies.own:
+            own[topic.name] = overrides_to_json(topic.policies.own)
     return {"terminated": terminated, "topic_policies": own}

@@ -6,8 +6,6 @@ look at their bodies' checksums: whoever compares clusters checks those himself,
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Any, Final
 
 from aiohttp import web
@@ -15,11 +13,11 @@ from aiohttp import web
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.guarding import READING, may
+from replicator.api.slices import topics_in_slices
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.block_heads import encode_heads
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
@@ -27,8 +25,6 @@ PAGE_BYTES: Final = 8 * 1024 * 1024
 """Of blocks in one answer; one that is larger comes alone."""
 HEADS_MAX: Final = 5_000
 """In one answer: a few hundredths of a second of the worker's time."""
-SLICE_SECONDS: Final = 0.005
-"""How long topics are looked at before others have their turn."""
 
 
 def add_verifying(app: web.Application) -> None:
@@ -45,13 +41,9 @@ async def cuts(request: web.Request) -> web.Response:
     """Of every topic: how far each origin is here, what was trimmed of it, and what links left out of it."""
     engine = request.app[data_plane.ENGINE]
     rows: dict[str, Any] = {}
-    until = time.perf_counter() + SLICE_SECONDS
-    for topic in engine.topics():
-        if topic.deleted is None and topic.name != EPOCHS_TOPIC and may(request, READING, topic.name):
+    async for topic in topics_in_slices(engine):
+        if may(request, READING, topic.name):
             rows[topic.name] = _cut(topic)
-        if time.perf_counter() >= until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE_SECONDS
     return web.json_response({"cluster": engine.cluster, "topics": rows})
 
 

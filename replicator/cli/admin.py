@@ -69,7 +69,8 @@ class AskedWorker:
             async with AdminClient(url) as client:
                 return await work(client)
 
-        shown_by_options()
+        if self.file is None:
+            shown_by_options()
         url = worker_url(self.url, self.file, self.cluster, opened_topology)
         return asyncio.run(run())
 

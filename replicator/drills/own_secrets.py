@@ -15,6 +15,7 @@ from typing import Final
 
 import aiohttp
 
+from replicator.running.private_files import replace_private
 from replicator.security.asking import worker_session
 from replicator.security.certificate_making import Authority
 from replicator.security.tokens import create_token, new_secret, read_secret
@@ -27,7 +28,6 @@ CLIENT: Final = "drill"
 TOKEN_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 5.0
 ASK_SECONDS_MAX: Final = 5.0
-PRIVATE_MODE: Final = 0o600
 GRANTED: Final = ("produce", "consume")
 
 
@@ -40,12 +40,10 @@ class OwnSecrets:
         self._namespace = namespace
         self.authority = Authority(directory, "a drill")
         self._key_file = directory / "secret.key"
-        self._key_file.touch(PRIVATE_MODE)
-        self._key_file.write_bytes(new_secret())
+        replace_private(self._key_file, new_secret())
         self._key = read_secret(self._key_file)
         self._token_file = directory / "operator.token"
-        self._token_file.touch(PRIVATE_MODE)
-        self._token_file.write_text(create_token(self._key, OPERATOR))
+        replace_private(self._token_file, create_token(self._key, OPERATOR).encode())
 
     def token(self) -> str:
         """One of the drill's clients, for a while."""

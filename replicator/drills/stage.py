@@ -7,7 +7,6 @@ when the drill is over.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +22,7 @@ from replicator.drills.ports import free_ports
 from replicator.drills.scenarios.catalog import Need, Scenario
 from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from replicator.drills.workers import OwnWorkers, RunningWorkers
+from replicator.running.private_files import replace_private
 from replicator.security.access import access, use_in_process
 from replicator.topology import SPARK, Cluster, Link, SyncSettings, Topology, dump, load_topology
 from replicator.topology.access import with_topology
@@ -75,11 +75,10 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
     if setting.is_running:
         assert setting.topology is not None
         workers = RunningWorkers(topology)
-        shown = with_topology(access(), topology)
-        use_in_process(shown)
+        client_access = _show(topology)
         await workers.start()
         place = setting.topology.path or file
-        yield Stage(topology, place, workers, None, None, client_access=ClientAccess.of(shown))
+        yield Stage(topology, place, workers, None, None, client_access=client_access)
         return
     async with AsyncExitStack() as stack:
         databases = faults = None
@@ -93,12 +92,10 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
             secrets = OwnSecrets(setting.out_dir.absolute() / SECRETS, DRILL_NAMESPACE)
             stack.callback(shutil.rmtree, setting.out_dir / SECRETS, ignore_errors=True)
             topology = secrets.protected(topology)
-        shown = with_topology(access(), topology)
-        use_in_process(shown)
-        client_access = ClientAccess.of(shown)
+        client_access = _show(topology)
         if secrets is not None:
             client_access = ClientAccess(secrets.token, secrets.authority.file)
-        _write_private(file, dump(topology))
+        replace_private(file, dump(topology).encode())
         topology = load_topology(file)
         files = dict.fromkeys(topology.names, file)
         if Need.LINK_FAULTS in setting.scenario.needs:
@@ -107,11 +104,18 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
             await faults.start()
             for name in topology.names:
                 files[name] = file.with_name(f"topology-{name}.yaml")
-                _write_private(files[name], dump(faults.topology_of(name)))
+                replace_private(files[name], dump(faults.topology_of(name)).encode())
         own = OwnWorkers(topology, files, setting.out_dir)
         stack.push_async_callback(own.stop)
         await own.start()
         yield Stage(topology, file, own, faults, databases, secrets, client_access)
+
+
+def _show(topology: Topology) -> ClientAccess:
+    """From now on this process shows the topology's workers what it has to; and so do clients, if nothing else."""
+    shown = with_topology(access(), topology)
+    use_in_process(shown)
+    return ClientAccess.of(shown)
 
 
 def make_topology(setting: Setting) -> Topology:
@@ -171,9 +175,3 @@ def _links(names: tuple[str, ...], *, one_way: bool) -> Iterator[Link]:
             yield Link(name, other)
             if not one_way:
                 yield Link(other, name)
-
-
-def _write_private(file: Path, text: str) -> None:
-    """It may hold the databases' passwords."""
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(text)

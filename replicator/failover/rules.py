@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from replicator.engine.topic_name import SCHEME, TopicName, parse_topic
+from replicator.engine.topics.grants import NONE
+from replicator.security.permissions import Permissions
+
 LISTED_MAX: Final = 100
 """Differences that are named; of more, how many."""
-ADMIN: Final = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +81,21 @@ def _of_roles(source: Rules, target: Rules) -> Iterator[str]:
     if source.asks != target.asks:
         asking, other = (source, target) if source.asks else (target, source)
         yield f"{asking.cluster} asks who somebody is, and {other.cluster} does not"
-    if not target.asks:
-        return
-    if not source.asks:
+    if not (source.asks and target.asks):
         return
     for role in sorted(source.superusers - target.superusers):
         yield f"role {role!r} is a superuser in {source.cluster}, and not in {target.cluster}"
+    there = Permissions(lambda name: NONE, target.roles, target.superusers)
     for place, roles in sorted(source.roles.items()):
         for role, actions in sorted(roles.items()):
-            refused = {action for action in actions if not _allowed(target, place, role, action)}
+            refused = {action for action in actions if not there.allows(role, (action,), _place(place))}
             if refused:
                 what = ", ".join(sorted(refused))
                 yield f"role {role!r} may {what} at {place} in {source.cluster}, and {target.cluster} would refuse it"
 
 
-def _allowed(rules: Rules, place: str, role: str, action: str) -> bool:
-    if role in rules.superusers:
-        return True
-    return any({action, ADMIN} & rules.roles.get(each, {}).get(role, frozenset()) for each in _places(place))
-
-
-def _places(place: str) -> Iterator[str]:
-    """Itself, and what it is in."""
-    yield place
-    inside = place.removeprefix("persistent://")
-    parts = inside.split("/")
-    for count in range(len(parts) - 1, 0, -1):
-        yield "/".join(parts[:count])
+def _place(name: str) -> str | TopicName:
+    return parse_topic(name) if name.startswith(SCHEME) else name
 
 
 def _of_subscriptions(source: Rules, target: Rules) -> Iterator[str]:

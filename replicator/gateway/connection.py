@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.fail(str(error))
         else:
-            if self.state.open and self._counted_as != self.state.name:
+            if self._counted_as != self.state.name:
                 self._was_admitted()
             self._set_alarm()
 

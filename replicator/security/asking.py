@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.security.access import Access, access
+from replicator.security.access import access
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
-def worker_session(shown: Access | None = None, *, at_once_max: int = 100, **options: Any) -> aiohttp.ClientSession:
+def worker_session(*, at_once_max: int = 100, **options: Any) -> aiohttp.ClientSession:
     """A session for asking workers; ``options`` are those of aiohttp. To be used on the event loop, and closed.
 
     Raises :class:`SecurityError` for files that cannot be used.
     """
-    uses = access() if shown is None else shown
+    uses = access()
     context = uses.ssl_context()
     connector = aiohttp.TCPConnector(limit=at_once_max, ssl=True if context is None else context)
 

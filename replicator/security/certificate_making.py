@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-PRIVATE_MODE: Final = 0o600
+from replicator.running.private_files import replace_private
+
 LASTING: Final = datetime.timedelta(days=1)
 SKEW: Final = datetime.timedelta(minutes=5)
 
@@ -29,16 +29,16 @@ class Authority:
         self._name = _named(name)
         self.file = directory / "ca.pem"
         """Whom to trust."""
-        _replace(self.file, self._signed(self._name, self._key.public_key(), ca=True).public_bytes(Encoding.PEM))
+        replace_private(self.file, self._signed(self._name, self._key.public_key(), ca=True).public_bytes(Encoding.PEM))
 
     def give(self, common_name: str) -> tuple[Path, Path]:
         """A certificate for ``127.0.0.1`` and ``localhost``, and its key, in files named after ``common_name``; those
         that are there are replaced."""
         key = ec.generate_private_key(ec.SECP256R1())
         files = self.directory / f"{common_name}.pem", self.directory / f"{common_name}.key"
-        _replace(files[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        replace_private(files[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signed = self._signed(_named(common_name), key.public_key(), ca=False)
-        _replace(files[0], signed.public_bytes(Encoding.PEM))
+        replace_private(files[0], signed.public_bytes(Encoding.PEM))
         return files
 
     def _signed(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool) -> x509.Certificate:
@@ -79,11 +79,3 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Who reads it finds the former or the new one, whole."""
-    beside = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_MODE), "wb") as opened:
-        opened.write(content)
-    beside.replace(path)

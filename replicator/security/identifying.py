@@ -1,6 +1,6 @@
 """Who somebody is, by whatever they show: a token, a name with a password, or a certificate.
 
-One :class:`Identifying` is one worker's configuration. The binary protocol (:meth:`Identifying.authenticator`) and HTTP
+One :class:`Identifying` is one worker's configuration. The binary protocol (:func:`authenticator_of`) and HTTP
 (:meth:`Identifying.of_request`) show the same in their own ways. Where nothing is configured nobody is told apart:
 see :class:`replicator.protocol.authentication.Anyone`.
 """
@@ -42,10 +42,6 @@ class Identifying:
         """By the names that clients have for them."""
         ways = {"token": self.tokens, "basic": self.passwords, "tls": self.certificates}
         return tuple(name for name, way in ways.items() if way is not None)
-
-    def authenticator(self, certificate: ShownCertificate) -> Authenticator:
-        """For one connection of the binary protocol."""
-        return authenticator_of(lambda: self, certificate)
 
     async def of_request(
         self, authorization: str | None, token: str | None, certificate: Certificate | None

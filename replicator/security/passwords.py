@@ -59,7 +59,7 @@ _HASHING: Final = _Hashing()
 
 
 class Passwords:
-    """The users of one file. It is read anew by each reload."""
+    """The users of one file, as it is when this is made; a reload makes another."""
 
     def __init__(self, path: Path) -> None:
         """Raises :class:`SecurityError`."""
@@ -88,10 +88,6 @@ class Passwords:
         if len(self._right) > REMEMBERED_MAX:
             self._right.popitem(last=False)
         return Identity(name)
-
-    def read_again(self) -> None:
-        """Raises :class:`SecurityError`; then what was read before goes on."""
-        self._file = self._read()
 
     def _stored(self, name: str) -> str | None:
         found = self._file.get_hash(name)

@@ -53,19 +53,13 @@ class Permissions:
     def is_superuser(self, role: str) -> bool:
         return role in self.superusers
 
-    def allows(self, role: str, actions: tuple[Action, ...], place: str | TopicName) -> bool:
+    def allows(self, role: str, actions: tuple[str, ...], place: str | TopicName) -> bool:
         """Whether the role may do one of ``actions`` with ``tenant``, ``tenant/namespace`` or a topic."""
-        if self.is_superuser(role):
-            return True
-        wanted = {*actions, Action.ADMIN}
-        return any(not wanted.isdisjoint(self._actions(role, each)) for each in _places(place))
+        return self._allows_one_of(role, actions, _places(place))
 
     def allows_anywhere(self, role: str, actions: tuple[Action, ...], names: Iterable[str]) -> bool:
         """Whether the role has one of the actions for anything at all; ``names`` are those that have grants."""
-        if self.is_superuser(role):
-            return True
-        wanted = {*actions, Action.ADMIN}
-        return any(not wanted.isdisjoint(self._actions(role, each)) for each in (*self.written, *names))
+        return self._allows_one_of(role, actions, (*self.written, *names))
 
     def allows_subscription(self, role: str, topic: TopicName, subscription: str) -> bool:
         """Whether the role may consume by that subscription."""
@@ -83,6 +77,10 @@ class Permissions:
         """Raises :class:`NotPermitted`."""
         if not self.allows(role, actions, place):
             raise NotPermitted(f"role {shown(role)} may not {' or '.join(actions)} at {place}")
+
+    def _allows_one_of(self, role: str, actions: tuple[str, ...], places: Iterable[str]) -> bool:
+        wanted = {*actions, Action.ADMIN}
+        return self.is_superuser(role) or any(not wanted.isdisjoint(self._actions(role, each)) for each in places)
 
     def _actions(self, role: str, name: str) -> frozenset[str]:
         return self.granted(name).roles.get(role, _NOTHING) | self.written.get(name, {}).get(role, _NOTHING)

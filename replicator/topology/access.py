@@ -13,13 +13,13 @@ from replicator.topology.values import Topology
 def access_of_worker(topology: Topology, cluster: Cluster) -> Access:
     """What the worker of ``cluster`` shows to others: the token of the file, and its own certificate where
     certificates count."""
-    by_certificate = topology.auth.certificates is not None and cluster.tls is not None
+    shown = cluster.tls if topology.auth.certificates is not None else None
     return Access(
         token_file=(cluster.token_file or topology.auth.token_file) if topology.auth.enabled else None,
         tls=topology.tls.required,
         trust=topology.tls.trust,
-        certificate=cluster.tls.certificate if by_certificate and cluster.tls is not None else None,
-        key=cluster.tls.key if by_certificate and cluster.tls is not None else None,
+        certificate=None if shown is None else shown.certificate,
+        key=None if shown is None else shown.key,
     )
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from replicator.api.guarding import Guarding
 from replicator.engine.topics.grants import GrantTable
+from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.running.supervisor import SupervisedTask, Supervisor
 from replicator.security.guard import EVERYBODY, Guard, PermissionGuard
-from replicator.security.identifying import Identifying
+from replicator.security.identifying import Identifying, ShownCertificate, authenticator_of
 from replicator.security.key_sets import KeySet
 from replicator.security.passwords import Passwords
 from replicator.security.permissions import Permissions
@@ -21,7 +22,7 @@ from replicator.topology.auth import AuthSettings, TokenAuth
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class MadeSecurity:
     """What one topology's ``auth`` comes to."""
 
     settings: AuthSettings
@@ -29,7 +30,7 @@ class _Made:
     key_set: KeySet | None
 
 
-def make_security(settings: AuthSettings, former: _Made | None = None) -> _Made:
+def make_security(settings: AuthSettings, former: MadeSecurity | None = None) -> MadeSecurity:
     """Read what it names; a key set that is there already goes on. Raises :class:`SecurityError`."""
     tokens = key_set = None
     if settings.tokens is not None:
@@ -37,7 +38,7 @@ def make_security(settings: AuthSettings, former: _Made | None = None) -> _Made:
         names = TokenSettings(settings.tokens.role_claim, settings.tokens.audience, settings.tokens.audience_claim)
         tokens = Tokens(keys, names)
     passwords = None if settings.passwords is None else Passwords(settings.passwords)
-    return _Made(settings, Identifying(tokens, passwords, settings.certificates), key_set)
+    return MadeSecurity(settings, Identifying(tokens, passwords, settings.certificates), key_set)
 
 
 def _keys(settings: TokenAuth, former: KeySet | None) -> tuple[Keys, KeySet | None]:
@@ -53,12 +54,12 @@ def _keys(settings: TokenAuth, former: KeySet | None) -> tuple[Keys, KeySet | No
 class WorkerSecurity:
     """Of one worker, whether it asks who somebody is or not; a running one does not change between the two."""
 
-    def __init__(self, settings: AuthSettings, grants: GrantTable, supervisor: Supervisor) -> None:
-        """Raises :class:`SecurityError`."""
+    def __init__(self, made: MadeSecurity, grants: GrantTable, supervisor: Supervisor) -> None:
+        settings = made.settings
         self._grants = grants
         self._supervisor = supervisor
-        self._made = make_security(settings)
-        self._read: _Made | None = None
+        self._made = made
+        self._read: MadeSecurity | None = None
         self._permissions = self._permissions_of(settings)
         self._fetching: SupervisedTask | None = None
         self.guard: Guard = PermissionGuard(lambda: self._permissions, grants.all) if settings.enabled else EVERYBODY
@@ -77,9 +78,9 @@ class WorkerSecurity:
             return None
         return Guarding(lambda: self._made.identifying, self.guard, lambda: self._made.settings.metrics_roles)
 
-    def identifying(self) -> Identifying:
-        """As it is now."""
-        return self._made.identifying
+    def authenticator(self, certificate: ShownCertificate) -> Authenticator:
+        """For one connection of the binary protocol."""
+        return authenticator_of(lambda: self._made.identifying, certificate) if self.enabled else Anyone()
 
     def read(self, settings: AuthSettings) -> None:
         """Read what the settings name; nothing counts before :meth:`use`. Raises :class:`SecurityError`."""

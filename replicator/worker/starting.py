@@ -49,12 +49,10 @@ from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
-from replicator.protocol.authentication import Anyone
 from replicator.running.ending import ender_of_environment
 from replicator.running.supervisor import Supervisor
 from replicator.security.access import use_in_context
 from replicator.security.errors import SecurityError
-from replicator.security.identifying import authenticator_of
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology
@@ -122,7 +120,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
                 partial(_tls_context, cluster.name, cluster.tls, optional=topology.auth.certificates_are_optional)
             )
         )
-        make_security(topology.auth)  # what cannot be read is found before anything is made
+        made = make_security(topology.auth)  # what cannot be read is found before anything is made
         stack.push_async_callback(supervisor.stop)
         database, engine = await _open(cluster, topology, supervisor, stack)
         if database.state == "up":
@@ -130,7 +128,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         if not engine.catalog.tenants():
             # Where clients and tools go that name no namespace: it is there in a new Pulsar cluster too.
             await engine.catalog.create_namespace(FIRST_NAMESPACE)
-        security = WorkerSecurity(topology.auth, engine.catalog.grants, supervisor)
+        security = WorkerSecurity(made, engine.catalog.grants, supervisor)
         await security.start()
         stack.push_async_callback(security.stop)
         parts = _make_parts(topology, cluster, database, engine, supervisor, stack)
@@ -144,9 +142,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
-            authenticator=lambda certificate: (
-                authenticator_of(security.identifying, certificate) if security.enabled else Anyone()
-            ),
+            authenticator=security.authenticator,
             guard=security.guard,
             broker_metadata=cluster.broker_entry_metadata,
         )

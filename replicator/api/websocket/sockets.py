@@ -19,7 +19,7 @@ import structlog
 from aiohttp import WSCloseCode, web
 
 from replicator.api.errors import error_response
-from replicator.api.guarding import end_at_expiry
+from replicator.api.guarding import ending_at_expiry
 from replicator.api.websocket.consuming import ConsumerSource, ReaderSource, Session, Window
 from replicator.api.websocket.fields import BadField
 from replicator.api.websocket.parameters import (
@@ -180,15 +180,12 @@ class WebSockets:
             except PulsarException as error:
                 return _refusal(error)
             ending = WSCloseCode.GOING_AWAY, ""
-            expiry: asyncio.TimerHandle | None = None
             try:
                 await socket.prepare(request)
                 self._open.add(socket)
-                expiry = end_at_expiry(request)
-                ending = await self._run(request, socket, run)
+                with ending_at_expiry(request):
+                    ending = await self._run(request, socket, run)
             finally:
-                if expiry is not None:
-                    expiry.cancel()
                 self._open.discard(socket)
                 with suppress(PulsarException, TimeoutError):
                     async with timeout(CLOSE_SECONDS_MAX):  # a backlog over its quota may hold publishes for hours
