@@ -1,4 +1,4 @@
-"""``replicator health`` and ``replicator roundtrip``: for those who watch a worker, and for who has just installed one."""
+"""``replicator health`` and ``replicator roundtrip``: whether a worker is well, and whether clusters work together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,12 @@ def roundtrip(
 
     lines = asyncio.run(
         run_roundtrip(
-            opened_topology(file), cluster, namespace=namespace, messages=messages, with_links=links, seconds_max=seconds
+            opened_topology(file),
+            cluster,
+            namespace=namespace,
+            messages=messages,
+            with_links=links,
+            seconds_max=seconds,
         )
     )
     for line in lines:

@@ -103,7 +103,11 @@ async def _watched(
                     await _consume(cluster, consumer, payloads)
                 lines.append(f"{cluster.name}: all copied and consumed {_ms_since(started)} ms after they were begun")
     except TimeoutError:
-        seen = "; ".join(lines) or "nothing was published"
+        if not lines:
+            raise WorkerUnavailable(
+                f"{home.name} at {home.pulsar_url}: took no messages in {seconds_max:g} s"
+            ) from None
+        seen = "; ".join(lines)
         raise NotArrived(f"{waits_for}: not every message came within {seconds_max:g} s ({seen})") from None
     return lines
 
@@ -136,7 +140,7 @@ async def _consumer(cluster: Cluster, topic: str) -> AsyncIterator[Consumer | Mu
             wait=wait_exponential(multiplier=0.1, max=_RETRY_SECONDS_MAX),
             stop=stop_never,  # until the whole has taken too long
         )
-        consumer = await retrying(
+        consumer: Consumer | MultiTopicsConsumer = await retrying(
             client.subscribe, topic, SUBSCRIPTION, initial_position=InitialPosition.Earliest, ack_receipt_enabled=True
         )
         yield consumer

@@ -174,8 +174,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
 async def _open(
     cluster: Cluster, setting: str, topology: Topology, supervisor: Supervisor, stack: AsyncExitStack
 ) -> tuple[Database, Engine]:
-    """The database that ``setting`` says, and the store. One that exists is opened first, to see whether the database was reached before; a
-    new one is made last."""
+    """The database that ``setting`` says, and the store. A store that exists is opened first, to see whether the
+    database was reached before; a new one is made last."""
     engine, known_good = None, False
     if (cluster.data / "log").exists():
         engine = await _open_store(cluster, topology, supervisor)

@@ -51,7 +51,7 @@ def contents_of(files: Iterable[Path]) -> bytes:
 
 
 class FileWatcher:
-    """Sets ``changed`` when the files of the worker of ``cluster`` do not hold any more what they held at the last look.
+    """Sets ``changed`` when the files of the worker of ``cluster`` hold something else than at the last look.
 
     Look once as soon as the topology was read, so that no change is missed while the worker starts.
     """

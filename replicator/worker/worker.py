@@ -18,8 +18,8 @@ from replicator.topology.diff import digest
 from replicator.worker.parts import Parts, addresses, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
-from replicator.worker.watching import FileWatcher
 from replicator.worker.security import WorkerSecurity
+from replicator.worker.watching import FileWatcher
 
 log = structlog.get_logger(__name__)
 
