@@ -1,0 +1,105 @@
+"""The API server as the tool sees it: calls, and a mirror of the objects that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+Object = dict[str, Any]
+KINDS: Final = {
+    "pods": "/api/v1/pods",
+    "services": "/api/v1/services",
+    "slices": "/apis/discovery.k8s.io/v1/endpointslices",
+    "configmaps": "/api/v1/configmaps",
+    "secrets": "/api/v1/secrets",
+    "claims": "/api/v1/persistentvolumeclaims",
+}
+WATCH_SECONDS: Final = 300
+LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Objects have 1.5 MiB at most, as JSON somewhat more."""
+MERGE: Final = "application/merge-patch+json"
+MERGE_LISTS: Final = "application/strategic-merge-patch+json"
+
+
+class Refused(Exception):
+    """The API server said no; ``status`` is HTTP's."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status = status
+
+
+def is_owned(thing: Object, by: Object) -> bool:
+    return any(owner["uid"] == by["metadata"]["uid"] for owner in thing["metadata"].get("ownerReferences", ()))
+
+
+class Api:
+    """Calls with JSON, and ``objects`` of each kind by namespace and name; ``changed`` is set when one of them changes."""
+
+    def __init__(self, url: str, token: str, authority: Path) -> None:
+        self._url, self._headers = url, {"Authorization": f"Bearer {token}"}
+        self._tls = ssl.create_default_context(cafile=authority)
+        self.objects: dict[str, dict[tuple[str, str], Object]] = {kind: {} for kind in KINDS}
+        self.changed = asyncio.Event()
+
+    async def __aenter__(self) -> Api:
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, read_bufsize=LINE_BYTES_MAX)
+        self._watching = [asyncio.create_task(self._watch(kind)) for kind in KINDS]
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._session.close()
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """Raises :class:`Refused`."""
+        payload = None if body is None else json.dumps(body)
+        headers = {"Content-Type": kind}
+        async with self._session.request(method, self._url + path, data=payload, headers=headers) as response:
+            if response.status >= 400:
+                raise Refused(response.status, await response.text())
+            return await response.json()
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        return self.objects[kind].get((namespace, name))
+
+    def of(self, kind: str, namespace: str) -> Iterator[Object]:
+        """All of a namespace."""
+        return (each for (where, _), each in self.objects[kind].items() if where == namespace)
+
+    async def _watch(self, kind: str) -> None:
+        while True:
+            try:
+                listed = await self.call("GET", KINDS[kind])
+                self.objects[kind] = {_key(each): each for each in listed["items"]}
+                self.changed.set()
+                await self._follow(kind, listed["metadata"]["resourceVersion"])
+            except (Refused, aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(0.5)  # the server is starting or ending; the list says what was missed
+
+    async def _follow(self, kind: str, version: str) -> None:
+        asked = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        endless = aiohttp.ClientTimeout(total=None)
+        async with self._session.get(self._url + KINDS[kind], params=asked, timeout=endless) as response:
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                if event["type"] == "DELETED":
+                    self.objects[kind].pop(_key(event["object"]), None)
+                else:
+                    self.objects[kind][_key(event["object"])] = event["object"]
+                self.changed.set()
+
+
+def _key(thing: Object) -> tuple[str, str]:
+    return thing["metadata"]["namespace"], thing["metadata"]["name"]

@@ -1,0 +1,148 @@
+"""What tests with pods share: the API server, a node that runs pods, and helm, in namespaces of the tests' own.
+
+They run by ``.ci/helm``, which needs root. By hand: ``unshare --net --mount --pid --fork .venv/bin/python -m pytest …``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import pytest
+from kubelet.__main__ import prepare_network
+from kubelet.network import NODE_ADDRESS
+from peers.kubernetes.control_plane import ControlPlane, PeerFailed, control_plane, keep_log, missing
+
+REPOSITORY: Final = Path(__file__).parents[1]
+NODE_SECONDS_MAX: Final = 60.0
+PODS_SECONDS_MAX: Final = 240.0
+"""Pods of this project are ready after some 10 s on a machine that does nothing else."""
+T = TypeVar("T")
+
+
+def why_no_pods() -> str | None:
+    """Why pods cannot run here; None if they can."""
+    if os.geteuid() != 0:
+        return "pods need root: namespaces, mounts and users of their own"
+    if shutil.which("ip") is None:
+        return "the program ip is not here (on Debian: iproute2)"
+    if not _own_network():
+        return "not in namespaces of its own: run .ci/helm, or pytest under unshare --net --mount --pid --fork"
+    return missing()
+
+
+def require_pods() -> None:
+    """Skip, or fail where ``REPLICATOR_PEERS=required``, if pods cannot run here."""
+    why = why_no_pods()
+    if why is None:
+        return
+    if os.environ.get("REPLICATOR_PEERS") == "required":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
+
+
+def images() -> dict[str, Any]:
+    """What stands for images: this checkout's virtual environment, as the Dockerfiles set their images up."""
+    environment = Path(sys.prefix)
+    folders = [environment, *(REPOSITORY / room for room in ("replicator", "snapshots", "migrations"))]
+    if not sys.base_prefix.startswith("/usr"):
+        folders.append(Path(sys.base_prefix))
+    path = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+    plain = {"folders": [str(folder) for folder in folders], "environment": path}
+    return {"python": plain}
+
+
+class Cluster:
+    """A Kubernetes cluster of one node. Its logs are in ``directory``: those of a container in ``node/POD-UID/NAME/log``."""
+
+    def __init__(self, plane: ControlPlane, directory: Path) -> None:
+        self.plane, self.directory = plane, directory
+        self.call, self.helm = plane.call, plane.helm
+
+    def pods(self, namespace: str, selector: str = "") -> dict[str, Any]:
+        """By name; ``selector`` is one of labels."""
+        return self._listed(f"/api/v1/namespaces/{namespace}/pods?labelSelector={quote(selector)}")
+
+    def pod(self, namespace: str, name: str) -> Any:
+        return self.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def jobs(self, namespace: str) -> dict[str, Any]:
+        return self._listed(f"/apis/batch/v1/namespaces/{namespace}/jobs")
+
+    def log(self, pod: Any, container: str) -> str:
+        """What a container has said since it was started last."""
+        return (self.directory / "node" / pod["metadata"]["uid"] / container / "log").read_text(errors="replace")
+
+    def until(self, condition: Callable[[], T], what: str, seconds: float = PODS_SECONDS_MAX) -> T:
+        """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; see {self.directory}"
+            time.sleep(0.1)
+        return value
+
+    def _listed(self, path: str) -> dict[str, Any]:
+        return {each["metadata"]["name"]: each for each in self.call("GET", path)["items"]}
+
+
+def ready(pod: Any) -> bool:
+    """Whether it is, and not about to end."""
+    conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+@contextmanager
+def cluster(directory: Path, images: Mapping[str, Any]) -> Iterator[Cluster]:
+    """It runs while the context lasts. ``images`` say what stands for images whose names begin so
+    (:class:`kubelet.container.Image`)."""
+    require_pods()
+    asyncio.run(prepare_network())
+    with control_plane(directory / "plane", NODE_ADDRESS) as plane, _node(directory / "node", plane, images):
+        yield Cluster(plane, directory)
+
+
+@contextmanager
+def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> Iterator[None]:
+    directory.mkdir(parents=True)
+    (directory / "images.json").write_text(json.dumps(images))
+    arguments = {"server": plane.url, "authority": plane.authority, "images": directory / "images.json"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kubelet", f"--directory={directory}", *(f"--{k}={v}" for k, v in arguments.items())],
+        cwd=REPOSITORY / "tests",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "KUBELET_TOKEN": plane.token, "PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}"},
+    )
+    assert process.stdout is not None
+    keep_log(process.stdout, directory / "log")
+    try:
+        deadline = time.monotonic() + NODE_SECONDS_MAX
+        while "ready" not in (directory / "log").read_text():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise PeerFailed(f"the node did not start:\n{(directory / 'log').read_text()}")
+            time.sleep(0.1)
+        yield
+        assert process.poll() is None, f"the node ended by itself:\n{(directory / 'log').read_text()}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(NODE_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _own_network() -> bool:
+    found = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, timeout=30, check=True).stdout
+    return found.count("\n") == 1
