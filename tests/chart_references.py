@@ -223,9 +223,8 @@ class _Release:
             for path in rule["http"]["paths"]:
                 backend = path["backend"]["service"]
                 service = self._object("Service", backend["name"])
-                if service is None or backend["port"]["name"] not in [
-                    each["name"] for each in service["spec"]["ports"]
-                ]:
+                ports = [] if service is None else [each["name"] for each in service["spec"]["ports"]]
+                if backend["port"]["name"] not in ports:
                     yield f"wants the port {backend['port']['name']} of the Service {backend['name']}"
         for tls in ingress["spec"].get("tls", ()):
             yield from self._wanted("Secret", tls["secretName"], {}, hook=False)

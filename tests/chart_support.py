@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +53,7 @@ def helm(*arguments: str | Path) -> str:
     return ran.stdout
 
 
+@cache
 def rendered_text(values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE) -> str:
     """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook."""
     return helm(

@@ -1,5 +1,5 @@
-"""What helm makes of each set of values: valid by Kubernetes' schemas, as it was before, and started as the command line
-takes it."""
+"""What helm makes of each set of values is valid by Kubernetes' schemas, the same as before, and started by commands
+that the program has; and which values are refused."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from chart_support import (
     SETS,
     VALUES,
     HelmRefused,
+    Object,
     helm,
     one,
     rendered,
@@ -96,22 +97,11 @@ def test_what_is_made_is_as_it_was(values: str) -> None:
 @pytest.mark.parametrize("values", SETS)
 def test_every_command_is_one_that_the_program_has(values: str) -> None:
     """Arguments of the worker, the driver, hooks and drills are read as the command line reads them."""
-    seen = set()
-    for _, spec, _ in pod_specs(rendered(values)):
-        for container in spec["containers"]:
-            probes = [
-                container.get(kind, {}).get("exec") for kind in ("startupProbe", "livenessProbe", "readinessProbe")
-            ]
-            for command in [
-                [*container.get("command", ()), *container.get("args", ())],
-                *(p["command"] for p in probes if p),
-            ]:
-                if command[:1] == ["replicator"]:
-                    seen.add(_parsed(command[1:]))
+    seen = {_parsed(command[1:]) for command in _commands(rendered(values)) if command[0] == "replicator"}
     assert "worker" in seen
 
 
-@pytest.mark.parametrize("values", [name for name in SETS if not values_of(name)["topology"]["content"] == {}])
+@pytest.mark.parametrize("values", [name for name in SETS if values_of(name)["topology"]["content"] != {}])
 def test_the_topology_is_one_that_the_worker_takes(values: str) -> None:
     """Read by the same code, with each file where the pod has it."""
     objects = rendered(values)
@@ -250,9 +240,20 @@ def test_without_a_topology_the_message_says_what_to_give() -> None:
 
 
 def test_a_driver_that_the_worker_would_not_answer_is_refused() -> None:
-    with pytest.raises(HelmRefused, match="clusters.us-east.hosts"):
+    with pytest.raises(HelmRefused, match=r"clusters\.us-east\.hosts"):
         rendered("driver", "--set", "driver.workerUrl=http://elsewhere.example:7101")
     rendered("driver", "--set", "driver.workerUrl=http://10.0.0.7:7101")
+
+
+def _commands(objects: list[Object]) -> Iterator[list[str]]:
+    """Of containers and of their probes."""
+    for _, spec, _ in pod_specs(objects):
+        for container in spec["containers"]:
+            if "command" in container:
+                yield [*container["command"], *container.get("args", ())]
+            for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if "exec" in container.get(kind, {}):
+                    yield container[kind]["exec"]["command"]
 
 
 def _parsed(arguments: list[str]) -> str:
