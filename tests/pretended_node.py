@@ -14,7 +14,7 @@ from typing import Any, Final
 from peers.kubernetes.control_plane import ControlPlane, PeerFailed
 
 NAME: Final = "here"
-VOLUMES: Final = 16
+VOLUMES: Final = 40
 LOOK_SECONDS: Final = 0.2
 COMPONENT: Final = "app.kubernetes.io/component"
 END_BY_THEMSELVES: Final = frozenset({"migrate", "test", "drill"})
@@ -40,6 +40,8 @@ class PretendedNode:
         self._plane.call("POST", "/api/v1/nodes", node)
         status = {"status": {"capacity": room, "allocatable": room, "conditions": conditions}}
         self._plane.call("PATCH", f"/api/v1/nodes/{NAME}/status", status, kind=_MERGE)
+        # New nodes have a taint until a controller that is not run here finds them ready.
+        self._plane.call("PATCH", f"/api/v1/nodes/{NAME}", {"spec": {"taints": None}}, kind=_MERGE)
         for number in range(VOLUMES):
             self._plane.call("POST", "/api/v1/persistentvolumes", _volume(number, "", "ReadWriteOnce"))
         self._plane.call("POST", "/api/v1/persistentvolumes", _volume(0, "fast", "ReadWriteOncePod"))

@@ -75,6 +75,11 @@ class Installation:
     def get(self, kind: str, name: str) -> Any:
         return self._call("GET", f"/{LISTS[kind].format(self.namespace)}/{name}")
 
+    def check(self, each: Object) -> None:
+        """Have the server look at an object as strictly as it can, without making it."""
+        path = LISTS[each["kind"]].format(self.namespace)
+        self._call("POST", f"/{path}?dryRun=All&fieldValidation=Strict", each)
+
     def worker(self) -> Any:
         """The pod, once it is ready."""
         name = next(iter(self.all_of("StatefulSet")))
@@ -123,17 +128,20 @@ class Installation:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("values", SETS)
-def test_a_release_is_installed_tested_upgraded_rolled_back_and_uninstalled(
-    kubernetes: Kubernetes, values: str
-) -> None:
+def test_a_release_goes_through_its_life(kubernetes: Kubernetes, values: str) -> None:
     release = Installation(kubernetes, values)
     meant = [each for each in rendered(values, namespace=release.namespace) if "helm.sh/hook" not in _annotations(each)]
     given = values_of(values)
 
+    everything = rendered(values, namespace=release.namespace)
+    for each in everything:
+        if each["kind"] != "Pod":  # it needs its account
+            release.check(each)
     notes = release.install().partition("NOTES:")[2]
     assert f"The worker of {given['cluster']} is" in notes
     for each in meant:
         assert each["metadata"]["name"] in release.all_of(each["kind"]), each["metadata"]["name"]
+    release.check(one(everything, "Pod"))
     worker = release.worker()
     _check_worker(release, worker, given)
     _check_services(release, meant, worker)
@@ -274,12 +282,16 @@ def test_a_test_that_fails_is_a_failure_of_helm_test(kubernetes: Kubernetes) -> 
     release.helm("uninstall", RELEASE)
 
 
-def test_what_kubernetes_does_not_know_is_refused_by_the_server(kubernetes: Kubernetes) -> None:
+def test_what_kubernetes_does_not_take_is_refused_by_the_server(kubernetes: Kubernetes) -> None:
     """Where the chart's schema lets through what pods may have."""
     release = Installation(kubernetes, "minimal", "refused")
-    with pytest.raises(PeerFailed, match="nodeAffinities"):
-        release.install("--set-json", 'affinity={"nodeAffinities": {}}')
+    with pytest.raises(PeerFailed, match=r"tolerations\[0\]\.operator"):
+        release.install("--set-json", 'tolerations=[{"key": "a", "operator": "Sometimes"}]')
     assert release.all_of("StatefulSet") == {}
+    stateful = one(rendered("minimal", namespace="refused"), "StatefulSet")
+    stateful["spec"]["template"]["spec"]["affinities"] = {}
+    with pytest.raises(PeerFailed, match="affinities"):
+        release.check(stateful)
 
 
 def test_two_regions_are_two_releases_in_one_namespace(kubernetes: Kubernetes) -> None:
