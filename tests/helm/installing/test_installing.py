@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import pytest
+import yaml
 from chart_references import external
 from chart_support import CHART, RELEASE, SETS, VALUES, Object, one, rendered, values_of
 from conftest import Kubernetes
@@ -213,6 +214,10 @@ def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
         assert not release.may(account, "create", "pods", namespace="default")
         assert not release.may(f"{RELEASE}-replicator", "list", "pods")
         eventually(lambda: len(release.addresses_of(account)) == 2, "executors find their driver")
+        executor = yaml.safe_load(release.get("ConfigMap", f"{RELEASE}-replicator-executor")["data"]["executor.yaml"])
+        executor["metadata"]["name"] = "executor"
+        executor["spec"]["containers"][0]["image"] = "what Spark puts there"
+        release.check(executor)
     if given["drill"]["enabled"]:
         (cron,) = release.all_of("CronJob").values()
         template = cron["spec"]["jobTemplate"]
@@ -285,9 +290,10 @@ def test_a_test_that_fails_is_a_failure_of_helm_test(kubernetes: Kubernetes) -> 
 def test_what_kubernetes_does_not_take_is_refused_by_the_server(kubernetes: Kubernetes) -> None:
     """Where the chart's schema lets through what pods may have."""
     release = Installation(kubernetes, "minimal", "refused")
-    with pytest.raises(PeerFailed, match=r"tolerations\[0\]\.operator"):
-        release.install("--set-json", 'tolerations=[{"key": "a", "operator": "Sometimes"}]')
-    assert release.all_of("StatefulSet") == {}
+    ranges = 'service.pulsar={"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/99"]}'
+    with pytest.raises(PeerFailed, match="loadBalancerSourceRanges"):
+        release.install("--atomic", "--timeout", "2m", "--set-json", ranges)
+    eventually(lambda: release.all_of("StatefulSet") == {}, "nothing of it is left")
     stateful = one(rendered("minimal", namespace="refused"), "StatefulSet")
     stateful["spec"]["template"]["spec"]["affinities"] = {}
     with pytest.raises(PeerFailed, match="affinities"):
