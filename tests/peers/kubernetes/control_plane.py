@@ -152,7 +152,9 @@ class ControlPlane:
         """Run helm against it; gives what it says, or raises :class:`PeerFailed` with that."""
         folder = where("helm")
         assert folder is not None
-        home = {f"HELM_{kind}_HOME": str(self.directory / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        home = {
+            f"HELM_{kind}_HOME": str(self.directory / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")
+        }
         ran = subprocess.run(
             [folder / "helm", "--kubeconfig", self.kubeconfig, *arguments],
             capture_output=True,
@@ -172,9 +174,11 @@ class ControlPlane:
         peers = f"http://127.0.0.1:{self._etcd_peer_port}"
         self._start(
             "etcd",
-            ["etcd", "--data-dir=etcd", f"--listen-client-urls={store}", f"--advertise-client-urls={store}"]
-            + [f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"]
-            + [f"--initial-cluster=default={peers}"],
+            [
+                *("etcd", "--data-dir=etcd", f"--listen-client-urls={store}", f"--advertise-client-urls={store}"),
+                *(f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"),
+                f"--initial-cluster=default={peers}",
+            ],
         )
         self._start(
             "kube-apiserver",
@@ -195,9 +199,11 @@ class ControlPlane:
         client += ["--kube-api-qps=200", "--kube-api-burst=400"]
         self._start(
             "kube-controller-manager",
-            [str(folder / "kube-controller-manager"), *client, f"--controllers={_CONTROLLERS}"]
-            + ["--use-service-account-credentials=false", "--service-account-private-key-file=sa.key"]
-            + [f"--root-ca-file={self.authority}"],
+            [
+                *(str(folder / "kube-controller-manager"), *client, f"--controllers={_CONTROLLERS}"),
+                *("--use-service-account-credentials=false", "--service-account-private-key-file=sa.key"),
+                f"--root-ca-file={self.authority}",
+            ],
         )
         self._start("kube-scheduler", [str(folder / "kube-scheduler"), *client])
         self._until(
