@@ -28,6 +28,8 @@ async def add_node(api: Api) -> None:
     ready = [{"type": "Ready", "status": "True", "reason": "Here", "message": "it runs"}]
     status = {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": ready}
     await api.call("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, MERGE)
+    # The API server taints each new node; the controller that would take that away waits for a kubelet's heartbeat.
+    await api.call("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}}, MERGE)
     named = {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     storage = {"metadata": named, "provisioner": "replicator.tests/local"}
     await api.call("POST", "/apis/storage.k8s.io/v1/storageclasses", storage)

@@ -80,6 +80,7 @@ def keep_log(stream: IO[bytes], file: Path, bytes_max: int = LOG_BYTES_MAX) -> t
                     log.write(said)
             file.replace(file.with_name(file.name + ".1"))
 
+    file.touch()
     thread = threading.Thread(target=copy, name=f"log {file.name}", daemon=True)
     thread.start()
     return thread
