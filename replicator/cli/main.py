@@ -21,6 +21,7 @@ from replicator.cli import (
     backfill,
     drills,
     failover,
+    health,
     links,
     mapping,
     namespaces,
@@ -72,6 +73,7 @@ app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")
 failover.register(app)
+health.register(app)
 drills.register(app)
 
 out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
@@ -99,6 +101,13 @@ def root(
 def worker(
     file: TopologyFile,
     cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker this is.")],
+    reload_on_change: Annotated[
+        bool,
+        typer.Option(
+            "--reload-on-change",
+            help="Read the file again, as on SIGHUP, whenever it has changed, or a certificate or key that it names.",
+        ),
+    ] = False,
 ) -> None:
     """Run the worker of one cluster until SIGTERM or SIGINT."""
     import uvloop
@@ -107,7 +116,7 @@ def worker(
     from replicator.worker.starting import run_worker
 
     _set_up_log()
-    uvloop.run(run_worker(load_topology(file), cluster))
+    uvloop.run(run_worker(load_topology(file), cluster, reload_on_change=reload_on_change))
 
 
 @app.command()
@@ -161,13 +170,13 @@ def db_upgrade(
 ) -> None:
     """Bring the databases of a topology to this version's schema. Workers do so by themselves when they start."""
     from replicator.index.database import Database
-    from replicator.topology import load_topology
+    from replicator.topology import database_of, load_topology
 
     async def upgrade() -> None:
         topology = load_topology(file)
         chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
         for each in chosen:
-            database = Database(each.database, each.data, cluster=each.name, known_good=False)
+            database = Database(database_of(each), each.data, cluster=each.name, known_good=False)
             try:
                 await database.start()
                 out.print(f"{each.name}: the database is at revision {await database.revision()}")

@@ -20,6 +20,7 @@ TOPIC = "persistent/public/default/there"
 OFFLINE: Final = {
     "worker": "it is the worker, and asks others with its own token",
     "up": "the same",
+    "health": "it asks what everybody may ask, where the worker listens",
     "drill": "its own clusters are its own; it asks those of others by the verbs below",
     "db upgrade": "it asks a database, by the URL in the topology",
     "pipeline package": "it writes a file",
