@@ -59,7 +59,7 @@ def images() -> dict[str, Any]:
         folders.append(Path(sys.base_prefix))
     path = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
     plain = {"folders": [str(folder) for folder in folders], "environment": path}
-    return {"python": plain}
+    return {"python": plain, "replicator": plain}
 
 
 class Cluster:

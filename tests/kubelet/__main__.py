@@ -55,6 +55,7 @@ class Node:
             if uid not in self._running and found["status"].get("phase") == "Pending":
                 pod = Pod(self._api, found, self._images, self._directory / uid)
                 self._running[uid] = pod, asyncio.create_task(pod.run())
+                self._running[uid][1].add_done_callback(lambda _: self._api.changed.set())
             if "deletionTimestamp" in found["metadata"]:
                 self._end(uid, found["metadata"]["deletionGracePeriodSeconds"])
         for uid, (pod, task) in self._running.items():

@@ -13,16 +13,23 @@ NODE_ADDRESS: Final = "10.244.0.1"
 _NUMBERS: Final = itertools.count(1)
 
 
-async def ip(line: str) -> None:
-    """Run the program ``ip``."""
-    process = await asyncio.create_subprocess_exec("ip", *line.split(), stderr=asyncio.subprocess.PIPE)
+async def run(line: str) -> None:
+    """Run a program."""
+    process = await asyncio.create_subprocess_exec(*line.split(), stderr=asyncio.subprocess.PIPE)
     _, said = await process.communicate()
     if process.returncode:
-        raise OSError(f"ip {line}: {said.decode()}")
+        raise OSError(f"{line}: {said.decode()}")
+
+
+async def ip(line: str) -> None:
+    """Run the program ``ip``."""
+    await run(f"ip {line}")
 
 
 async def prepare_network() -> None:
-    """The bridge. Addresses of Services are the node's, where its forwarders listen."""
+    """The bridge. Addresses of Services are the node's, where its forwarders listen. Names of namespaces are files."""
+    for line in ("mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns"):
+        await run(line)
     for line in ("link set lo up", f"link add {BRIDGE} type bridge", f"address add {NODE_ADDRESS}/16 dev {BRIDGE}"):
         await ip(line)
     for line in (f"link set {BRIDGE} up", *(f"route add local {net}.0.0/16 dev lo" for net in ("10.96", BALANCERS))):
