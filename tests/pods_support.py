@@ -1,6 +1,7 @@
 """What tests with pods share: the API server, a node that runs pods, and helm, in namespaces of the tests' own.
 
-They run by ``.ci/helm``, which needs root. By hand: ``unshare --net --mount --pid --fork .venv/bin/python -m pytest …``.
+They run by ``.ci/helm``, which needs root. By hand:
+``unshare --net --mount --pid --fork --mount-proc .venv/bin/python -m pytest tests/pods``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import pytest
-from kubelet.__main__ import prepare_network
-from kubelet.network import NODE_ADDRESS
+from kubelet.network import NODE_ADDRESS, prepare_network
 from peers.kubernetes.control_plane import ControlPlane, PeerFailed, control_plane, keep_log, missing
 
 REPOSITORY: Final = Path(__file__).parents[1]
@@ -59,11 +59,11 @@ def images() -> dict[str, Any]:
         folders.append(Path(sys.base_prefix))
     path = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
     plain = {"folders": [str(folder) for folder in folders], "environment": path}
-    return {"python": plain}
+    return {"python": plain, "replicator": plain}
 
 
 class Cluster:
-    """A Kubernetes cluster of one node. Its logs are in ``directory``: those of a container in ``node/POD-UID/NAME/log``."""
+    """A Kubernetes cluster of one node. Its logs are in ``directory``; of a container in ``node/POD-UID/NAME/log``."""
 
     def __init__(self, plane: ControlPlane, directory: Path) -> None:
         self.plane, self.directory = plane, directory
@@ -82,6 +82,14 @@ class Cluster:
     def log(self, pod: Any, container: str) -> str:
         """What a container has said since it was started last."""
         return (self.directory / "node" / pod["metadata"]["uid"] / container / "log").read_text(errors="replace")
+
+    def volume(self, pod: Any, name: str) -> Path:
+        """Where a volume of a pod is, but one with a claim, until the pod is removed."""
+        return self.directory / "node" / pod["metadata"]["uid"] / "volumes" / name
+
+    def first_process(self, pod: Any, container: str) -> int:
+        """The id, here, of the process that the container started with."""
+        return int((self.directory / "node" / pod["metadata"]["uid"] / container / "pid").read_text())
 
     def until(self, condition: Callable[[], T], what: str, seconds: float = PODS_SECONDS_MAX) -> T:
         """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
@@ -108,7 +116,12 @@ def cluster(directory: Path, images: Mapping[str, Any]) -> Iterator[Cluster]:
     require_pods()
     asyncio.run(prepare_network())
     with control_plane(directory / "plane", NODE_ADDRESS) as plane, _node(directory / "node", plane, images):
-        yield Cluster(plane, directory)
+        # Names of Services are known here too; the mount is this namespace's alone.
+        subprocess.run(["mount", "--bind", directory / "node" / "hosts", "/etc/hosts"], check=True, timeout=30)
+        try:
+            yield Cluster(plane, directory)
+        finally:
+            subprocess.run(["umount", "/etc/hosts"], check=True, timeout=30)
 
 
 @contextmanager

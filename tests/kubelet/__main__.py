@@ -1,7 +1,4 @@
-"""Start the node: ``python -m kubelet --server URL --token TOKEN --authority FILE --images FILE --directory DIR``.
-
-It says ``ready`` when the node is there. SIGTERM kills the pods and ends it.
-"""
+"""Start the node. It says ``ready`` when pods can be given to it; SIGTERM kills its pods and ends it."""
 
 from __future__ import annotations
 
@@ -15,51 +12,74 @@ from typing import Any, Final
 
 from kubelet.api import MERGE, Api, Refused
 from kubelet.container import Image
-from kubelet.network import BRIDGE, NODE_ADDRESS, Network, ip
 from kubelet.pod import Pod
-from kubelet.services import BALANCERS, Forwarders
+from kubelet.services import Forwarders, hosts_of
 
 NODE: Final = "here"
 CLASS: Final = "local"
 """The storage class of claims that name none."""
-_CAPACITY: Final = {"cpu": "64", "memory": "256Gi", "pods": "200", "ephemeral-storage": "100Gi"}
-"""More than there is: what pods ask for is what they would get of a node of their own."""
-
-
-async def prepare_network() -> None:
-    """The bridge at which pods are; addresses of Services are the node's, where its forwarders listen."""
-    await ip("link", "set", "lo", "up")
-    await ip("link", "add", BRIDGE, "type", "bridge")
-    await ip("address", "add", f"{NODE_ADDRESS}/16", "dev", BRIDGE)
-    await ip("link", "set", BRIDGE, "up")
-    for beginning in ("10.96", BALANCERS):
-        await ip("route", "add", "local", f"{beginning}.0.0/16", "dev", "lo")
+_CAPACITY: Final = {"cpu": "64", "memory": "256Gi", "pods": "200", "ephemeral-storage": "1Ti"}
+"""More than there is, so that everything is scheduled."""
 
 
 async def add_node(api: Api) -> None:
     """A node that takes every pod, and a storage class."""
-    named: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-    named["metadata"]["labels"] = {"kubernetes.io/hostname": NODE, "kubernetes.io/os": "linux"}
-    await api.call("POST", "/api/v1/nodes", named)
+    await api.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
     ready = [{"type": "Ready", "status": "True", "reason": "Here", "message": "it runs"}]
-    addresses = [{"type": "InternalIP", "address": NODE_ADDRESS}]
-    status = {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": ready, "addresses": addresses}
+    status = {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": ready}
     await api.call("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, MERGE)
-    default = {"storageclass.kubernetes.io/is-default-class": "true"}
-    await api.call(
-        "POST",
-        "/apis/storage.k8s.io/v1/storageclasses",
-        {"metadata": {"name": CLASS, "annotations": default}, "provisioner": "replicator.tests/local"},
-    )
+    # The API server taints each new node; the controller that would take that away waits for a kubelet's heartbeat.
+    await api.call("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}}, MERGE)
+    named = {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    storage = {"metadata": named, "provisioner": "replicator.tests/local"}
+    await api.call("POST", "/apis/storage.k8s.io/v1/storageclasses", storage)
 
 
-async def provision(api: Api, directory: Path) -> None:
-    """A directory for each claim; the controllers bind them."""
-    for (namespace, name), claim in api.objects["claims"].items():
-        if claim["spec"].get("volumeName") or claim["spec"].get("storageClassName") != CLASS:
-            continue
+class Node:
+    """Starts the pods that the scheduler gave it, ends those that are deleted, and makes volumes for claims."""
+
+    def __init__(self, api: Api, images: dict[str, Image], directory: Path) -> None:
+        self._api, self._images, self._directory = api, images, directory
+        self._running: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+
+    async def refresh(self) -> None:
+        """Do what the API server's objects say now."""
+        for (namespace, name), claim in self._api.objects["claims"].items():
+            if not claim["spec"].get("volumeName") and claim["spec"].get("storageClassName") == CLASS:
+                await self._provision(namespace, name, claim)
+        ours = {
+            p["metadata"]["uid"]: p for p in self._api.objects["pods"].values() if p["spec"].get("nodeName") == NODE
+        }
+        for uid, found in ours.items():
+            if uid not in self._running and found["status"].get("phase") == "Pending":
+                pod = Pod(self._api, found, self._images, self._directory / uid)
+                self._running[uid] = pod, asyncio.create_task(pod.run())
+                self._running[uid][1].add_done_callback(lambda _: self._api.changed.set())
+            if "deletionTimestamp" in found["metadata"]:
+                self._end(uid, found["metadata"]["deletionGracePeriodSeconds"])
+        for uid, (pod, task) in self._running.items():
+            if uid not in ours:
+                self._end(uid, 0)
+            if uid not in self._ending:
+                pod.refresh()
+                if task.done():
+                    task.result()  # an error of this tool ends it
+
+    async def close(self) -> None:
+        """Kill what runs."""
+        for uid in self._running:
+            self._end(uid, 0)
+        await asyncio.gather(*self._ending.values(), return_exceptions=True)
+
+    def _end(self, uid: str, grace_seconds: float) -> None:
+        if uid in self._running and uid not in self._ending:
+            pod, task = self._running[uid]
+            self._ending[uid] = asyncio.create_task(pod.end(task, grace_seconds))
+
+    async def _provision(self, namespace: str, name: str, claim: dict[str, Any]) -> None:
         uid = claim["metadata"]["uid"]
-        path = directory / "claims" / f"{namespace}-{name}-{uid[:8]}"
+        path = self._directory / "claims" / f"{namespace}-{name}-{uid}"
         path.mkdir(parents=True, exist_ok=True)
         spec = {
             "capacity": claim["spec"]["resources"]["requests"],
@@ -70,77 +90,38 @@ async def provision(api: Api, directory: Path) -> None:
             "hostPath": {"path": str(path)},
         }
         try:
-            await api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": f"pv-{uid}"}, "spec": spec})
+            await self._api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": f"pv-{uid}"}, "spec": spec})
         except Refused as error:
-            if error.status != 409:  # it was made already, and is being bound
+            if error.status != 409:  # it was made already, and the controllers bind it
                 raise
-
-
-class Node:
-    """Starts the pods that the scheduler gave it, and ends those that are deleted."""
-
-    def __init__(self, api: Api, images: dict[str, Image], directory: Path) -> None:
-        self._api, self._images, self._directory = api, images, directory
-        self._pods: dict[str, Pod] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
-
-    async def refresh(self) -> None:
-        """Do what the API server's objects say now."""
-        ours = {p["metadata"]["uid"]: p for p in self._api.objects["pods"].values() if p["spec"].get("nodeName") == NODE}
-        for uid, found in ours.items():
-            deleted = "deletionTimestamp" in found["metadata"]
-            if uid not in self._pods and found["status"].get("phase") in (None, "Pending") and not deleted:
-                self._pods[uid] = Pod(self._api, found, self._images, Network(), self._directory / uid)
-                self._pods[uid].start()
-            elif uid in self._pods and deleted:
-                self._end(uid, found["metadata"].get("deletionGracePeriodSeconds", 30))
-        for uid in self._pods.keys() - ours.keys():
-            self._end(uid, 0)
-        for uid, pod in self._pods.items():
-            if uid not in self._ending:
-                pod.refresh()
-
-    async def close(self) -> None:
-        """Kill what runs."""
-        for uid in [*self._pods]:
-            self._end(uid, 0)
-        await asyncio.gather(*self._ending.values(), return_exceptions=True)
-
-    def _end(self, uid: str, grace_seconds: float) -> None:
-        if uid not in self._ending:
-            self._ending[uid] = asyncio.create_task(self._pods[uid].end(grace_seconds))
 
 
 async def run(options: argparse.Namespace) -> None:
     """Until SIGTERM."""
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     images = {name: Image(**of) for name, of in json.loads(options.images.read_text()).items()}
-    async with Api(options.server, options.token, options.authority) as api:
+    async with Api(options.server, os.environ["KUBELET_TOKEN"], options.authority) as api:
         node, forwarders = Node(api, images, options.directory), Forwarders(api)
         await add_node(api)
+        (options.directory / "hosts").touch()
         print("ready", flush=True)
         waiting = asyncio.create_task(ended.wait())
         while not ended.is_set():
             api.changed.clear()
-            await provision(api, options.directory)
             await forwarders.refresh()
             await node.refresh()
+            (options.directory / "hosts").write_text(hosts_of(api, ""))
             change = asyncio.create_task(api.changed.wait())
             await asyncio.wait([waiting, change], return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
         await node.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="kubelet", description=__doc__)
-    parser.add_argument("--server", required=True)
-    for name in ("authority", "images", "directory"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--token", default=os.environ.get("KUBELET_TOKEN"))
-    asyncio.run(run(parser.parse_args()))
-
-
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="kubelet", description=f"{__doc__} KUBELET_TOKEN is shown to the server.")
+    parser.add_argument("--server", required=True, help="URL of the API server")
+    parser.add_argument("--authority", required=True, type=Path, help="the certificate of its authority")
+    parser.add_argument("--images", required=True, type=Path, help="JSON: what stands for images whose names begin so")
+    parser.add_argument("--directory", required=True, type=Path, help="for volumes, claims and logs")
+    asyncio.run(run(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""The API server as the tool sees it: calls, and a mirror of the objects that it needs."""
+"""The API server as the node sees it: calls, and a mirror of the objects that it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ KINDS: Final = {
     "secrets": "/api/v1/secrets",
     "claims": "/api/v1/persistentvolumeclaims",
 }
-WATCH_SECONDS: Final = 300
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Objects have 1.5 MiB at most, as JSON somewhat more."""
 MERGE: Final = "application/merge-patch+json"
@@ -35,12 +34,8 @@ class Refused(Exception):
         self.status = status
 
 
-def is_owned(thing: Object, by: Object) -> bool:
-    return any(owner["uid"] == by["metadata"]["uid"] for owner in thing["metadata"].get("ownerReferences", ()))
-
-
 class Api:
-    """Calls with JSON, and ``objects`` of each kind by namespace and name; ``changed`` is set when one of them changes."""
+    """``objects`` by kind, then by namespace and name; ``changed`` is set when one of them changes."""
 
     def __init__(self, url: str, token: str, authority: Path) -> None:
         self._url, self._headers = url, {"Authorization": f"Bearer {token}"}
@@ -62,15 +57,11 @@ class Api:
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Raises :class:`Refused`."""
-        payload = None if body is None else json.dumps(body)
-        headers = {"Content-Type": kind}
-        async with self._session.request(method, self._url + path, data=payload, headers=headers) as response:
+        payload = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
+        async with self._session.request(method, self._url + path, **payload) as response:
             if response.status >= 400:
                 raise Refused(response.status, await response.text())
             return await response.json()
-
-    def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        return self.objects[kind].get((namespace, name))
 
     def of(self, kind: str, namespace: str) -> Iterator[Object]:
         """All of a namespace."""
@@ -87,7 +78,7 @@ class Api:
                 await asyncio.sleep(0.5)  # the server is starting or ending; the list says what was missed
 
     async def _follow(self, kind: str, version: str) -> None:
-        asked = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        asked = {"watch": "1", "resourceVersion": version}
         endless = aiohttp.ClientTimeout(total=None)
         async with self._session.get(self._url + KINDS[kind], params=asked, timeout=endless) as response:
             async for line in response.content:

@@ -11,9 +11,8 @@ from typing import Final
 from kubelet.api import MERGE, Api, Object
 
 CHUNK_BYTES: Final = 256 * 1024
-CONNECT_SECONDS_MAX: Final = 5.0
 BALANCERS: Final = "10.97"
-"""Addresses of load balancers begin with this, and go on as the Service's own."""
+"""Addresses of load balancers begin with this, and go on as the Service's own, which begins with 10.96."""
 Place = tuple[str, int]
 
 
@@ -27,63 +26,47 @@ class Forwarders:
 
     async def refresh(self) -> None:
         """Listen where Services say so now."""
-        wanted = {}
+        self._services = {}
         for service in self._api.objects["services"].values():
             for address in await self._addresses(service):
-                wanted.update({(address, p["port"]): (service, p) for p in service["spec"].get("ports", ())})
-        for place in self._servers.keys() - wanted.keys():
+                for port in service["spec"].get("ports", ()):
+                    self._services[address, port["port"]] = (service, port)
+        for place in self._servers.keys() - self._services.keys():
             self._servers.pop(place).close()
-        self._services = wanted
-        for place in wanted.keys() - self._servers.keys():
-            self._servers[place] = await asyncio.start_server(self._serve_at(place), *place, limit=CHUNK_BYTES)
+        for place in self._services.keys() - self._servers.keys():
+            self._servers[place] = await asyncio.start_server(self._serve, *place, limit=CHUNK_BYTES)
 
     async def _addresses(self, service: Object) -> list[str]:
-        own = service["spec"].get("clusterIP") or "None"
-        if own == "None":
-            return []
-        if service["spec"].get("type") != "LoadBalancer":
-            return [own]
-        outside = BALANCERS + own[own.index(".", 3) :]
+        of, own = service["metadata"], service["spec"].get("clusterIP", "None")
+        if own == "None" or service["spec"]["type"] != "LoadBalancer":
+            return [] if own == "None" else [own]
+        outside = BALANCERS + own.removeprefix("10.96")
         if not service["status"].get("loadBalancer"):
-            where = service["metadata"]
-            await self._api.call(
-                "PATCH",
-                f"/api/v1/namespaces/{where['namespace']}/services/{where['name']}/status",
-                {"status": {"loadBalancer": {"ingress": [{"ip": outside}]}}},
-                MERGE,
-            )
+            path = f"/api/v1/namespaces/{of['namespace']}/services/{of['name']}/status"
+            await self._api.call("PATCH", path, {"status": {"loadBalancer": {"ingress": [{"ip": outside}]}}}, MERGE)
         return [own, outside]
 
-    def _serve_at(self, place: Place):  # type: ignore[no-untyped-def]
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError):
-                service, port = self._services[place]
-                ready = [*_endpoints(self._api, service, port)]
-                if not ready:
-                    return
-                async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                    other, to = await asyncio.open_connection(*random.choice(ready), limit=CHUNK_BYTES)
-                with contextlib.closing(to):
-                    await asyncio.gather(_copy(reader, to), _copy(other, writer))
-
-        return serve
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError, KeyError, IndexError):
+            service, port = self._services[writer.get_extra_info("sockname")]
+            place = random.choice([*_endpoints(self._api, service, port)])
+            other, to = await asyncio.open_connection(*place, limit=CHUNK_BYTES)
+            with contextlib.closing(to):
+                await asyncio.gather(_copy(reader, to), _copy(other, writer))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while said := await reader.read(CHUNK_BYTES):
         writer.write(said)
         await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
+    writer.write_eof()
 
 
 def _slices(api: Api, service: Object) -> Iterator[tuple[Object, Object]]:
-    """Each slice of a Service and each endpoint in it that is ready, or wanted all the same."""
+    """Each slice of a Service, and each endpoint in it that is ready, or wanted all the same."""
     for found in api.of("slices", service["metadata"]["namespace"]):
         if found["metadata"].get("labels", {}).get("kubernetes.io/service-name") == service["metadata"]["name"]:
-            for endpoint in found.get("endpoints") or ():
-                if endpoint.get("conditions", {}).get("ready", True):
-                    yield found, endpoint
+            yield from ((found, each) for each in found.get("endpoints") or () if each["conditions"].get("ready", True))
 
 
 def _endpoints(api: Api, service: Object, port: Object) -> Iterator[Place]:
@@ -99,8 +82,7 @@ def hosts_of(api: Api, namespace: str) -> str:
     for (where, name), service in sorted(api.objects["services"].items()):
         names = [f"{name}.{where}.svc.cluster.local", f"{name}.{where}.svc", f"{name}.{where}"]
         names += [name] if where == namespace else []
-        address = service["spec"].get("clusterIP") or "None"
-        if address != "None":
+        if (address := service["spec"].get("clusterIP", "None")) != "None":
             lines.append(f"{address} {' '.join(names)}")
             continue
         for _, endpoint in _slices(api, service):

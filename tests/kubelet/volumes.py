@@ -11,6 +11,9 @@ from typing import Any
 
 from kubelet.api import Api, Object
 
+Files = dict[str, tuple[bytes, int]]
+"""Content and mode of each."""
+
 
 class NotYet(Exception):
     """Something that the pod needs is not there; it starts when it is."""
@@ -24,127 +27,105 @@ class Volumes:
         self._api, self._pod, self._directory = api, pod, directory
         self._namespace: str = pod["metadata"]["namespace"]
         self._group: int | None = pod["spec"].get("securityContext", {}).get("fsGroup")
-        self._written: dict[str, dict[str, tuple[bytes, int]]] = {}
-        self._tokens: dict[str, str] = {}
+        self._written: dict[str, Files] = {}
+        self._tokens: dict[str, bytes] = {}
         self.paths: dict[str, Path] = {}
 
     async def prepare(self) -> None:
         """Make those that are missing; raises :class:`NotYet`."""
         for volume in self._pod["spec"].get("volumes", ()):
-            name = volume["name"]
-            if "persistentVolumeClaim" in volume:
-                self.paths[name] = await self._claimed(volume["persistentVolumeClaim"]["claimName"])
-            elif "emptyDir" in volume:
-                self.paths[name] = self._directory / name
-            else:
+            path = self.paths[volume["name"]] = self._directory / volume["name"]
+            if claim := volume.get("persistentVolumeClaim"):
+                path = self.paths[volume["name"]] = await self._claimed(claim["claimName"])
+            elif "emptyDir" not in volume:
                 await self._fetch_tokens(volume)
-                self._write(name, self._files(volume))
+                self._write(path, self._files(volume))
                 continue
-            self.paths[name].mkdir(parents=True, exist_ok=True)
-            if self._group is None:
-                self.paths[name].chmod(0o777)
-            else:
-                os.chown(self.paths[name], 0, self._group)
-                self.paths[name].chmod(0o2775)
+            path.mkdir(parents=True, exist_ok=True)
+            os.chown(path, 0, self._group or 0)
+            path.chmod(0o777 if self._group is None else 0o2775)
 
     def refresh(self) -> None:
         """Write again what objects say now."""
         for volume in self._pod["spec"].get("volumes", ()):
             if volume["name"] in self._written:
                 try:
-                    self._write(volume["name"], self._files(volume))
+                    self._write(self.paths[volume["name"]], self._files(volume))
                 except NotYet:  # an object was removed: its files stay
                     continue
 
-    async def _claimed(self, claim_name: str) -> Path:
-        claim = self._api.get("claims", self._namespace, claim_name)
-        if claim is None or claim.get("status", {}).get("phase") != "Bound":
-            raise NotYet(f"the claim {claim_name} is not bound")
+    async def _claimed(self, name: str) -> Path:
+        claim = self._api.objects["claims"].get((self._namespace, name), {})
+        if claim.get("status", {}).get("phase") != "Bound":
+            raise NotYet(f"the claim {name} is not bound")
         bound = await self._api.call("GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
         return Path(bound["spec"]["hostPath"]["path"])
 
     async def _fetch_tokens(self, volume: Object) -> None:
+        account = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{self._pod['spec'].get('serviceAccountName')}"
         for source in volume.get("projected", {}).get("sources", ()):
             asked = source.get("serviceAccountToken")
-            if asked is None or asked["path"] in self._tokens:
-                continue
-            account = self._pod["spec"].get("serviceAccountName", "default")
-            bound = {"kind": "Pod", "apiVersion": "v1"} | {key: self._pod["metadata"][key] for key in ("name", "uid")}
-            spec = {"expirationSeconds": asked.get("expirationSeconds", 3600), "boundObjectRef": bound}
-            spec["audiences"] = [asked["audience"]] if "audience" in asked else []
-            answer = await self._api.call(
-                "POST",
-                f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token",
-                {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
-            )
-            self._tokens[asked["path"]] = answer["status"]["token"]
+            if asked is not None and asked["path"] not in self._tokens:
+                of = {key: self._pod["metadata"][key] for key in ("name", "uid")}
+                spec = {"expirationSeconds": asked["expirationSeconds"], "audiences": []}
+                spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", **of}
+                answer = await self._api.call("POST", f"{account}/token", {"spec": spec})
+                self._tokens[asked["path"]] = answer["status"]["token"].encode()
 
-    def _files(self, volume: Object) -> dict[str, tuple[bytes, int]]:
-        """Content and mode of each file."""
-        for kind in ("configMap", "secret", "downwardAPI", "projected"):
+    def _files(self, volume: Object) -> Files:
+        for kind in ("configMap", "secret", "projected"):
             if kind in volume:
                 mode = volume[kind].get("defaultMode", 0o644)
                 sources = volume[kind]["sources"] if kind == "projected" else [{kind: volume[kind]}]
                 return {path: file for source in sources for path, file in self._of_source(source, mode).items()}
-        raise NotYet(f"the volume {volume['name']} is of a kind that this tool does not know: {sorted(volume)}")
+        raise NotYet(f"this tool does not know volumes such as {volume}")
 
-    def _of_source(self, source: Object, mode: int) -> dict[str, tuple[bytes, int]]:
-        if "serviceAccountToken" in source:
-            path = source["serviceAccountToken"]["path"]
-            return {path: (self._tokens[path].encode(), mode)}
-        if "downwardAPI" in source:
-            items = source["downwardAPI"]["items"]
-            return {i["path"]: (field(self._pod, i["fieldRef"]["fieldPath"]).encode(), mode) for i in items}
+    def _of_source(self, source: Object, mode: int) -> Files:
+        if asked := source.get("serviceAccountToken"):
+            return {asked["path"]: (self._tokens[asked["path"]], mode)}
+        if asked := source.get("downwardAPI"):
+            return {i["path"]: (field(self._pod, i["fieldRef"]).encode(), mode) for i in asked["items"]}
         kind, of = ("configmaps", source["configMap"]) if "configMap" in source else ("secrets", source["secret"])
         held = keys_of(self._api, kind, self._namespace, of.get("secretName") or of.get("name"), of.get("optional"))
-        if "items" not in of:
-            return {key: (value, mode) for key, value in held.items()}
-        if absent := [i["key"] for i in of["items"] if i["key"] not in held and not of.get("optional")]:
-            raise NotYet(f"{kind} {of} has no {absent}")
-        return {i["path"]: (held[i["key"]], i.get("mode", mode)) for i in of["items"] if i["key"] in held}
+        wanted = of.get("items") or [{"key": key, "path": key} for key in held]
+        if absent := {item["key"] for item in wanted} - held.keys():
+            raise NotYet(f"{of} has no {absent}")
+        return {item["path"]: (held[item["key"]], item.get("mode", mode)) for item in wanted}
 
-    def _write(self, name: str, files: dict[str, tuple[bytes, int]]) -> None:
-        root = self.paths[name] = self._directory / name
-        if self._written.get(name) == files:
+    def _write(self, root: Path, files: Files) -> None:
+        if self._written.get(root.name) == files:
             return
         root.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="..", dir=root))
         made.chmod(0o755)
         for path, (content, mode) in files.items():
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).write_bytes(content)
             (made / path).chmod(mode if self._group is None else mode | 0o440)
             os.chown(made / path, 0, self._group or 0)
-            top = root / Path(path).parts[0]
-            if not top.is_symlink():
-                top.symlink_to(Path("..data", top.name))
+            if not (root / path).is_symlink():
+                (root / path).symlink_to(Path("..data", path))
         old = (root / "..data").resolve()
         (root / "..data_tmp").symlink_to(made.name)
         (root / "..data_tmp").replace(root / "..data")
-        for top in root.iterdir():
-            if top.is_symlink() and not top.exists():
-                top.unlink()
-        if old.name != "..data":
+        for path in self._written.get(root.name, {}).keys() - files.keys():
+            (root / path).unlink()
+        if root.name in self._written:
             shutil.rmtree(old)
-        self._written[name] = files
+        self._written[root.name] = files
 
 
 def keys_of(api: Api, kind: str, namespace: str, name: str, optional: bool | None = False) -> dict[str, bytes]:
     """What a ConfigMap or a Secret holds; raises :class:`NotYet`."""
-    found = api.get(kind, namespace, name)
+    found = api.objects[kind].get((namespace, name))
     if found is None and not optional:
         raise NotYet(f"{kind} {name} does not exist")
-    plain = {} if kind == "secrets" else (found or {}).get("data") or {}
-    coded = (found or {}).get("data" if kind == "secrets" else "binaryData") or {}
-    return {k: v.encode() for k, v in plain.items()} | {k: base64.b64decode(v) for k, v in coded.items()}
+    held = (found or {}).get("data") or {}
+    return {key: base64.b64decode(value) if kind == "secrets" else value.encode() for key, value in held.items()}
 
 
-def field(pod: Object, path: str) -> str:
+def field(pod: Object, reference: Object) -> str:
     """What a ``fieldRef`` asks for."""
-    section, _, key = path.partition("['")
-    if key:
-        return pod["metadata"].get(section.split(".")[1], {}).get(key.removesuffix("']"), "")
     found: Any = pod
-    for part in path.split("."):
+    for part in reference["fieldPath"].split("."):
         found = found.get(part, {})
     return found if isinstance(found, str) else ""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+from pathlib import Path
 from typing import Any, Final
 
 from pods_support import Cluster, ready
 
 NAMESPACE: Final = "default"
+_CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 _LOOK: Final = """
 import json, os, pathlib
 def writable(place):
@@ -49,8 +52,7 @@ def _remove(kubernetes: Cluster, name: str) -> None:
 def test_a_container_has_the_user_the_root_and_the_files_that_its_pod_asks_for(kubernetes: Cluster) -> None:
     _make(kubernetes, "configmaps", {"metadata": {"name": "settings"}, "data": {"color": "blue"}})
     _make(kubernetes, "secrets", {"metadata": {"name": "hidden"}, "stringData": {"word": "secret"}})
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    _make(kubernetes, "persistentvolumeclaims", {"metadata": {"name": "data"}, "spec": claim})
+    _make(kubernetes, "persistentvolumeclaims", {"metadata": {"name": "data"}, "spec": _CLAIM})
     mounts = {"data": "/data", "scratch": "/scratch", "settings": "/settings"}
     pod = _pod(
         "looks",
@@ -65,7 +67,7 @@ def test_a_container_has_the_user_the_root_and_the_files_that_its_pod_asks_for(k
         container={
             "env": [
                 {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "hidden", "key": "word"}}},
-                {"name": "WORDS", "value": "the $(WORD) $$(WORD) $(OTHER)"},
+                {"name": "WORDS", "value": "the $(WORD) $(OTHER)"},
                 {"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             ],
             "securityContext": {
@@ -97,52 +99,70 @@ def test_a_container_has_the_user_the_root_and_the_files_that_its_pod_asks_for(k
         "files": {"/settings/color": "blue"},
         "token": True,
     }
-    assert environment["WORDS"] == "the secret $(WORD) $(OTHER)"
+    assert environment["WORDS"] == "the secret $(OTHER)"
     assert environment["ADDRESS"] == made["status"]["podIP"]
     assert environment["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
     _remove(kubernetes, "looks")
 
 
+_SERVE: Final = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=8000, bind='0.0.0.0')"
+_ASK: Final = """
+import urllib.request
+for name in ("site.default.svc", "site"):
+    print(urllib.request.urlopen(f"http://{name}", timeout=20).status)
+"""
+
+
 def test_a_service_reaches_the_pods_that_are_ready_by_its_name(kubernetes: Cluster) -> None:
-    serve = "import http.server, pathlib; http.server.test(http.server.SimpleHTTPRequestHandler, port=8000, bind='0.0.0.0')"
     probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1, "timeoutSeconds": 10}
-    _make(kubernetes, "pods", _pod("web", ["python", "-c", serve], container={"readinessProbe": probe}))
-    _make(kubernetes, "services", {"metadata": {"name": "site"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]}})
-    ask = "import urllib.request as r; print(r.urlopen('http://site.default.svc', timeout=20).status, r.urlopen('http://site', timeout=20).status)"
+    _make(kubernetes, "pods", _pod("web", ["python", "-c", _SERVE], container={"readinessProbe": probe}))
+    service = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]}
+    _make(kubernetes, "services", {"metadata": {"name": "site"}, "spec": service})
     kubernetes.until(lambda: ready(kubernetes.pod(NAMESPACE, "web")), "the pod web")
-    # Until the proxy has seen that the pod is ready its connections end at once: so it is asked again.
-    _make(kubernetes, "pods", _pod("asks", ["python", "-c", ask], restartPolicy="OnFailure"))
+    # Until the controllers have written that it is ready, connections end at once: then it asks again.
+    _make(kubernetes, "pods", _pod("asks", ["python", "-c", _ASK], restartPolicy="OnFailure"))
     kubernetes.until(lambda: _phase(kubernetes, "asks") == "Succeeded", "the answer")
-    assert kubernetes.log(kubernetes.pod(NAMESPACE, "asks"), "main") == "200 200\n"
+    assert kubernetes.log(kubernetes.pod(NAMESPACE, "asks"), "main") == "200\n200\n"
     for name in ("web", "asks"):
         _remove(kubernetes, name)
     kubernetes.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/services/site")
 
 
-def test_a_container_that_ends_or_does_not_answer_its_liveness_probe_is_started_again(kubernetes: Cluster) -> None:
-    probe = {"exec": {"command": ["test", "!", "-e", "/scratch/sick"]}, "periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 1}
+_END_THEN_FALL_SICK: Final = """
+rm -f /scratch/sick
+if [ ! -e /scratch/second ]; then touch /scratch/second; exit 7; fi
+sleep 1; touch /scratch/sick; sleep 600
+"""
+
+
+def test_a_container_that_ends_or_fails_its_liveness_probe_is_started_again(kubernetes: Cluster) -> None:
+    times = {"periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 1}
+    probe = {"exec": {"command": ["test", "!", "-e", "/scratch/sick"]}, **times}
     pod = _pod(
         "restarts",
-        ["sh", "-c", "rm -f /scratch/sick; [ -e /scratch/second ] || { touch /scratch/second; exit 7; }; sleep 1; touch /scratch/sick; sleep 600"],
+        ["sh", "-c", _END_THEN_FALL_SICK],
         terminationGracePeriodSeconds=1,
         volumes=[{"name": "scratch", "emptyDir": {}}],
         container={"livenessProbe": probe, "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]},
     )
     _make(kubernetes, "pods", pod)
 
-    def seen() -> list[Any]:
-        return [(s["restartCount"], s["lastState"]) for s in kubernetes.pod(NAMESPACE, "restarts")["status"].get("containerStatuses", ())]
+    def status_of_end(number: int) -> Any:
+        for status in kubernetes.pod(NAMESPACE, "restarts")["status"].get("containerStatuses", ()):
+            if status["restartCount"] == number:
+                return status["lastState"]["terminated"]["exitCode"]
+        return None
 
-    last = kubernetes.until(lambda: [l for count, l in seen() if count == 1], "its first restart")[0]
-    assert last["terminated"]["exitCode"] == 7
-    last = kubernetes.until(lambda: [l for count, l in seen() if count == 2], "its second restart")[0]
-    assert last["terminated"]["exitCode"] == 137, "PID 1 of a container ignores SIGTERM where it does not say otherwise"
+    assert kubernetes.until(lambda: status_of_end(1), "its first restart") == 7
+    # The first process of a container does not heed a SIGTERM that it has no handler for: so it was killed.
+    assert kubernetes.until(lambda: status_of_end(2), "its second restart") == 128 + signal.SIGKILL
     _remove(kubernetes, "restarts")
 
 
 def test_files_of_a_configmap_follow_it(kubernetes: Cluster) -> None:
-    _make(kubernetes, "configmaps", {"metadata": {"name": "moves"}, "data": {"color": "blue", "old": "x"}})
-    script = "until [ \"$(cat /settings/color)\" = red ]; do sleep 0.2; done; ls /settings"
+    settings = {"metadata": {"name": "moves"}, "data": {"color": "blue", "old": "x"}}
+    _make(kubernetes, "configmaps", settings)
+    script = 'until [ "$(cat /settings/color)" = red ]; do sleep 0.2; done; ls /settings'
     pod = _pod(
         "follows",
         ["sh", "-c", script],
@@ -152,28 +172,37 @@ def test_files_of_a_configmap_follow_it(kubernetes: Cluster) -> None:
     )
     _make(kubernetes, "pods", pod)
     kubernetes.until(lambda: _phase(kubernetes, "follows") == "Running", "the pod")
-    kubernetes.call("PUT", f"/api/v1/namespaces/{NAMESPACE}/configmaps/moves", {"metadata": {"name": "moves"}, "data": {"color": "red"}})
+    changed = {**settings, "data": {"color": "red"}}
+    kubernetes.call("PUT", f"/api/v1/namespaces/{NAMESPACE}/configmaps/moves", changed)
     kubernetes.until(lambda: _phase(kubernetes, "follows") == "Succeeded", "that the pod sees the change")
     assert kubernetes.log(kubernetes.pod(NAMESPACE, "follows"), "main") == "color\n"
     _remove(kubernetes, "follows")
 
 
+_TAKE_TIME_TO_END: Final = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(2)
+    pathlib.Path("/data/done").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+pathlib.Path("/data/up").touch()
+time.sleep(600)
+"""
+
+
 def test_a_deleted_pod_has_its_grace_period(kubernetes: Cluster) -> None:
-    script = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), pathlib.Path('/data/done').touch(), sys.exit())); pathlib.Path('/data/up').touch(); time.sleep(600)"
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    _make(kubernetes, "persistentvolumeclaims", {"metadata": {"name": "grace"}, "spec": claim})
+    _make(kubernetes, "persistentvolumeclaims", {"metadata": {"name": "grace"}, "spec": _CLAIM})
     probe = {"exec": {"command": ["test", "-e", "/data/up"]}, "periodSeconds": 1, "timeoutSeconds": 20}
     pod = _pod(
         "graceful",
-        ["python", "-c", script],
+        ["python", "-c", _TAKE_TIME_TO_END],
         volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "grace"}}],
         container={"readinessProbe": probe, "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
     )
     _make(kubernetes, "pods", pod)
     kubernetes.until(lambda: ready(kubernetes.pod(NAMESPACE, "graceful")), "the pod")
     _remove(kubernetes, "graceful")
-    volume = kubernetes.call("GET", f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/grace")["spec"]["volumeName"]
-    path = kubernetes.call("GET", f"/api/v1/persistentvolumes/{volume}")["spec"]["hostPath"]["path"]
-    from pathlib import Path
-
-    assert Path(path, "done").exists()
+    claim = kubernetes.call("GET", f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/grace")
+    volume = kubernetes.call("GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
+    assert Path(volume["spec"]["hostPath"]["path"], "done").exists()

@@ -80,6 +80,7 @@ def keep_log(stream: IO[bytes], file: Path, bytes_max: int = LOG_BYTES_MAX) -> t
                     log.write(said)
             file.replace(file.with_name(file.name + ".1"))
 
+    file.touch()
     thread = threading.Thread(target=copy, name=f"log {file.name}", daemon=True)
     thread.start()
     return thread
@@ -152,7 +153,9 @@ class ControlPlane:
         """Run helm against it; gives what it says, or raises :class:`PeerFailed` with that."""
         folder = where("helm")
         assert folder is not None
-        home = {f"HELM_{kind}_HOME": str(self.directory / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        home = {
+            f"HELM_{kind}_HOME": str(self.directory / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")
+        }
         ran = subprocess.run(
             [folder / "helm", "--kubeconfig", self.kubeconfig, *arguments],
             capture_output=True,
@@ -172,9 +175,11 @@ class ControlPlane:
         peers = f"http://127.0.0.1:{self._etcd_peer_port}"
         self._start(
             "etcd",
-            ["etcd", "--data-dir=etcd", f"--listen-client-urls={store}", f"--advertise-client-urls={store}"]
-            + [f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"]
-            + [f"--initial-cluster=default={peers}"],
+            [
+                *("etcd", "--data-dir=etcd", f"--listen-client-urls={store}", f"--advertise-client-urls={store}"),
+                *(f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"),
+                f"--initial-cluster=default={peers}",
+            ],
         )
         self._start(
             "kube-apiserver",
@@ -195,9 +200,11 @@ class ControlPlane:
         client += ["--kube-api-qps=200", "--kube-api-burst=400"]
         self._start(
             "kube-controller-manager",
-            [str(folder / "kube-controller-manager"), *client, f"--controllers={_CONTROLLERS}"]
-            + ["--use-service-account-credentials=false", "--service-account-private-key-file=sa.key"]
-            + [f"--root-ca-file={self.authority}"],
+            [
+                *(str(folder / "kube-controller-manager"), *client, f"--controllers={_CONTROLLERS}"),
+                *("--use-service-account-credentials=false", "--service-account-private-key-file=sa.key"),
+                f"--root-ca-file={self.authority}",
+            ],
         )
         self._start("kube-scheduler", [str(folder / "kube-scheduler"), *client])
         self._until(
