@@ -22,7 +22,6 @@ KINDS: Final = {
 }
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Objects have 1.5 MiB at most, as JSON somewhat more."""
-MERGE: Final = "application/merge-patch+json"
 MERGE_LISTS: Final = "application/strategic-merge-patch+json"
 
 

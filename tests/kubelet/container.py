@@ -26,8 +26,8 @@ mkdir -p dev etc proc sys tmp var run/names
 for top in bin sbin lib lib32 lib64 usr; do
   if [ -L /$top ]; then cp -P /$top .; elif [ -d /$top ]; then mkdir $top; mount --bind -o ro /$top $top; fi
 done
-cd /etc; cp -a ld.so.* nsswitch.conf ssl alternatives localtime {root}/etc; cp -a java-* {root}/etc 2>/dev/null || true
-cd {root}
+(cd /etc; cp -a ld.so.* ssl alternatives localtime {root}/etc; cp -a java-* {root}/etc 2>/dev/null || true)
+echo 'hosts: files' >etc/nsswitch.conf
 printf 'root:x:0:0::/:/bin/sh\\nimage:x:%s:%s::/:/bin/sh\\n' {user} {group} >etc/passwd
 printf 'root:x:0:\\nimage:x:%s:\\n' {group} >etc/group
 mount --bind -o ro {names} run/names # a folder, because its file is exchanged
