@@ -70,8 +70,8 @@ def images() -> dict[str, Any]:
 class Cluster:
     """A Kubernetes cluster of one node. Its logs are in ``directory``; of a container in ``node/POD-UID/NAME/log``."""
 
-    def __init__(self, plane: ControlPlane, directory: Path) -> None:
-        self.plane, self.directory = plane, directory
+    def __init__(self, plane: ControlPlane, directory: Path, node: subprocess.Popen[bytes]) -> None:
+        self.plane, self.directory, self._node = plane, directory, node
         self.call, self.helm = plane.call, plane.helm
 
     def pods(self, namespace: str, selector: str = "") -> dict[str, Any]:
@@ -100,6 +100,7 @@ class Cluster:
         """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
+            assert self._node.poll() is None, f"the node ended by itself: {self.directory / 'node' / 'log'}"
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; see {self.directory}"
             time.sleep(0.1)
         return value
@@ -122,8 +123,8 @@ def cluster(directory: Path, images: Mapping[str, Any]) -> Iterator[Cluster]:
     prepare_network(SERVICE_ADDRESSES)
     with control_plane(directory / "plane", NODE_ADDRESS) as plane:
         _add_node(plane, directory / "claims")
-        with _node(directory / "node", plane, images):
-            yield Cluster(plane, directory)
+        with _node(directory / "node", plane, images) as node:
+            yield Cluster(plane, directory, node)
 
 
 def _add_node(plane: ControlPlane, claims: Path) -> None:
@@ -145,7 +146,7 @@ def _add_node(plane: ControlPlane, claims: Path) -> None:
 
 
 @contextmanager
-def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> Iterator[None]:
+def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     directory.mkdir(parents=True)
     (directory / "images.json").write_text(json.dumps(images))
     # Names of Services are known here too; the mount is this namespace's alone.
@@ -169,7 +170,7 @@ def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> It
             if process.poll() is not None or time.monotonic() > deadline:
                 raise PeerFailed(f"the node did not start:\n{(directory / 'log').read_text()}")
             time.sleep(0.1)
-        yield
+        yield process
         assert process.poll() is None, f"the node ended by itself:\n{(directory / 'log').read_text()}"
     finally:
         process.terminate()

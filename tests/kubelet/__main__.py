@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from kubelet.api import Api
+from kubelet.api import Api, session
 from kubelet.container import Image
 from kubelet.pod import Pod
 from kubelet.services import Forwarders, hosts_of
@@ -42,8 +42,9 @@ class Node:
                 self._end(uid, 0)
             if uid not in self._ending:
                 pod.refresh()
-                if task.done():
-                    task.result()  # an error of this tool ends it
+            for each in (task, self._ending.get(uid, task)):
+                if each.done() and not each.cancelled():
+                    each.result()  # an error of this tool ends it
 
     async def close(self) -> None:
         """Kill what runs."""
@@ -62,7 +63,8 @@ async def main(options: argparse.Namespace) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     images = {name: Image(**of) for name, of in json.loads(options.images.read_text()).items()}
-    async with Api(options.server, os.environ["KUBELET_TOKEN"], options.authority) as api:
+    async with session(options.server, os.environ["KUBELET_TOKEN"], options.authority) as opened:
+        api = Api(opened)
         node, forwarders = Node(api, images, options.directory), Forwarders(api)
         print("ready", flush=True)
         waiting = asyncio.create_task(ended.wait())

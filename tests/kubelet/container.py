@@ -62,6 +62,10 @@ class Container:
         self._security = pod["spec"].get("securityContext", {}) | spec.get("securityContext", {})
         self._process: asyncio.subprocess.Process | None = None
         self._init: int | None = None
+        self.restarts = 0
+        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        """This and the next are written as a pod's status has them."""
+        self.last: Object = {}
 
     async def start(self, image: Image, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
         """``mounts`` are what, where, and whether it is read-only."""
