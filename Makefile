@@ -59,6 +59,7 @@ proto: venv  ## make the protobuf modules again from the .proto files
 lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+	.ci/image-locks
 
 clean:
 	rm -rf $(VENV) build *.egg-info
