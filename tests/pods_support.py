@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import pytest
 from kubelet.__main__ import NODE
 from kubelet.network import NODE_ADDRESS, prepare_network
-from peers.kubernetes.control_plane import SERVICE_ADDRESSES, ControlPlane, PeerFailed, control_plane, keep_log, missing
+from peers.kubernetes.control_plane import (
+    SERVICE_ADDRESSES,
+    ControlPlane,
+    PeerFailed,
+    control_plane,
+    end,
+    keep_log,
+    missing,
+)
+from peers_required import require
 
 REPOSITORY: Final = Path(__file__).parents[1]
 NODE_SECONDS_MAX: Final = 60.0
@@ -44,16 +52,6 @@ def why_no_pods() -> str | None:
     if not _own_network():
         return "not in namespaces of its own: run .ci/helm, or pytest under unshare --net --mount --pid --fork"
     return missing()
-
-
-def require_pods() -> None:
-    """Skip, or fail where ``REPLICATOR_PEERS=required``, if pods cannot run here."""
-    why = why_no_pods()
-    if why is None:
-        return
-    if os.environ.get("REPLICATOR_PEERS") == "required":
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
 
 
 def images() -> dict[str, Any]:
@@ -119,7 +117,7 @@ def ready(pod: Any) -> bool:
 def cluster(directory: Path, images: Mapping[str, Any]) -> Iterator[Cluster]:
     """It runs while the context lasts. ``images`` say what stands for images whose names begin so
     (:class:`kubelet.container.Image`)."""
-    require_pods()
+    require(why_no_pods())
     prepare_network(SERVICE_ADDRESSES)
     with control_plane(directory / "plane", NODE_ADDRESS) as plane:
         _add_node(plane, directory / "claims")
@@ -173,12 +171,7 @@ def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> It
         yield process
         assert process.poll() is None, f"the node ended by itself:\n{(directory / 'log').read_text()}"
     finally:
-        process.terminate()
-        try:
-            process.wait(NODE_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
         subprocess.run(["umount", "/etc/hosts"], check=True, timeout=30)
 
 

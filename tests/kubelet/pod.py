@@ -175,8 +175,8 @@ class Pod:
         try:
             await self._api.call(method, f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}{part}", body, kind)
         except Refused as error:
-            if error.status not in (404, 409):  # it is gone, or another one has its name
-                raise
+            if error.status not in (404, 409) and "metadata.uid" not in str(error):
+                raise  # else it is gone, or another one has its name
 
 
 def _now() -> str:
