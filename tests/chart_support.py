@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
+import peers_required
 import yaml
 from peers.kubernetes.control_plane import where
 
@@ -32,12 +31,7 @@ class HelmRefused(Exception):
 
 def require(program: str, there: bool) -> None:
     """Skip where a program is not here, or fail where ``REPLICATOR_PEERS=required``."""
-    if there:
-        return
-    why = f"{program} is not here: make helm-test fetches it"
-    if os.environ.get("REPLICATOR_PEERS") == "required":
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
+    peers_required.require(None if there else f"{program} is not here: make helm-test fetches it")
 
 
 def helm(*arguments: str | Path) -> str:

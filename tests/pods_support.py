@@ -6,7 +6,6 @@ They run by ``.ci/helm``, which needs root. By hand:
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -19,14 +18,28 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import pytest
+from kubelet.__main__ import NODE
 from kubelet.network import NODE_ADDRESS, prepare_network
-from peers.kubernetes.control_plane import ControlPlane, PeerFailed, control_plane, keep_log, missing
+from peers.kubernetes.control_plane import (
+    SERVICE_ADDRESSES,
+    ControlPlane,
+    PeerFailed,
+    control_plane,
+    end,
+    keep_log,
+    missing,
+)
+from peers_required import require
 
 REPOSITORY: Final = Path(__file__).parents[1]
 NODE_SECONDS_MAX: Final = 60.0
 PODS_SECONDS_MAX: Final = 240.0
 """Pods of this project are ready after some 10 s on a machine that does nothing else."""
+VOLUMES: Final = 20
+"""For claims of all tests of a session; one that was bound is not given to another claim."""
+MERGE: Final = "application/merge-patch+json"
+_CAPACITY: Final = {"cpu": "64", "memory": "256Gi", "pods": "200", "ephemeral-storage": "1Ti"}
+"""More than there is, so that everything is scheduled."""
 T = TypeVar("T")
 
 
@@ -39,16 +52,6 @@ def why_no_pods() -> str | None:
     if not _own_network():
         return "not in namespaces of its own: run .ci/helm, or pytest under unshare --net --mount --pid --fork"
     return missing()
-
-
-def require_pods() -> None:
-    """Skip, or fail where ``REPLICATOR_PEERS=required``, if pods cannot run here."""
-    why = why_no_pods()
-    if why is None:
-        return
-    if os.environ.get("REPLICATOR_PEERS") == "required":
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
 
 
 def images() -> dict[str, Any]:
@@ -65,8 +68,8 @@ def images() -> dict[str, Any]:
 class Cluster:
     """A Kubernetes cluster of one node. Its logs are in ``directory``; of a container in ``node/POD-UID/NAME/log``."""
 
-    def __init__(self, plane: ControlPlane, directory: Path) -> None:
-        self.plane, self.directory = plane, directory
+    def __init__(self, plane: ControlPlane, directory: Path, node: subprocess.Popen[bytes]) -> None:
+        self.plane, self.directory, self._node = plane, directory, node
         self.call, self.helm = plane.call, plane.helm
 
     def pods(self, namespace: str, selector: str = "") -> dict[str, Any]:
@@ -95,6 +98,7 @@ class Cluster:
         """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
+            assert self._node.poll() is None, f"the node ended by itself: {self.directory / 'node' / 'log'}"
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; see {self.directory}"
             time.sleep(0.1)
         return value
@@ -113,24 +117,43 @@ def ready(pod: Any) -> bool:
 def cluster(directory: Path, images: Mapping[str, Any]) -> Iterator[Cluster]:
     """It runs while the context lasts. ``images`` say what stands for images whose names begin so
     (:class:`kubelet.container.Image`)."""
-    require_pods()
-    asyncio.run(prepare_network())
-    with control_plane(directory / "plane", NODE_ADDRESS) as plane, _node(directory / "node", plane, images):
-        # Names of Services are known here too; the mount is this namespace's alone.
-        subprocess.run(["mount", "--bind", directory / "node" / "hosts", "/etc/hosts"], check=True, timeout=30)
-        try:
-            yield Cluster(plane, directory)
-        finally:
-            subprocess.run(["umount", "/etc/hosts"], check=True, timeout=30)
+    require(why_no_pods())
+    prepare_network(SERVICE_ADDRESSES)
+    with control_plane(directory / "plane", NODE_ADDRESS) as plane:
+        _add_node(plane, directory / "claims")
+        with _node(directory / "node", plane, images) as node:
+            yield Cluster(plane, directory, node)
+
+
+def _add_node(plane: ControlPlane, claims: Path) -> None:
+    """Objects that a kubelet and an administrator make: the node, a storage class and volumes that wait for claims."""
+    plane.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
+    ready = [{"type": "Ready", "status": "True", "reason": "Here", "message": "it runs"}]
+    status = {"status": {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": ready}}
+    plane.call("PATCH", f"/api/v1/nodes/{NODE}/status", status, kind=MERGE)
+    # The API server taints each new node; the controller that would take that away waits for a kubelet's heartbeat.
+    plane.call("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}}, kind=MERGE)
+    named = {"name": NODE, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    storage = {"metadata": named, "provisioner": "kubernetes.io/no-provisioner"}
+    plane.call("POST", "/apis/storage.k8s.io/v1/storageclasses", storage)
+    for number in range(VOLUMES):
+        (claims / str(number)).mkdir(parents=True)
+        spec = {"capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": NODE}
+        spec |= {"persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": str(claims / str(number))}}
+        plane.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": f"volume-{number}"}, "spec": spec})
 
 
 @contextmanager
-def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> Iterator[None]:
+def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     directory.mkdir(parents=True)
     (directory / "images.json").write_text(json.dumps(images))
+    # Names of Services are known here too; the mount is this namespace's alone.
+    (directory / "hosts").touch()
+    subprocess.run(["mount", "--bind", directory / "hosts", "/etc/hosts"], check=True, timeout=30)
     arguments = {"server": plane.url, "authority": plane.authority, "images": directory / "images.json"}
+    arguments |= {"directory": directory, "hosts": directory / "hosts"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "kubelet", f"--directory={directory}", *(f"--{k}={v}" for k, v in arguments.items())],
+        [sys.executable, "-m", "kubelet", *(f"--{k}={v}" for k, v in arguments.items())],
         cwd=REPOSITORY / "tests",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -145,15 +168,11 @@ def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> It
             if process.poll() is not None or time.monotonic() > deadline:
                 raise PeerFailed(f"the node did not start:\n{(directory / 'log').read_text()}")
             time.sleep(0.1)
-        yield
+        yield process
         assert process.poll() is None, f"the node ended by itself:\n{(directory / 'log').read_text()}"
     finally:
-        process.terminate()
-        try:
-            process.wait(NODE_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+        subprocess.run(["umount", "/etc/hosts"], check=True, timeout=30)
 
 
 def _own_network() -> bool:

@@ -1,5 +1,5 @@
 """A node for a real Kubernetes API server, without a container engine: it stands in for kubelet, container runtime,
-service proxy, cluster DNS, load balancers and a provisioner of volumes. ``python -m kubelet --help`` starts it.
+service proxy and cluster DNS. ``python -m kubelet --help`` starts it; :mod:`pods_support` prepares what it needs.
 
 Each pod has a network namespace with an address of its own on a bridge; each container has a root of its own, mount,
 pid, ipc and uts namespaces, and the user, groups, capabilities, environment and files that the pod asks for. In the
@@ -9,7 +9,7 @@ A Service is a TCP forwarder to its ready endpoints at its cluster address; name
 root, ``ip`` (iproute2), and namespaces of its own: ``unshare --net --mount --pid --fork --mount-proc``.
 
 Not imitated: images, and their ``ENTRYPOINT``; limits of memory and CPU, eviction; seccomp and other security modules;
-NetworkPolicies; UDP, session affinity; ``kubectl logs``, ``exec`` and ``port-forward``; renewal of tokens; init,
+NetworkPolicies; UDP, session affinity, load balancers; ``kubectl logs`` and ``exec``; renewal of tokens; init,
 ephemeral and sidecar containers, hooks of a container's life, TCP and gRPC probes, ``envFrom``, service links,
 ``resourceFieldRef``, ``subPath``, ``activeDeadlineSeconds`` of pods; several nodes, and nodes that die. A container
 that ended is started again after 0.5 s at first, not 10 s.

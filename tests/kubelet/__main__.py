@@ -8,49 +8,28 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from kubelet.api import MERGE, Api, Refused
+from kubelet.api import Api, session
 from kubelet.container import Image
 from kubelet.pod import Pod
 from kubelet.services import Forwarders, hosts_of
 
 NODE: Final = "here"
-CLASS: Final = "local"
-"""The storage class of claims that name none."""
-_CAPACITY: Final = {"cpu": "64", "memory": "256Gi", "pods": "200", "ephemeral-storage": "1Ti"}
-"""More than there is, so that everything is scheduled."""
-
-
-async def add_node(api: Api) -> None:
-    """A node that takes every pod, and a storage class."""
-    await api.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
-    ready = [{"type": "Ready", "status": "True", "reason": "Here", "message": "it runs"}]
-    status = {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": ready}
-    await api.call("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, MERGE)
-    # The API server taints each new node; the controller that would take that away waits for a kubelet's heartbeat.
-    await api.call("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}}, MERGE)
-    named = {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
-    storage = {"metadata": named, "provisioner": "replicator.tests/local"}
-    await api.call("POST", "/apis/storage.k8s.io/v1/storageclasses", storage)
 
 
 class Node:
-    """Starts the pods that the scheduler gave it, ends those that are deleted, and makes volumes for claims."""
+    """Starts the pods that the scheduler gave it, and ends those that are deleted."""
 
     def __init__(self, api: Api, images: dict[str, Image], directory: Path) -> None:
         self._api, self._images, self._directory = api, images, directory
         self._running: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Do what the API server's objects say now."""
-        for (namespace, name), claim in self._api.objects["claims"].items():
-            if not claim["spec"].get("volumeName") and claim["spec"].get("storageClassName") == CLASS:
-                await self._provision(namespace, name, claim)
-        ours = {
-            p["metadata"]["uid"]: p for p in self._api.objects["pods"].values() if p["spec"].get("nodeName") == NODE
-        }
+        everywhere = self._api.objects["pods"].values()
+        ours = {pod["metadata"]["uid"]: pod for pod in everywhere if pod["spec"].get("nodeName") == NODE}
         for uid, found in ours.items():
             if uid not in self._running and found["status"].get("phase") == "Pending":
                 pod = Pod(self._api, found, self._images, self._directory / uid)
@@ -63,8 +42,9 @@ class Node:
                 self._end(uid, 0)
             if uid not in self._ending:
                 pod.refresh()
-                if task.done():
-                    task.result()  # an error of this tool ends it
+            for each in (task, self._ending.get(uid, task)):
+                if each.done() and not each.cancelled():
+                    each.result()  # an error of this tool ends it
 
     async def close(self) -> None:
         """Kill what runs."""
@@ -77,41 +57,22 @@ class Node:
             pod, task = self._running[uid]
             self._ending[uid] = asyncio.create_task(pod.end(task, grace_seconds))
 
-    async def _provision(self, namespace: str, name: str, claim: dict[str, Any]) -> None:
-        uid = claim["metadata"]["uid"]
-        path = self._directory / "claims" / f"{namespace}-{name}-{uid}"
-        path.mkdir(parents=True, exist_ok=True)
-        spec = {
-            "capacity": claim["spec"]["resources"]["requests"],
-            "accessModes": claim["spec"]["accessModes"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": CLASS,
-            "claimRef": {"namespace": namespace, "name": name, "uid": uid},
-            "hostPath": {"path": str(path)},
-        }
-        try:
-            await self._api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": f"pv-{uid}"}, "spec": spec})
-        except Refused as error:
-            if error.status != 409:  # it was made already, and the controllers bind it
-                raise
 
-
-async def run(options: argparse.Namespace) -> None:
+async def main(options: argparse.Namespace) -> None:
     """Until SIGTERM."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     images = {name: Image(**of) for name, of in json.loads(options.images.read_text()).items()}
-    async with Api(options.server, os.environ["KUBELET_TOKEN"], options.authority) as api:
+    async with session(options.server, os.environ["KUBELET_TOKEN"], options.authority) as opened:
+        api = Api(opened)
         node, forwarders = Node(api, images, options.directory), Forwarders(api)
-        await add_node(api)
-        (options.directory / "hosts").touch()
         print("ready", flush=True)
         waiting = asyncio.create_task(ended.wait())
         while not ended.is_set():
             api.changed.clear()
             await forwarders.refresh()
-            await node.refresh()
-            (options.directory / "hosts").write_text(hosts_of(api, ""))
+            node.refresh()
+            options.hosts.write_text(hosts_of(api, ""))
             change = asyncio.create_task(api.changed.wait())
             await asyncio.wait([waiting, change], return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
@@ -123,5 +84,6 @@ if __name__ == "__main__":
     parser.add_argument("--server", required=True, help="URL of the API server")
     parser.add_argument("--authority", required=True, type=Path, help="the certificate of its authority")
     parser.add_argument("--images", required=True, type=Path, help="JSON: what stands for images whose names begin so")
-    parser.add_argument("--directory", required=True, type=Path, help="for volumes, claims and logs")
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--directory", required=True, type=Path, help="for volumes and logs")
+    parser.add_argument("--hosts", required=True, type=Path, help="where names of Services are written")
+    asyncio.run(main(parser.parse_args()))

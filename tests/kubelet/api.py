@@ -22,8 +22,14 @@ KINDS: Final = {
 }
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Objects have 1.5 MiB at most, as JSON somewhat more."""
-MERGE: Final = "application/merge-patch+json"
 MERGE_LISTS: Final = "application/strategic-merge-patch+json"
+
+
+def session(url: str, token: str, authority: Path) -> aiohttp.ClientSession:
+    """With the API server."""
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority), limit=0)
+    shown = {"Authorization": f"Bearer {token}"}
+    return aiohttp.ClientSession(url, connector=connector, headers=shown, read_bufsize=LINE_BYTES_MAX)
 
 
 class Refused(Exception):
@@ -37,28 +43,16 @@ class Refused(Exception):
 class Api:
     """``objects`` by kind, then by namespace and name; ``changed`` is set when one of them changes."""
 
-    def __init__(self, url: str, token: str, authority: Path) -> None:
-        self._url, self._headers = url, {"Authorization": f"Bearer {token}"}
-        self._tls = ssl.create_default_context(cafile=authority)
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
         self.objects: dict[str, dict[tuple[str, str], Object]] = {kind: {} for kind in KINDS}
         self.changed = asyncio.Event()
-
-    async def __aenter__(self) -> Api:
-        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, read_bufsize=LINE_BYTES_MAX)
         self._watching = [asyncio.create_task(self._watch(kind)) for kind in KINDS]
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        for task in self._watching:
-            task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
-        await self._session.close()
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Raises :class:`Refused`."""
-        payload = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
-        async with self._session.request(method, self._url + path, **payload) as response:
+        payload: Object = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
+        async with self._session.request(method, path, **payload) as response:
             if response.status >= 400:
                 raise Refused(response.status, await response.text())
             return await response.json()
@@ -80,7 +74,7 @@ class Api:
     async def _follow(self, kind: str, version: str) -> None:
         asked = {"watch": "1", "resourceVersion": version}
         endless = aiohttp.ClientTimeout(total=None)
-        async with self._session.get(self._url + KINDS[kind], params=asked, timeout=endless) as response:
+        async with self._session.get(KINDS[kind], params=asked, timeout=endless) as response:
             async for line in response.content:
                 event = json.loads(line)
                 if event["type"] == "ERROR":

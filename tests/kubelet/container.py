@@ -26,8 +26,8 @@ mkdir -p dev etc proc sys tmp var run/names
 for top in bin sbin lib lib32 lib64 usr; do
   if [ -L /$top ]; then cp -P /$top .; elif [ -d /$top ]; then mkdir $top; mount --bind -o ro /$top $top; fi
 done
-cd /etc; cp -a ld.so.* nsswitch.conf ssl alternatives localtime {root}/etc; cp -a java-* {root}/etc 2>/dev/null || true
-cd {root}
+(cd /etc; cp -a ld.so.* ssl alternatives localtime {root}/etc; cp -a java-* {root}/etc 2>/dev/null || true)
+echo 'hosts: files' >etc/nsswitch.conf
 printf 'root:x:0:0::/:/bin/sh\\nimage:x:%s:%s::/:/bin/sh\\n' {user} {group} >etc/passwd
 printf 'root:x:0:\\nimage:x:%s:\\n' {group} >etc/group
 mount --bind -o ro {names} run/names # a folder, because its file is exchanged
@@ -62,6 +62,10 @@ class Container:
         self._security = pod["spec"].get("securityContext", {}) | spec.get("securityContext", {})
         self._process: asyncio.subprocess.Process | None = None
         self._init: int | None = None
+        self.restarts = 0
+        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        """This and the next are written as a pod's status has them."""
+        self.last: Object = {}
 
     async def start(self, image: Image, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
         """``mounts`` are what, where, and whether it is read-only."""

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
 from typing import Final
 
-from kubelet.services import BALANCERS
-
-BRIDGE: Final = "pods"
 NODE_ADDRESS: Final = "10.244.0.1"
 _NUMBERS: Final = itertools.count(1)
 
 
-async def run(line: str) -> None:
-    """Run a program."""
-    process = await asyncio.create_subprocess_exec(*line.split(), stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
-    if process.returncode:
-        raise OSError(f"{line}: {said.decode()}")
+def ip(*lines: str, within: str = "") -> None:
+    """Have the program ``ip`` do this; ``within`` a pod's namespace, or in the node's."""
+    arguments = ["ip", *(["-n", within] if within else []), "-batch", "-"]
+    subprocess.run(arguments, input="\n".join(lines), text=True, check=True, timeout=60)
 
 
-async def ip(line: str) -> None:
-    """Run the program ``ip``."""
-    await run(f"ip {line}")
-
-
-async def prepare_network() -> None:
-    """The bridge. Addresses of Services are the node's, where its forwarders listen. Names of namespaces are files."""
-    for line in ("mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns"):
-        await run(line)
-    for line in ("link set lo up", f"link add {BRIDGE} type bridge", f"address add {NODE_ADDRESS}/16 dev {BRIDGE}"):
-        await ip(line)
-    for line in (f"link set {BRIDGE} up", *(f"route add local {net}.0.0/16 dev lo" for net in ("10.96", BALANCERS))):
-        await ip(line)
+def prepare_network(services: str) -> None:
+    """The bridge. Addresses of ``services`` are the node's, where its forwarders listen."""
+    subprocess.run(["mkdir", "-p", "/run/netns"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)  # where names of namespaces are
+    address = f"address add {NODE_ADDRESS}/16 dev pods"
+    ip("link set lo up", "link add pods type bridge", address, "link set pods up", f"route add local {services} dev lo")
 
 
 class Network:
@@ -45,13 +34,14 @@ class Network:
         self.address = f"10.244.{1 + number // 250}.{1 + number % 250}"
 
     async def add(self) -> None:
-        await ip(f"netns add {self.name}")
-        await ip(f"link add v{self.name} type veth peer name eth0 netns {self.name}")
-        await ip(f"link set v{self.name} master {BRIDGE} up")
-        inside = ("link set lo up", f"address add {self.address}/16 dev eth0", "link set eth0 up")
-        for line in (*inside, f"route add default via {NODE_ADDRESS}"):
-            await ip(f"-n {self.name} {line}")
+        await asyncio.to_thread(self._add)
 
     async def remove(self) -> None:
         """Connections through it break off."""
-        await ip(f"netns delete {self.name}")
+        await asyncio.to_thread(ip, f"netns delete {self.name}")
+
+    def _add(self) -> None:
+        pair = f"link add v{self.name} type veth peer name eth0 netns {self.name}"
+        ip(f"netns add {self.name}", pair, f"link set v{self.name} master pods up")
+        own = ("link set lo up", f"address add {self.address}/16 dev eth0", "link set eth0 up")
+        ip(*own, f"route add default via {NODE_ADDRESS}", within=self.name)

@@ -20,23 +20,6 @@ BACK_OFF_SECONDS: Final = (0.5, 10.0)
 """Before a container is started again: at first and at most. A kubelet waits for 10 s at first."""
 
 
-class Watched:
-    """A container and what its status says."""
-
-    def __init__(self, container: Container) -> None:
-        self.container = container
-        self.probes: Probes | None = None
-        self.restarts = 0
-        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
-        self.last: Object = {}
-
-    def status(self) -> Object:
-        started, ready = (False, False) if self.probes is None else (self.probes.started, self.probes.ready)
-        said: Object = {"name": self.container.name, "restartCount": self.restarts, "ready": ready, "started": started}
-        image = self.container.spec["image"]
-        return said | {"image": image, "imageID": image, "state": self.state, "lastState": self.last}
-
-
 class Pod:
     """``run`` it in a task; ``end`` it when it is deleted."""
 
@@ -46,7 +29,9 @@ class Pod:
         self._names = directory / "names"
         self._volumes = Volumes(api, pod, directory / "volumes")
         of_pod = (directory, self._network.name, self._names)
-        self._containers = [Watched(Container(pod, spec, *of_pod)) for spec in pod["spec"]["containers"]]
+        self._containers = [Container(pod, spec, *of_pod) for spec in pod["spec"]["containers"]]
+        self._probes: dict[str, Probes] = {}
+        """Those of containers that run, by name."""
         self._phase, self._since = "Pending", _now()
         self._ending = False
         self._reporting = asyncio.Lock()
@@ -73,15 +58,16 @@ class Pod:
         """Stop what runs, say so, and let the API server forget the pod."""
         self._ending = True
         await self._report()  # it is not ready any more
-        await asyncio.gather(*(each.container.stop(grace_seconds) for each in self._containers))
+        await asyncio.gather(*(each.stop(grace_seconds) for each in self._containers))
         await asyncio.wait([running], timeout=5)
         running.cancel()
+        await asyncio.gather(*(each.stop(0) for each in self._containers))  # one that was just started
         await self._network.remove()
         shutil.rmtree(self._directory / "volumes", ignore_errors=True)
         uid = self._object["metadata"]["uid"]
         await self._tell("DELETE", "", {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
-    async def _keep(self, each: Watched, policy: str) -> int:
+    async def _keep(self, each: Container, policy: str) -> int:
         """Run a container again and again, as the policy says; its last status."""
         pause = BACK_OFF_SECONDS[0]
         while True:
@@ -91,32 +77,34 @@ class Pod:
             each.last, each.restarts = each.state, each.restarts + 1
             await self._wait(each, "CrashLoopBackOff", f"it ended with status {status}", pause)
             pause = min(pause * 2, BACK_OFF_SECONDS[1])
+            if self._ending:
+                return status
 
-    async def _run_once(self, each: Watched) -> int:
+    async def _run_once(self, each: Container) -> int:
         await self._start(each)
-        each.probes = Probes(each.container, self._network.address, self._report)
+        probes = self._probes[each.name] = Probes(each, self._network.address, self._report)
         started = _now()
         each.state, self._phase = {"running": {"startedAt": started}}, "Running"
         await self._report()
-        probing = asyncio.create_task(self._stop_when_it_fails(each, each.probes))
-        status = await each.container.ended()
+        probing = asyncio.create_task(self._stop_when_it_fails(each, probes))
+        status = await each.ended()
         probing.cancel()
-        each.probes = None
+        del self._probes[each.name]
         ended = {"exitCode": status, "startedAt": started, "finishedAt": _now()}
         each.state = {"terminated": {**ended, "reason": "Error" if status else "Completed"}}
         await self._report()
         return status
 
-    async def _start(self, each: Watched) -> None:
+    async def _start(self, each: Container) -> None:
         while True:
             try:
                 await self._volumes.prepare()
-                spec, image = each.container.spec, self._image(each.container.spec["image"])
+                spec, image = each.spec, self._image(each.spec["image"])
                 paths = self._volumes.paths
                 mounts = [
                     (paths[m["name"]], m["mountPath"], m.get("readOnly", False)) for m in spec.get("volumeMounts", ())
                 ]
-                return await each.container.start(image, dict(self._environment(spec, image)), mounts)
+                return await each.start(image, dict(self._environment(spec, image)), mounts)
             except (NotYet, Refused) as error:
                 await self._wait(each, "ContainerCreating", str(error), 0.3)
 
@@ -147,12 +135,12 @@ class Pod:
             known[each["name"]] = value
         yield from known.items()
 
-    async def _stop_when_it_fails(self, each: Watched, probes: Probes) -> None:
+    async def _stop_when_it_fails(self, each: Container, probes: Probes) -> None:
         why = await probes.failed()
-        print(f"{self._object['metadata']['name']}/{each.container.name}: {why}", flush=True)
-        await each.container.stop(self._object["spec"].get("terminationGracePeriodSeconds", 30))
+        print(f"{self._object['metadata']['name']}/{each.name}: {why}", flush=True)
+        await each.stop(self._object["spec"].get("terminationGracePeriodSeconds", 30))
 
-    async def _wait(self, each: Watched, reason: str, message: str, seconds: float) -> None:
+    async def _wait(self, each: Container, reason: str, message: str, seconds: float) -> None:
         said = {"waiting": {"reason": reason, "message": message}}
         if each.state != said:
             each.state = said
@@ -161,7 +149,7 @@ class Pod:
 
     async def _report(self) -> None:
         async with self._reporting:
-            statuses = [each.status() for each in self._containers]
+            statuses = [self._status(each) for each in self._containers]
             up = self._phase == "Running" and not self._ending and all(status["ready"] for status in statuses)
             conditions = {"Initialized": True, "ContainersReady": up, "Ready": up}
             status = {
@@ -176,13 +164,19 @@ class Pod:
             about = {"uid": self._object["metadata"]["uid"]}
             await self._tell("PATCH", "/status", {"metadata": about, "status": status}, MERGE_LISTS)
 
+    def _status(self, each: Container) -> Object:
+        probes, image = self._probes.get(each.name), each.spec["image"]
+        said: Object = {"name": each.name, "image": image, "imageID": image, "restartCount": each.restarts}
+        said |= {"started": probes is not None and probes.started, "ready": probes is not None and probes.ready}
+        return said | {"state": each.state, "lastState": each.last}
+
     async def _tell(self, method: str, part: str, body: Any, kind: str = "application/json") -> None:
         of = self._object["metadata"]
         try:
             await self._api.call(method, f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}{part}", body, kind)
         except Refused as error:
-            if error.status not in (404, 409):  # it is gone, or another one has its name
-                raise
+            if error.status not in (404, 409) and "metadata.uid" not in str(error):
+                raise  # else it is gone, or another one has its name
 
 
 def _now() -> str:

@@ -8,11 +8,9 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from kubelet.api import MERGE, Api, Object
+from kubelet.api import Api, Object
 
 CHUNK_BYTES: Final = 256 * 1024
-BALANCERS: Final = "10.97"
-"""Addresses of load balancers begin with this, and go on as the Service's own, which begins with 10.96."""
 Place = tuple[str, int]
 
 
@@ -28,23 +26,13 @@ class Forwarders:
         """Listen where Services say so now."""
         self._services = {}
         for service in self._api.objects["services"].values():
-            for address in await self._addresses(service):
-                for port in service["spec"].get("ports", ()):
-                    self._services[address, port["port"]] = (service, port)
+            if service["spec"]["clusterIP"] != "None":
+                for port in service["spec"]["ports"]:
+                    self._services[service["spec"]["clusterIP"], port["port"]] = (service, port)
         for place in self._servers.keys() - self._services.keys():
             self._servers.pop(place).close()
         for place in self._services.keys() - self._servers.keys():
             self._servers[place] = await asyncio.start_server(self._serve, *place, limit=CHUNK_BYTES)
-
-    async def _addresses(self, service: Object) -> list[str]:
-        of, own = service["metadata"], service["spec"].get("clusterIP", "None")
-        if own == "None" or service["spec"]["type"] != "LoadBalancer":
-            return [] if own == "None" else [own]
-        outside = BALANCERS + own.removeprefix("10.96")
-        if not service["status"].get("loadBalancer"):
-            path = f"/api/v1/namespaces/{of['namespace']}/services/{of['name']}/status"
-            await self._api.call("PATCH", path, {"status": {"loadBalancer": {"ingress": [{"ip": outside}]}}}, MERGE)
-        return [own, outside]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError, KeyError, IndexError):
@@ -82,7 +70,7 @@ def hosts_of(api: Api, namespace: str) -> str:
     for (where, name), service in sorted(api.objects["services"].items()):
         names = [f"{name}.{where}.svc.cluster.local", f"{name}.{where}.svc", f"{name}.{where}"]
         names += [name] if where == namespace else []
-        if (address := service["spec"].get("clusterIP", "None")) != "None":
+        if (address := service["spec"]["clusterIP"]) != "None":
             lines.append(f"{address} {' '.join(names)}")
             continue
         for _, endpoint in _slices(api, service):

@@ -76,7 +76,7 @@ class Volumes:
         for kind in ("configMap", "secret", "projected"):
             if kind in volume:
                 mode = volume[kind].get("defaultMode", 0o644)
-                sources = volume[kind]["sources"] if kind == "projected" else [{kind: volume[kind]}]
+                sources: list[Object] = volume[kind].get("sources") or [{kind: volume[kind]}]
                 return {path: file for source in sources for path, file in self._of_source(source, mode).items()}
         raise NotYet(f"this tool does not know volumes such as {volume}")
 

@@ -1,4 +1,4 @@
-"""The database of a release is brought up to date before its worker is replaced; where it cannot be, nothing changes."""
+"""The database of a release is brought up to date before its worker is replaced; else nothing changes."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ for name in ("site.default.svc", "site"):
 
 def test_a_service_reaches_the_pods_that_are_ready_by_its_name(kubernetes: Cluster) -> None:
     probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1, "timeoutSeconds": 10}
-    _make(kubernetes, "pods", _pod("web", ["python", "-c", _SERVE], container={"readinessProbe": probe}))
+    web = _pod("web", ["python", "-c", _SERVE], terminationGracePeriodSeconds=1, container={"readinessProbe": probe})
+    _make(kubernetes, "pods", web)
     service = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]}
     _make(kubernetes, "services", {"metadata": {"name": "site"}, "spec": service})
     kubernetes.until(lambda: ready(kubernetes.pod(NAMESPACE, "web")), "the pod web")

@@ -125,6 +125,21 @@ def test_the_cron_jobs_drill_passes_through_the_services(regions: Regions) -> No
     kubernetes.call("DELETE", f"/apis/batch/v1/namespaces/{EAST}/jobs/drill-now?propagationPolicy=Foreground")
 
 
+def test_a_changed_topology_is_taken_without_a_restart(regions: Regions) -> None:
+    """The chart does not roll the pods for what a worker can change under way: the files in them follow."""
+    before = {cluster: _life(regions.worker(cluster)) for cluster in (EAST, WEST)}
+    for cluster in (EAST, WEST):
+        values = _values(cluster)
+        values["topology"]["content"]["policies"] = {"message_ttl": "12h"}
+        regions.install(cluster, values)
+    for cluster in (EAST, WEST):
+        worker = regions.worker(cluster)
+        regions.kubernetes.until(
+            lambda worker=worker: "topology reloaded" in regions.kubernetes.log(worker, "worker"), f"{cluster}'s reload"
+        )
+        assert _life(worker) == before[cluster]
+
+
 def test_an_upgrade_rolls_the_workers_under_traffic_and_nothing_is_lost(regions: Regions) -> None:
     before = {cluster: regions.worker(cluster)["metadata"]["uid"] for cluster in (EAST, WEST)}
     with traffic("public/default/upgraded", regions.urls) as running:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 from pods.traffic import traffic
-from pods_support import REPOSITORY, Cluster
+from pods_support import MERGE, REPOSITORY, Cluster
 
 CHART: Final = REPOSITORY / "helm" / "replicator"
 EAST: Final = "spark-east"
@@ -59,7 +59,7 @@ def test_a_link_is_carried_by_executors_that_run_as_pods(linked: Cluster) -> Non
 
 
 def test_executors_go_with_their_driver(linked: Cluster) -> None:
-    before = set(linked.pods(EAST, EXECUTOR))
-    (driver,) = linked.pods(EAST, "app.kubernetes.io/component=driver")
-    linked.call("DELETE", f"/api/v1/namespaces/{EAST}/pods/{driver}")
-    linked.until(lambda: not before & set(linked.pods(EAST, EXECUTOR)), "the end of its executors")
+    assert linked.pods(EAST, EXECUTOR)
+    path = f"/apis/apps/v1/namespaces/{EAST}/deployments/{EAST}-replicator-driver/scale"
+    linked.call("PATCH", path, {"spec": {"replicas": 0}}, kind=MERGE)
+    linked.until(lambda: not linked.pods(EAST, EXECUTOR), "the end of its executors")

@@ -86,6 +86,16 @@ def keep_log(stream: IO[bytes], file: Path, bytes_max: int = LOG_BYTES_MAX) -> t
     return thread
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Tell it to end, and kill it if that takes too long."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class ControlPlane:
     """The programs, with their data and logs in ``directory``.
 
@@ -122,13 +132,7 @@ class ControlPlane:
     def stop(self) -> None:
         """End all of it, the API server before what it keeps its objects in."""
         for name in reversed([*self._processes]):
-            process = self._processes.pop(name)
-            process.terminate()
-            try:
-                process.wait(END_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(self._processes.pop(name))
 
     def call(
         self, method: str, path: str, body: Any = None, *, kind: str = "application/json", seconds: float = 30
