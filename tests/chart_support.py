@@ -64,7 +64,7 @@ def rendered(values: str, *arguments: str, release: str = RELEASE, namespace: st
 
 def values_of(name: str) -> Object:
     """A set of values, over those of the chart."""
-    return _merged(
+    return merged(
         yaml.safe_load((CHART / "values.yaml").read_text()), yaml.safe_load((VALUES / f"{name}.yaml").read_text())
     )
 
@@ -85,9 +85,9 @@ def topology_of(objects: Sequence[Object]) -> Object | None:
     return None
 
 
-def _merged(below: Object, above: Object) -> Object:
+def merged(below: Object, above: Object) -> Object:
     result = dict(below)
     for key, value in above.items():
         is_section = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = _merged(result[key], value) if is_section else value
+        result[key] = merged(result[key], value) if is_section else value
     return result

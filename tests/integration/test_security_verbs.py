@@ -46,6 +46,7 @@ GIVEN: Final[dict[str, str]] = {
     "tenant": "public",
     "subscription": "s",
     "source": "solo",
+    "cluster": "solo",
     "destination": "other",
     "to": "other",
     "position": "1:1",
