@@ -23,6 +23,8 @@ from test_api_limits import NoStatus, opened_stream
 from replicator.api import bounding
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
+from replicator.gateway import mixed_port, server
+from replicator.protocol import server as protocol_server
 from replicator.security.certificate_making import Authority
 from replicator.security.client_limits import ClientLimits, Limits
 from replicator.worker import starting
@@ -36,7 +38,9 @@ CHANGE = "/admin/v2/namespaces/public/default/retention"
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Starts a worker with other limits."""
+    """Starts a worker with other limits. Whoever says nothing is closed for them alone: there is time for a handshake."""
+    for module in (mixed_port, server, protocol_server):
+        monkeypatch.setattr(module, "HANDSHAKE_SECONDS_MAX", 3_600.0)
 
     def start(limits: Limits, **how: Any) -> Any:
         monkeypatch.setattr(starting, "limits_of_process", lambda: limits)
