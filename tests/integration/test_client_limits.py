@@ -38,7 +38,7 @@ CHANGE = "/admin/v2/namespaces/public/default/retention"
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Starts a worker with other limits. Whoever says nothing is closed for them alone: there is time for a handshake."""
+    """Starts a worker with other limits; nobody is let go of for a handshake that takes long."""
     for module in (mixed_port, server, protocol_server):
         monkeypatch.setattr(module, "HANDSHAKE_SECONDS_MAX", 3_600.0)
 
