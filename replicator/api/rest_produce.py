@@ -178,7 +178,7 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
         raise BadField("a message must be an object")
     for name in ("replicationClusters", "disableReplication"):
         if fields.get(name):
-            raise BadField(f"{name} is not supported: links copy every message of a topic")
+            raise BadField(f"{name} is not supported here: send it over the binary protocol")
     payload = text_field(fields, "payload")
     if payload is None:
         raise BadField("payload is missing")

@@ -125,7 +125,7 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_were_left_out_on_their_wa
 
 
 def test_invariant_5_messages_for_some_clusters_are_left_to_those_that_have_them(tmp_path: Path) -> None:
-    """b consumes all that it has, and tells its whole state: what is for c, or for a alone, stays to be consumed in a."""
+    """b consumes all that it has, and tells its whole state: what is for c, or for a alone, is left to a."""
 
     def named(*clusters: str) -> bytes:
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=clusters)

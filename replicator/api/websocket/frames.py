@@ -102,7 +102,7 @@ def _message(fields: Mapping[str, Any], now_ms: int) -> OutgoingMessage:
         raise Unsendable(ErrorCode.NOT_BASE64, f"Invalid Base64 message-payload error={error}") from None
     for name in ("replicationClusters", "disableReplication"):
         if fields.get(name):
-            raise Unsendable(ErrorCode.UNKNOWN, f"{name} is not supported: links copy every message of a topic")
+            raise Unsendable(ErrorCode.UNKNOWN, f"{name} is not supported here: send it over the binary protocol")
     deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
     return OutgoingMessage(
         content,

@@ -54,7 +54,7 @@ class MessageSender(ClosedAtExit):
             ("disable_replication", disable_replication),
         ):
             if value:
-                raise OperationNotSupported(f"send: {name} is not supported: links copy every message of a topic")
+                raise OperationNotSupported(f"send: {name} is not supported by this client: use an official one")
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at, deliver_after
         )
