@@ -21,6 +21,8 @@ from engine_support import TOPIC, CuttingProxy, entries_of, eventually, logged, 
 from link_support import ENGINES, Web, carrier_of, link_of, web
 
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.log.block import BlockHeader, verify_block
+from replicator.engine.log.commit import new_blocks
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
@@ -159,10 +161,18 @@ def test_a_paused_link_copies_nothing_until_it_is_resumed(tmp_path: Path, engine
 
 
 def test_invariants_2_and_5_messages_for_some_clusters_come_to_those_alone_and_the_others_know_what_they_lack(
-    tmp_path: Path, engine: str
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over connections that break; what is left out ends with the last message, so nothing follows it."""
     random = Random(7)
+    arrived: set[frozenset[str] | None] = set()
+
+    def noted(block: bytes) -> BlockHeader:
+        header = verify_block(block)
+        arrived.add(header.only)
+        return header
+
+    monkeypatch.setattr(new_blocks, "verify_block", noted)
     kinds: list[list[str]] = [[], ["b"], ["c"], ["b", "c"], ["__local__"], ["elsewhere"]]
 
     async def main() -> None:
@@ -203,6 +213,8 @@ def test_invariants_2_and_5_messages_for_some_clusters_come_to_those_alone_and_t
                     holes = found.origins.left_out("a")
                     assert {each for each in positions_of(topic) if lies_in(each, holes)} == lacking[name]
                 await eventually(lambda: all(not each.status()["backlog_entries"] for each in made.links.values()))
+                for_nobody_else = [each for each in arrived if each is not None and not each & {"b", "c"}]
+                assert for_nobody_else == [], "what is for neither has left its cluster"
                 await link.stop()
                 if engine == SPARK:
                     await made.carriers["a>b"].stop()
