@@ -331,8 +331,9 @@ class _Carrying:
                 continue  # it stands behind what was refused
             ledger, first, entries = topic["blocks"][part.stop - 1][:3]
             self._reached[part.topic] = f"{ledger}:{first + entries - 1}"
-            self._blocks += part.stop - part.start
-            self._entries += sum(block[2] for block in topic["blocks"][part.start : part.stop])
+            carried = [block for block in topic["blocks"][part.start : part.stop] if not block[6] & NOTE]
+            self._blocks += len(carried)
+            self._entries += sum(block[2] for block in carried)
             self._messages += messages
             self._bytes += size_bytes
 
