@@ -157,6 +157,7 @@ def _run_job(
             "tasks_ended": os.environ.get(ending.VARIABLE),
             "not_checked": _not_checked(job.cast),
             "failover_reports": outcome.failovers,
+            "connections": {name: status["clients"]["accepted"] for name, status in outcome.statuses.items()},
             "databases": {name: status["database"]["state"] for name, status in outcome.statuses.items()},
             "snapshot_mappings": seen.mappings,
             "worker_tracebacks": seen.tracebacks,

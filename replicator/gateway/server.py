@@ -58,6 +58,8 @@ class Gateway:
             self._limits,
         )
         self._connections: set[Connection] = set()
+        self.accepted = 0
+        """Connections of clients since it began."""
         self._stopped = False
         self._servers: list[asyncio.Server | MixedPort] = []
         self._ports: list[OwnPort] = []
@@ -68,6 +70,7 @@ class Gateway:
 
     def _made(self, connection: Connection) -> None:
         self._connections.add(connection)
+        self.accepted += 1
         if self._stopped:  # accepted just before
             connection.close()
 
@@ -111,6 +114,7 @@ class Gateway:
 
     @property
     def connections(self) -> int:
+        """Those of clients that are open."""
         return len(self._connections)
 
     async def stop(self) -> None:

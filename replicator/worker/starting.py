@@ -140,7 +140,6 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
             name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls, security)
         )
         limits = ClientLimits(limits_of_process())
-        app = _make_app(parts, Reports(parts, reloader, bound.exposed), security, limits)
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
@@ -149,6 +148,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
             broker_metadata=cluster.broker_entry_metadata,
             limits=limits,
         )
+        app = _make_app(parts, Reports(parts, reloader, gateway, bound.exposed), security, limits)
         ports = await _serve(app, gateway, bound, tls, stack, tls_required=cluster.tls_required)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
