@@ -18,6 +18,7 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.index.database import DatabaseError, DatabaseUnavailable
     from replicator.operating.processes import WorkerFailed
     from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
+    from replicator.running.extras import ExtraMissing
     from replicator.security.errors import SecurityError
     from replicator.topology import TopologyError
     from replicator.worker.binding import WorkerError
@@ -31,6 +32,4 @@ def exit_status_of(error: Exception) -> int | None:
     if isinstance(error, DatabaseUnavailable | PeerUnavailable | SparkFailed | StoreFailed):
         return 3
     wrong_use = (TopologyError, WorkerError, DatabaseError, DrillError, EngineError, PipelineError, SecurityError)
-    if isinstance(error, wrong_use):
-        return 2
-    return None
+    return 2 if isinstance(error, (*wrong_use, ExtraMissing)) else None

@@ -206,10 +206,13 @@ def _set_up_log() -> None:
 def main() -> None:
     """Entry point: typed errors become one message and an exit status."""
     from replicator.cli.exit_status import exit_status_of
+    from replicator.running.extras import extra_missing, extra_of
 
     try:
         app()
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error)):
+            error = extra_missing(extra, "this")
         status = exit_status_of(error)
         if status is None:
             raise

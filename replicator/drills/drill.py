@@ -41,6 +41,7 @@ from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
 from replicator.operating.plan import ask_rules
 from replicator.running import ending
+from replicator.running.extras import require_extra
 from replicator.running.short_tasks import awaited
 from replicator.security.asking import worker_session
 from replicator.topology import Topology
@@ -58,8 +59,10 @@ UPDATE_MARKER: Final = "subscription_update"
 def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     """Run what is asked for; returns the report, or for several runs ``{"passed", "runs"}``.
 
-    Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`.
+    Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`,
+    :class:`ExtraMissing`.
     """
+    require_extra("spark", "verify, which ends every drill,")
     source = input_of(options)
     jobs, left_out = plan_jobs(options)
     count = source.check()

@@ -14,7 +14,7 @@ from typing import Final
 
 from replicator.drills import canary
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
-from replicator.drills.input import Flights, InputSource, JsonLines
+from replicator.drills.input import Flights, InputSource, JsonLines, MadeUp
 from replicator.drills.own_databases import check_databases
 from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast, choose_cast
@@ -22,6 +22,7 @@ from replicator.drills.scenarios.catalog import Need, Scenario, against_running,
 from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
 from replicator.drills.traffic.making import OWN, check_client
+from replicator.running.extras import is_installed
 from replicator.topology import Topology, load_topology
 from replicator.topology.fields import ENGINES
 
@@ -159,8 +160,8 @@ def _topology(options: DrillOptions) -> Topology | None:
 def input_of(options: DrillOptions) -> InputSource:
     if options.input_file is None:
         if options.key is not None:
-            raise InputError("--key goes with --input FILE.jsonl; the flights are keyed by tail number")
-        return Flights(options.messages)
+            raise InputError("--key goes with --input FILE.jsonl; without, messages have keys of their own")
+        return Flights(options.messages) if is_installed("demo") else MadeUp(options.messages)
     if options.key is None:
         raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
     return JsonLines(options.input_file, options.key, options.messages)

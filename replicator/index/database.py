@@ -27,7 +27,7 @@ from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-import migrations
+from migrations import PLACE as MIGRATIONS
 from replicator.index.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from replicator.running.timeouts import timeout
 from replicator.topology import EMBEDDED, mask_password
@@ -232,7 +232,7 @@ def _migrating() -> asyncio.Lock:
 
 def _alembic(connection: Connection) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
