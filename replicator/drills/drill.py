@@ -41,7 +41,6 @@ from replicator.failover.switch import Switch
 from replicator.index.database import DatabaseError
 from replicator.operating.plan import ask_rules
 from replicator.running import ending
-from replicator.running.extras import require_extra
 from replicator.running.short_tasks import awaited
 from replicator.security.asking import worker_session
 from replicator.topology import Topology
@@ -62,7 +61,6 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`,
     :class:`ExtraMissing`.
     """
-    require_extra("spark", "verify, which ends every drill,")
     source = input_of(options)
     jobs, left_out = plan_jobs(options)
     count = source.check()

@@ -22,8 +22,8 @@ from replicator.drills.scenarios.catalog import Need, Scenario, against_running,
 from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
 from replicator.drills.traffic.making import OWN, check_client
-from replicator.running.extras import is_installed
-from replicator.topology import Topology, load_topology
+from replicator.running.extras import is_installed, require_extra
+from replicator.topology import SPARK, Topology, load_topology
 from replicator.topology.fields import ENGINES
 
 SYNC_MODES: Final = ("exact", "mark-delete")
@@ -121,11 +121,23 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
     topic = canary.canary_topic(namespace, name)
     topology = make_topology(setting)
+    _check_spark(options, setting, topology)
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
     client = options.client or setting.scenario.client or OWN
     check_client(client)
     return Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic, client)
+
+
+def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:
+    """Raises :class:`ExtraMissing` where the drill cannot do without Spark, which a plain installation does not have."""
+    from replicator.pipeline.verify.verify import SMALL_ENTRIES
+
+    if not setting.is_running and any(topology.engine_of(link) == SPARK for link in topology.links):
+        require_extra(SPARK, "--engine spark, the default,")
+    if options.messages * len(topology.clusters) > SMALL_ENTRIES:
+        per_cluster = SMALL_ENTRIES // len(topology.clusters)
+        require_extra(SPARK, f"--messages {options.messages}: verifying more than {per_cluster} of them at the end")
 
 
 def _scenarios(options: DrillOptions) -> list[Scenario]:
