@@ -130,7 +130,7 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
 
 
 def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:
-    """Raises :class:`ExtraMissing` where the drill cannot do without Spark, which a plain installation does not have."""
+    """Raises :class:`ExtraMissing` where the drill needs Spark, and a plain installation has none."""
     from replicator.pipeline.verify.verify import SMALL_ENTRIES
 
     if not setting.is_running and any(topology.engine_of(link) == SPARK for link in topology.links):

@@ -50,15 +50,16 @@ from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.running.ending import ender_of_environment
-from replicator.running.extras import ExtraMissing, require_extra
+from replicator.running.extras import ExtraMissing
 from replicator.running.supervisor import Supervisor
 from replicator.security.access import use_in_context
 from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
-from replicator.topology import SPARK, Cluster, Topology
+from replicator.topology import Cluster, Topology
 from replicator.topology.access import access_of_worker
+from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN, TlsSettings
 from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.worker.index_source import IndexSource
@@ -109,7 +110,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
     Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was
     changed.
     """
-    _check_extras(name, topology)
+    check_extras(topology, name)
     async with AsyncExitStack() as stack:
         ender = ender_of_environment(os.environ)
         supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
@@ -341,20 +342,11 @@ def _tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLCon
     return context
 
 
-def _check_extras(name: str, topology: Topology) -> None:
-    """Raises :class:`ExtraMissing` where the worker is to start Spark and that is not installed."""
-    pipeline = topology.pipeline
-    carried = [link for link in topology.links if link.source == name and topology.engine_of(link) == SPARK]
-    if carried and pipeline.driver == "worker":
-        to = ", ".join(sorted({link.destination for link in carried}))
-        require_extra(SPARK, f"{name}: Spark copies the links to {to} unless pipeline.engine is embedded; it")
-
-
 def _problems_here(name: str, tls: ServerTls | None, security: WorkerSecurity, topology: Topology) -> list[str]:
     """Read the files of TLS and those that ``auth`` names again, which may have been replaced; says why they cannot be
     used, and what is not installed that a changed topology needs."""
     try:
-        _check_extras(name, topology)
+        check_extras(topology, name)
         if tls is not None:
             tls.read_files()
         if topology.auth.enabled != security.enabled:

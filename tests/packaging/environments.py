@@ -1,8 +1,8 @@
 """Wheels of this repository, and virtual environments that hold nothing but what such a wheel asks for.
 
 Environments cost minutes to fill, so they are kept outside the clone, beside those of ``.ci/pythons``: one for each
-interpreter, lock and set of extras. Only the wheel in them is new at each run. Who uses one holds its lock: other clones
-on this machine share them. ``.ci/pythons`` removes what was not used for a week.
+interpreter, lock and set of extras. Only the wheel in them is new at each run. Who uses one holds its lock: other
+clones on this machine share them. ``.ci/pythons`` removes what was not used for a week.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ COMMAND_SECONDS_MAX = 300.0
 
 
 class Installed:
-    """The installation in ``binaries``, used in ``folder``, where packages of the same names as ours stand in the way."""
+    """The installation in ``binaries``, used in ``folder``, where packages named as ours stand in the way."""
 
     def __init__(self, binaries: Path, folder: Path) -> None:
         self.binaries = binaries
