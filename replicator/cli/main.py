@@ -19,6 +19,7 @@ from replicator.cli import (
     apply,
     audit,
     backfill,
+    database,
     drills,
     failover,
     links,
@@ -59,8 +60,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
-app.add_typer(db, name="db")
+app.add_typer(database.app, name="db")
 app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(mapping.app, name="mapping")
@@ -150,31 +150,6 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
     _print(output, answers, render(answers))
     if any("error" in answer for answer in answers.values()):
         raise typer.Exit(3)
-
-
-@db.command("upgrade")
-def db_upgrade(
-    file: TopologyFile,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's database.")
-    ] = None,
-) -> None:
-    """Bring the databases of a topology to this version's schema. Workers do so by themselves when they start."""
-    from replicator.index.database import Database
-    from replicator.topology import load_topology
-
-    async def upgrade() -> None:
-        topology = load_topology(file)
-        chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
-        for each in chosen:
-            database = Database(each.database, each.data, cluster=each.name, known_good=False)
-            try:
-                await database.start()
-                out.print(f"{each.name}: the database is at revision {await database.revision()}")
-            finally:
-                await database.stop()
-
-    asyncio.run(upgrade())
 
 
 def _print(output: str, as_json: Any, as_table: Any) -> None:

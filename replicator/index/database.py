@@ -134,6 +134,18 @@ class Database:
             raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
         self.mark_up()
 
+    async def downgrade(self, revision: str) -> None:
+        """Take the schema back to an older ``revision``, once it is reachable; raises as :meth:`start` does."""
+        assert self.engine is not None
+        try:
+            async with _migrating(), self.engine.begin() as connection:
+                await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+                await connection.run_sync(lambda held: command.downgrade(_alembic(held), revision))
+        except (SQLAlchemyError, OSError) as error:
+            raise await self._explained(error) from None
+        except (CommandError, RevisionError) as error:
+            raise self._wrong(f"cannot be taken back to revision {revision}: {error}") from None
+
     async def revision(self) -> str:
         """The schema's revision; raises :class:`DatabaseUnavailable`."""
         assert self.engine is not None
@@ -252,7 +264,8 @@ def _upgrade(connection: Connection) -> None:
         except (CommandError, RevisionError):
             raise DatabaseNewer(
                 f"its schema has revision {current}, which this version does not know (it knows "
-                f"{script.get_current_head()}): use the version that made it, or a newer one"
+                f"{script.get_current_head()}): use the version that made it or a newer one, or let that one take it "
+                f"back by `replicator db downgrade --to {script.get_current_head()}` (docs/upgrade.md)"
             ) from None
     if current != script.get_current_head():
         command.upgrade(config, "head")

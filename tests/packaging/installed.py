@@ -17,11 +17,11 @@ COMMAND_SECONDS_MAX = 300.0
 class Installed:
     """The installation in ``binaries``, used in ``folder``, where packages named as ours stand in the way."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, *, in_the_way: bool = True) -> None:
         self.binaries = binaries
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        for package in ("snapshots", "migrations"):
+        for package in ("snapshots", "migrations") if in_the_way else ():
             (folder / package).mkdir()
             (folder / package / "__init__.py").write_text(f"raise ImportError('{package} is somebody else\\'s')\n")
 

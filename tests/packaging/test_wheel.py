@@ -143,8 +143,8 @@ def test_spark_compares_clusters_and_executors_get_what_is_installed(with_spark:
     assert not [name for name in shipped if name.startswith(("snapshots/", "migrations/"))]
     with zipfile.ZipFile(folder / "env.zip") as archive:
         archive.extractall(folder / "shipped")
-    module = "replicator.pipeline.source.reading"
-    script = f"import sys; sys.path.insert(0, 'shipped'); import {module} as reading; print(reading.__file__)"
+    module = "replicator.engine.log.arrow"
+    script = f"import sys; sys.path.insert(0, 'shipped'); import {module} as arrow; print(arrow.__file__)"
     assert installed.python("-S", "-c", script).stdout.startswith(str(folder / "shipped"))
 
 
