@@ -249,6 +249,13 @@ def _alembic(connection: Connection) -> Config:
     return config
 
 
+def head_revision() -> str:
+    """The schema's newest revision in this version."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return str(ScriptDirectory.from_config(config).get_current_head())
+
+
 def _current_revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
