@@ -97,10 +97,6 @@ async def fill(ports: dict[str, int]) -> None:
         await ask("PUT", PARTITIONED, 3)
         await ask("POST", "namespaces/public/default/deduplication", True)
         await ask("POST", "namespaces/public/default/permissions/reader", ["consume"])
-        await ask("POST", "persistent/public/default/newest/maxConsumers", 9)
-        fields = [{"name": "id", "type": "long"}]
-        schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
-        await ask("POST", "schemas/public/default/newest/schema", {"type": "AVRO", "schema": schema, "properties": {}})
         options = {
             "consumer_type": ConsumerType.Shared,
             "initial_position": InitialPosition.Earliest,
@@ -124,6 +120,10 @@ async def fill(ports: dict[str, int]) -> None:
         for number in range(30):
             await newest.send(b"%d" % number, partition_key=f"key-{number % 3}")
         await ask("PUT", f"{COMPACTED}/compaction")
+        await ask("POST", "persistent/public/default/newest/maxConsumers", 9)
+        fields = [{"name": "id", "type": "long"}]
+        schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+        await ask("POST", "schemas/public/default/newest/schema", {"type": "AVRO", "schema": schema, "properties": {}})
         parts = await us.create_producer("parts")
         for number in range(9):
             await parts.send(b"%d" % number, partition_key=str(number))
