@@ -1,4 +1,4 @@
-"""What is recorded of a version, and what it must be read as: shared by the script that records and the tests that read.
+"""What is recorded of a version, and what it must be read as: for the script that records, and the tests that read.
 
 The recorded files are in ``tests/recorded/``; ``docs/upgrade.md`` says when they are made again.
 """
@@ -62,8 +62,8 @@ def markers() -> list[Marker]:
 
 
 def sent() -> list[Outgoing]:
-    """What a frame of a link carries: a message, a batch of which a part was left out, a marker after a hole, and a note
-    of what was left out at the end."""
+    """What a frame of a link carries: a message, a batch of which a part was left out, a marker after a hole, and a
+    note of what was left out at the end."""
     entries = [message(b"first"), batch([b"a", b"b", b"c"])]
     block = make_block(Position(7, 0), entries, batch_sizes=[1, 3], absent={1: [0]})
     marked = make_block(Position(7, 9), [marker()], kind=BlockKind.MARKERS)

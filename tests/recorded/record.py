@@ -33,11 +33,11 @@ PARTITIONED = "persistent/public/default/parts/partitions"
 COMPACTED = "persistent/public/default/newest"
 
 
-async def main() -> None:
+def main() -> None:
     directory = Path(tempfile.mkdtemp(prefix="replicator-record-"))
     directory.chmod(0o755)
     try:
-        await record_store(directory)
+        asyncio.run(record_store(directory))
     finally:
         shutil.rmtree(directory)
     frames = {codec: b"".join(map(bytes, pack_frame(samples.frame_stream(), codec))).hex() for codec in CODECS}
@@ -57,7 +57,8 @@ async def record_store(directory: Path) -> None:
     rows = [f"  {name}: {{address: '127.0.0.1:{port}', data: ./{name}}}\n" for name, port in ports.items()]
     file = directory / "topology.yaml"
     file.write_text(
-        f"clusters:\n{''.join(rows)}links: [{{between: [us-east, {samples.CLUSTER}]}}]\npipeline: {{engine: embedded}}\n"
+        f"clusters:\n{''.join(rows)}links: [{{between: [us-east, {samples.CLUSTER}]}}]\n"
+        "pipeline: {engine: embedded}\n"
     )
     topology = load_topology(file)
     workers = [await start_worker(topology, name) for name in topology.names]
@@ -137,4 +138,4 @@ async def fill(ports: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

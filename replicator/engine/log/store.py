@@ -141,8 +141,8 @@ class Store(TopicRows):
         return pages * stats[0]["psize"] + append_bytes <= self.size_max
 
     def _checked_head(self) -> dict[str, Any]:
-        """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything is
-        written: another version's tables stay as they are."""
+        """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything
+        is written: another version's tables stay as they are."""
         stored = read_row(self.env, self.path, "meta", HEAD)
         if stored is None:
             return {"format": FORMAT, "cluster": self.cluster, "store_id": uuid.uuid4().hex}
