@@ -2,7 +2,7 @@
 
 Anybody's environment may have a package ``snapshots`` or ``migrations`` of its own, so a wheel that installs them would
 overwrite theirs or be overwritten. In a checkout they stand at the top, beside ``replicator``. The step between the two
-is here, and nothing else: pyproject.toml describes the distribution. docs/adr/0047 says why it is done so.
+is here, and nothing else: pyproject.toml describes the distribution. docs/adr/0048 says why it is done so.
 
 1. setuptools copies all packages below ``build/lib``, as ever.
 2. The two are moved into ``replicator``.

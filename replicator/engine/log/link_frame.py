@@ -25,7 +25,7 @@ with what an end of the version before would misread. The source says it when it
 destination answers what both speak (:func:`agreed_version`), and the source appends in that."""
 PROTOCOL_OLDEST: Final = 4
 """The oldest that this end still speaks: that of the release before, so that the ends are upgraded one by one.
-An end of version 4 refuses the topics of blocks that are for some clusters only, which came with 5, until it is upgraded."""
+An end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""
 CODECS: Final = ("none", "lz4", "zstd")
