@@ -24,6 +24,8 @@ from snapshots.position import BEFORE_ALL
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 
+SPOKEN = f"{link_frame.PROTOCOL_OLDEST} to {link_frame.PROTOCOL_VERSION}"
+
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +142,7 @@ def test_two_versions_of_the_protocol_refuse_each_other_clearly(
             ):
                 answer = await response.json()
             assert response.status == 400
-            refused = f"a speaks version 1 of the links' protocol, b {link_frame.PROTOCOL_VERSION}"
+            refused = f"a speaks version 1 of the links' protocol, b {SPOKEN}"
             assert f"{refused}: upgrade the worker of a" in answer["message"]
 
             async def old(request: aiohttp_web.Request) -> aiohttp_web.Response:
@@ -155,7 +157,7 @@ def test_two_versions_of_the_protocol_refuse_each_other_clearly(
             link.address = f"127.0.0.1:{runner.addresses[0][1]}"
             link.start()
             await eventually(lambda: link.state == "failed")
-            refused = f"b speaks version 1 of the links' protocol, a {link_frame.PROTOCOL_VERSION}"
+            refused = f"b speaks version 1 of the links' protocol, a {SPOKEN}"
             assert f"{refused}: upgrade the worker of b" in link.detail
             await link.stop()
             await runner.cleanup()

@@ -55,11 +55,10 @@ def agreed_version(theirs: int) -> int | None:
 
 def version_refused(theirs: int, *, here: str, there: str) -> str:
     """Why the ends of a link cannot speak, and what to do; ``here`` and ``there`` are their clusters."""
-    ours = str(PROTOCOL_VERSION) if PROTOCOL_OLDEST == PROTOCOL_VERSION else f"{PROTOCOL_OLDEST} to {PROTOCOL_VERSION}"
     older = here if theirs > PROTOCOL_VERSION else there
     return (
-        f"{there} speaks version {theirs} of the links' protocol, {here} {ours}: upgrade the worker of {older} "
-        "(docs/upgrade.md)"
+        f"{there} speaks version {theirs} of the links' protocol, {here} {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}: "
+        f"upgrade the worker of {older} (docs/upgrade.md)"
     )
 
 
