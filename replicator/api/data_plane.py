@@ -38,6 +38,7 @@ from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import HEADER_BYTES, PROTOCOL_VERSION, unpack_frame
 from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.short_tasks import awaited
@@ -204,7 +205,11 @@ async def high_water(request: web.Request) -> web.Response:
     else:
         origin = _required(request, "origin")
         rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(topic, [origin]))}
-    return web.json_response({"cluster": engine.cluster, "protocol": PROTOCOL_VERSION, "topics": rows})
+    restored = restored_mark(engine.store)
+    answer = {"cluster": engine.cluster, "protocol": PROTOCOL_VERSION, "topics": rows}
+    if restored is not None:
+        answer["restored"] = restored.restore_id
+    return web.json_response(answer)
 
 
 def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:

@@ -326,6 +326,7 @@ class Link:
         await transport.open(encode_append(()))
         await transport.receive()
         self._topics.on_connected(there)
+        await self._topics.heard_of_restore(transport.restore_id)
         self._transport = transport
         self._partitions.on_connected()
         self._schemas.on_connected()

@@ -190,6 +190,18 @@ class LinkTopics:
             if self._engine.find(name) is None:
                 self._note_deleted(name)
 
+    async def heard_of_restore(self, restore_id: str) -> None:
+        """The destination was restored from a backup, if it was not known before: it lost what its own consumers had
+        acknowledged, of every topic, and which subscriptions there are. Others know of it, and are to tell."""
+        if restore_id == self.memory.restore_id:
+            return
+        link = self._route.link
+        log.warning("the destination was restored from a backup", link=link.key, restore=restore_id)
+        if self._on_lost_copy is not None:
+            for name in self.copier.topics:
+                self._on_lost_copy(name)
+        await self.memory.note_restore(restore_id)
+
     def _gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
         return self.start_positions.gap(topic, there, copied_before=self.memory.mark(topic.topic_id) > BEFORE_ALL)
 

@@ -37,8 +37,7 @@ class StartPositions:
         trimmed: Mapping[str, Position] = {}
         if topic.log.trimmed > BEFORE_ALL:
             trimmed = self._engine.store.trim(topic.topic_id).vector
-        own = self._engine.cluster
-        holes = {origin: tuple(topic.origins.left_out(origin)) for origin in self._route.origins if origin != own}
+        holes = {origin: tuple(topic.origins.left_out(origin)) for origin in self._route.origins}
         return Missing(trimmed, {origin: each for origin, each in holes.items() if each})
 
     def unexpected(self, topic: Topic) -> Missing:

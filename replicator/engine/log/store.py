@@ -31,7 +31,7 @@ from replicator.engine.log.block import (
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.store_files import identity, lock_directory, open_environment
+from replicator.engine.log.store_files import check_not_restoring, identity, lock_directory, open_environment
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
 from replicator.engine.log.topic_rows import TopicRows
 from snapshots.position import BEFORE_ALL, Position
@@ -97,6 +97,7 @@ class Store(TopicRows):
         self.cluster = cluster
         self.size_max = size_max
         """Bytes that appends may fill."""
+        check_not_restoring(path)
         self._lock = lock_directory(path)
         try:
             self.env, self.tables = open_environment(path, size_max + RESERVE_BYTES, TABLES)
