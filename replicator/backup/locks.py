@@ -67,10 +67,10 @@ class Lock:
             if age > STALE_SECONDS:
                 self._destination.delete([f"{self._root}/{name}"])
                 continue
-            doing = "is pruned" if name.startswith(PRUNE) else "gets a backup"
+            doing = "prunes" if name.startswith(PRUNE) else "makes a backup"
             raise BackupError(
-                f"{self._destination.url} {doing} by somebody else, who was heard of {max(age, 0):.0f} s ago: try again "
-                f"when that is done (who was killed counts for {STALE_SECONDS // 60} minutes)"
+                f"{self._destination.url}: somebody else {doing} there, and was heard of {max(age, 0):.0f} s ago: try "
+                f"again when that is done (who was killed counts for {STALE_SECONDS // 60} minutes)"
             )
 
 

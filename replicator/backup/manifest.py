@@ -20,7 +20,7 @@ from replicator.backup.errors import BackupDamaged, BackupError
 BACKUPS: Final = "backups"
 FORMAT: Final = 1
 """Of manifests and chunks; a version that does not know it refuses."""
-_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+_ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,9 @@ class Manifest:
 
 
 def new_id(now_ms: int) -> str:
-    """Ids are in the order of time."""
-    return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    """Ids are in the order of time, to the millisecond."""
+    at = datetime.fromtimestamp(now_ms // 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}{now_ms % 1000:03}Z-{secrets.token_hex(3)}"
 
 
 def shown_time(at_ms: int) -> str:

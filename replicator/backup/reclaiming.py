@@ -26,7 +26,7 @@ from replicator.backup.errors import BackupError, WorkerNotAsked
 from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, plan_topic
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
+from replicator.engine.log.block import BlockHeader, BlockView, verify_block
 from replicator.engine.restored import MARK, RestoredMark, restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
@@ -52,7 +52,6 @@ class ReclaimedTopic:
     """What came back of one topic."""
 
     name: str
-    entries: int
     messages: int
     after: Position
     upto: Position
@@ -201,7 +200,7 @@ async def _reclaim_topic(engine: Engine, plan: TopicPlan, peers: Mapping[str, _P
     topic = await _topic(engine, plan)
     loaded_last = topic.log.last
     holes = list(plan.holes)
-    entries = messages = 0
+    messages = 0
     blocks = _merged([_blocks_at(peers[peer].plane, engine.cluster, plan, mark) for peer, mark in plan.sources.items()])
     while True:
         part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
@@ -216,11 +215,10 @@ async def _reclaim_topic(engine: Engine, plan: TopicPlan, peers: Mapping[str, _P
             upto=upto,
             numbered=topic.policies.effective.deduplication,
         )
-        entries += sum(header.entries for header, _ in part if header.kind is BlockKind.MESSAGES)
         messages += sum(header.messages for header, _ in part)
         if not part:
             break
-    return ReclaimedTopic(plan.name, entries, messages, plan.after, plan.upto, plan.made_anew, len(plan.holes))
+    return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, len(plan.holes))
 
 
 async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
@@ -289,6 +287,6 @@ def _some(blocks: Iterator[tuple[BlockHeader, bytes]]) -> list[tuple[BlockHeader
 async def _settle(engine: Engine, done: Reclaimed) -> None:
     now_ms = time.time_ns() // 1_000_000
     mark = restored_mark(engine.store) or RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
-    entries = mark.reclaimed_entries + sum(topic.entries for topic in done.topics)
-    settled = mark.settled(now_ms, entries=entries, topics=len(done.topics), lost=tuple(done.lost))
+    messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
+    settled = mark.settled(now_ms, messages=messages, topics=len(done.topics), lost=tuple(done.lost))
     await engine.remember(MARK, settled.as_json())

@@ -159,8 +159,8 @@ def restore(
     if aside is not None:
         typer.echo(f"the store that was there is in {aside}: delete it when you do not need it any more")
     typer.echo(
-        "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other cluster "
-        "was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; sequence "
+        "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
+        "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; sequence "
         "ids of producers and Spark writers, so that what they send again may be stored twice. The audit log and drill "
         "reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are back. See "
         "docs/backup.md."
@@ -206,11 +206,8 @@ def _reclaim(file: Path, cluster: str, without: list[str] | None, output: str = 
         show(output, _reclaimed_json(done), "")
         return
     for topic in done.topics:
-        anew = " (made anew since the backup)" if topic.made_anew else ""
-        typer.echo(
-            f"took back {topic.entries} entries ({topic.messages} messages) of {topic.name}{anew}, from after "
-            f"{topic.after} up to {topic.upto}"
-        )
+        anew = " (made since the backup)" if topic.made_anew else ""
+        typer.echo(f"took back {topic.messages} messages of {topic.name}{anew}, after {topic.after} up to {topic.upto}")
     if not done.topics:
         typer.echo(f"the other clusters have nothing of {cluster}'s messages that it lacks")
     if done.epoch != done.epoch_before:

@@ -29,13 +29,13 @@ class RestoredMark:
     restored_at_ms: int
     settled_at_ms: int | None = None
     """When the other clusters had been asked what it lost; None while a worker may not start."""
-    reclaimed_entries: int = 0
+    reclaimed_messages: int = 0
     reclaimed_topics: int = 0
     lost: tuple[str, ...] = ()
     """What is known to be lost for good, or was not asked for, in words."""
 
-    def settled(self, at_ms: int, *, entries: int, topics: int, lost: tuple[str, ...]) -> RestoredMark:
-        return replace(self, settled_at_ms=at_ms, reclaimed_entries=entries, reclaimed_topics=topics, lost=lost)
+    def settled(self, at_ms: int, *, messages: int, topics: int, lost: tuple[str, ...]) -> RestoredMark:
+        return replace(self, settled_at_ms=at_ms, reclaimed_messages=messages, reclaimed_topics=topics, lost=lost)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "lost": list(self.lost)}

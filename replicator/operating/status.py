@@ -72,7 +72,7 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
 def _restored(mark: Mapping[str, Any]) -> str:
     at = datetime.fromtimestamp(mark["made_at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
     lost = "".join(f"; lost: {each}" for each in mark["lost"])
-    return f"restored to {at} (backup {mark['backup']}); {mark['reclaimed_entries']} entries came back{lost}"
+    return f"restored to {at} (backup {mark['backup']}); {mark['reclaimed_messages']} messages came back{lost}"
 
 
 def _ready(tasks: Mapping[str, Any] | None) -> Text:
