@@ -106,9 +106,9 @@ class Mesh(Deployment):
         return self.report("verify", "--settle", "0")
 
 
-async def publish(url: str, contents: Sequence[bytes], topic: str = ORDERS) -> None:
+async def publish(url: str, contents: Sequence[bytes], topic: str = ORDERS, *, batching_enabled: bool = True) -> None:
     async with Client(url, reconnect=False) as client:
-        producer = await client.create_producer(topic)
+        producer = await client.create_producer(topic, batching_enabled=batching_enabled)
         for start in range(0, len(contents), 1000):
             await producer.send_many(contents[start : start + 1000])
 

@@ -160,10 +160,10 @@ def restore(
         typer.echo(f"the store that was there is in {aside}: delete it when you do not need it any more")
     typer.echo(
         "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
-        "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; sequence "
-        "ids of producers and Spark writers, so that what they send again may be stored twice. The audit log and drill "
-        "reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are back. See "
-        "docs/backup.md."
+        "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; "
+        "sequence ids of producers and Spark writers, so that what they send again may be stored twice. The audit log "
+        "and drill reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are "
+        "back. See docs/backup.md."
     )
     if file is not None and reclaims:
         _reclaim(file, cluster, without)

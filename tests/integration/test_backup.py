@@ -81,7 +81,12 @@ def listed(alone: Mesh) -> list[dict[str, object]]:
 
 def large(alone: Mesh, megabytes: int) -> None:
     """Fill the store with what does not pack."""
-    asyncio.run(publish(alone.client_url("A"), [os.urandom(1_000_000) for _ in range(megabytes)]))
+    send(alone, *(os.urandom(1_000_000) for _ in range(megabytes)))
+
+
+def send(alone: Mesh, *contents: bytes) -> None:
+    """Publish each by itself."""
+    asyncio.run(publish(alone.client_url("A"), contents, batching_enabled=False))
 
 
 def test_invariant_1_what_was_confirmed_before_a_backup_is_in_it_though_the_worker_takes_2000_a_second(
@@ -135,7 +140,7 @@ def test_invariant_1_what_was_confirmed_before_a_backup_is_in_it_though_the_work
 def test_a_second_backup_carries_what_changed_and_pruning_keeps_what_is_needed(alone: Mesh) -> None:
     large(alone, 30)
     alone.create("A")
-    asyncio.run(publish(alone.client_url("A"), [b"one more"]))
+    send(alone, b"one more")
     alone.create("A")
     newest, oldest = listed(alone)
     assert int(str(oldest["written_bytes"])) > 30_000_000
@@ -203,9 +208,8 @@ def test_a_damaged_chunk_is_found_by_verify_and_by_restore_which_then_changes_no
     if how == "missing":
         file.unlink()
     else:
-        file.write_bytes(
-            content[:5000] + bytes([content[5000] ^ 1]) + content[5001:] if how == "flipped" else content[:9]
-        )
+        flipped = content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+        file.write_bytes(flipped if how == "flipped" else content[:9])
     digest = file.name.partition("-")[0]
     found = alone.backup("verify", "-c", "A", "--at", "backups", status=1)
     assert digest in found
@@ -238,16 +242,14 @@ def test_a_destination_that_is_full_ends_the_backup_with_its_name_and_the_worker
         assert json.loads(alone.backup("list", "--at", "small", "--output", "json")) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    asyncio.run(publish(alone.client_url("A"), [b"goes on"]))
-    alone.until(
-        lambda: alone.run_backup("create", "-f", "topology.yaml", "-c", "A", "--at", "backups").returncode == 0, ""
-    )
+    send(alone, b"goes on")
+    alone.create("A")
 
 
 def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_store_is_kept(alone: Mesh) -> None:
-    asyncio.run(publish(alone.client_url("A"), [b"1"]))
+    send(alone, b"1")
     alone.create("A")
-    asyncio.run(publish(alone.client_url("A"), [b"2"]))
+    send(alone, b"2")
     assert "in use by another worker" in alone.restore("A", "--replace", status=2)
     alone.kill("A")
     assert "give --replace" in alone.restore("A", status=2)
@@ -275,7 +277,7 @@ def test_what_cannot_be_done_is_said_with_its_status(alone: Mesh) -> None:
 
 def test_backups_lie_wherever_fsspec_reaches(alone: Mesh, tmp_path: Path) -> None:
     """In memory, in the place of a bucket: files are put whole, without renames."""
-    asyncio.run(publish(alone.client_url("A"), [b"1", b"2"]))
+    send(alone, b"1", b"2")
     destination = Destination(f"memory://{tmp_path.name}/backups")
     for _ in range(2):
         manifest = create(destination, "A", lambda known: of_worker(alone.url("A"), known))

@@ -1,5 +1,5 @@
-"""Backups of a file that changes, at a destination where makers are cut off and chunks rot: what is listed is whole, or is
-said to be damaged; what is kept is never deleted.
+"""Backups of a file that changes, at a destination where makers are cut off and chunks rot: what is listed is whole, or
+is said to be damaged; what is kept is never deleted.
 
 The model: the content of the file at each backup, and which files at the destination were damaged.
 """
