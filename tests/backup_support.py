@@ -14,10 +14,12 @@ from typing import Any
 import forked_commands
 from failover_support import Deployment
 
-from replicator.client import Client, ConsumerType, InitialPosition, Message, PulsarException
+from replicator.client import Client, ConsumerType, InitialPosition, PulsarException
 
 MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
 ORDERS = "persistent://public/default/orders"
+TAKEN_AT_ONCE = 1_000
+"""Received before some of them are acknowledged: a consumer may hold so many."""
 
 
 class Mesh(Deployment):
@@ -125,9 +127,15 @@ async def take(
             initial_position=InitialPosition.Earliest,
             replicate_subscription_state_enabled=True,
         )
-        received: list[Message] = [await consumer.receive(timeout_millis=30_000) for _ in range(count)]
-        await asyncio.gather(*(consumer.acknowledge(each) for each in received[acknowledge]))
-        return [each.data() for each in received[acknowledge]]
+        chosen = range(count)[acknowledge]
+        taken: list[bytes] = []
+        for start in range(0, count, TAKEN_AT_ONCE):
+            numbers = range(start, min(count, start + TAKEN_AT_ONCE))
+            received = {number: await consumer.receive(timeout_millis=30_000) for number in numbers}
+            now = [received[number] for number in numbers if number in chosen]
+            await asyncio.gather(*map(consumer.acknowledge, now))
+            taken += [message.data() for message in now]
+        return taken
 
 
 async def rest(url: str, *, subscription: str = "sub", topic: str = ORDERS, quiet_millis: int = 2_000) -> list[bytes]:

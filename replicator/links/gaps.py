@@ -88,7 +88,8 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What the source knows of one topic. ``has`` says whether its own position was ever in its log."""
+    """What the source knows of one topic. ``has`` says whether its own position was ever in its log, or is known to
+    have been lost by a restore."""
 
     cluster: str
     destination: str

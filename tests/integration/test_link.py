@@ -390,6 +390,54 @@ def test_invariant_10_a_source_restored_from_an_old_copy_reuses_no_position_and_
     asyncio.run(main())
 
 
+def test_what_a_restored_source_could_not_take_back_is_a_gap_for_who_lacks_it_too(tmp_path: Path) -> None:
+    """And for nobody else: whoever has it goes on at once."""
+
+    async def main() -> None:
+        async with (
+            opened(tmp_path / "eu-west", "eu-west") as west,
+            serving(west, {"us-east"}) as server,
+            opened(tmp_path / "ap-south", "ap-south") as south,
+            serving(south, {"us-east"}) as server_south,
+        ):
+            async with opened(tmp_path / "us-east") as east:
+                await (await east.topic(TOPIC)).publish(numbered(0, 3))
+            shutil.copytree(tmp_path / "us-east", tmp_path / "old")
+            for first, addresses in ((3, (server, server_south)), (4, (server,))):
+                async with opened(tmp_path / "us-east") as east, AsyncExitStack() as stack:
+                    topic = await east.topic(TOPIC)
+                    for each in addresses:
+                        await stack.enter_async_context(linked(east, each.engine.cluster, each.address))
+                    (last,) = await topic.publish(numbered(first, 1))
+                    for each in addresses:
+                        await eventually(lambda: has(each.engine, numbered(0, first + 1)), "the copy")  # noqa: B023
+            async with opened(tmp_path / "old") as east:
+                topic = await east.topic(TOPIC)
+                hole = (topic.origins.vector()["us-east"], last)
+                await east.writer.reclaim(topic.tail, topic.log.last, (), holes=[hole], upto=last, numbered=False)
+            async with (
+                opened(tmp_path / "old") as east,
+                linked(east, "eu-west", server.address),
+                linked(east, "ap-south", server_south.address) as link,
+            ):
+                await (await east.topic(TOPIC)).publish(numbered(9, 1))
+                await eventually(lambda: has(west, [*numbered(0, 5), *numbered(9, 1)]), "who has all of it")
+                await eventually(lambda: TOPIC in link.status()["halted"], "a halt that says why")
+                assert [gap["kind"] for gap in link.status()["gaps"]] == ["trimmed"]
+                await link.resolve(TOPIC, "skip-and-record")
+                await eventually(lambda: has(south, [*numbered(0, 4), *numbered(9, 1)]), "what is left")
+                found = south.find(TOPIC)
+                assert found is not None
+                ((_, upto),) = found.origins.left_out("us-east")
+                assert upto >= last, "it never claims what it does not have"
+
+    def has(engine: Engine, entries: list[bytes]) -> bool:
+        found = engine.find(TOPIC)
+        return found is not None and entries_of(found, "us-east") == entries
+
+    asyncio.run(main())
+
+
 def test_invariant_11_what_is_in_flight_stays_within_the_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,45 @@ async def trim(cluster: Cluster) -> None:
     assert topic.log.trimmed > BEFORE_ALL
 
 
+def test_invariant_5_a_restored_cluster_does_not_claim_what_it_could_not_take_back(tmp_path: Path) -> None:
+    """It knows of the positions: they are a hole of its own. What it takes as consumed says nothing of them."""
+
+    async def main() -> None:
+        a, b = (Cluster(name, tmp_path) for name in "ab")
+        topic = await a.start()
+        await b.start()
+        old = await topic.publish([message()] * 5)
+        await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        await carry_until(lambda: "sub" in b.topic.subscriptions, (a, b), (b, a))
+        await a.stop()
+        shutil.copytree(a.path, a.path.with_name("old"))
+        topic = await a.start()
+        lost = await topic.publish([message(b"lost")] * 5)
+        await carry(a, b)
+        await a.stop()
+        shutil.rmtree(a.path)
+        a.path.with_name("old").rename(a.path)
+        topic = await a.start()
+        before, upto = topic.origins.vector()["a"], b.topic.origins.vector()["a"]
+        await a.engine.writer.reclaim(topic.tail, topic.log.last, (), holes=[(before, upto)], upto=upto, numbered=False)
+        for _ in range(2):
+            await topic.publish([message(b"new")])
+            await consume_all(a)
+            claimed = a.sync.vector(a.topic, a.subscription).origins["a"]
+            assert [each for each in lost if claimed.covers(each)] == []
+            assert [each for each in old if not claimed.covers(each)] == []
+            await carry_until(lambda: all(consumed_at(b, each) for each in old), (a, b))
+            assert [each for each in lost if consumed_at(b, each)] == []
+            await a.stop()
+            topic = await a.start()
+        await b.subscription.acknowledge([Ack(entry.position) for entry in b.messages()])
+        await carry_until(lambda: not a.backlog, (b, a))  # what b tells of the hole means nothing here
+        for each in (a, b):
+            await each.stop()
+
+    asyncio.run(main())
+
+
 def test_invariant_5_an_answer_of_who_has_what_a_third_cluster_lost_makes_no_mapping(tmp_path: Path) -> None:
     async def main() -> None:
         a, b, c = (Cluster(name, tmp_path, exact=False) for name in "abc")

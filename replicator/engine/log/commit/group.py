@@ -107,7 +107,8 @@ class CommitGroup:
         if isinstance(request, CreateTopicRequest):
             return create_topic(txn, self._dbs, request.name, self._appender, request.incarnation)
         if isinstance(request, ReclaimRequest):
-            return Reclaims(self._dbs, self._cluster, self._appender, self._deduplication).reclaim(txn, request)
+            reclaims = Reclaims(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
+            return reclaims.reclaim(txn, request)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):

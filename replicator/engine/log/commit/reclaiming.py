@@ -24,7 +24,8 @@ from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.requests import ReclaimRequest, Tail
+from replicator.engine.log.left_out import LeftOutNote
+from replicator.engine.log.requests import Committed, ReclaimRequest, Tail
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.sequence_index import numbered_of
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -41,15 +42,21 @@ _FILLER: Final = encode_entry(
 class Reclaims:
     """Writes what is reclaimed in one transaction."""
 
-    __slots__ = ("_appender", "_cluster", "_dbs", "_deduplication")
+    __slots__ = ("_appender", "_cluster", "_committed", "_dbs", "_deduplication")
 
     def __init__(
-        self, dbs: dict[str, Any], cluster: str, appender: LogAppender, deduplication: GroupDeduplication
+        self,
+        dbs: dict[str, Any],
+        cluster: str,
+        appender: LogAppender,
+        deduplication: GroupDeduplication,
+        committed: Committed,
     ) -> None:
         self._dbs = dbs
         self._cluster = cluster
         self._appender = appender
         self._deduplication = deduplication
+        self._committed = committed
 
     def reclaim(self, txn: lmdb.Transaction, request: ReclaimRequest) -> None:
         """Raises :class:`NotReclaimed` before anything of the request is written."""
@@ -66,7 +73,7 @@ class Reclaims:
             self._go_to(txn, tail, header.origin_first, header.publish_time_ms)
             first = self._appender.next_position(tail)
             assert first == header.origin_first, f"{header.origin_first} would be at {first}"
-            self._appender.append(txn, tail, header, block, hole=bool(request.holes))
+            self._appender.append(txn, tail, header, block)
             if header.kind is BlockKind.MESSAGES and request.numbered:
                 numbered = [numbered_of(entry) for entry in BlockView(block, header).entries()]
                 self._deduplication.reclaimed(txn, tail, first, numbered)
@@ -74,6 +81,8 @@ class Reclaims:
             self._go_to(txn, tail, request.upto, 0)
             self._fill(txn, tail, 1, 0)  # nobody has what was there, but others know that there was something
         self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
+        note = LeftOutNote(self._cluster, tail.incarnation, request.upto)
+        self._committed.left_out.setdefault(tail.topic_id, []).append(note)
 
     def _check(self, request: ReclaimRequest) -> None:
         tail = request.tail
