@@ -14,7 +14,7 @@ from typing import Any
 import forked_commands
 from failover_support import Deployment
 
-from replicator.client import Client, ConsumerType, InitialPosition, PulsarException
+from replicator.client import Client, ConsumerType, InitialPosition
 
 MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
 ORDERS = "persistent://public/default/orders"
@@ -98,6 +98,26 @@ class Mesh(Deployment):
         state = answer["subscriptions"].get(subscription)
         return None if state is None else state["digest"]
 
+    def consumed(self, subscription: str = "sub", topic: str = ORDERS) -> bool:
+        """Whether nothing is left to be consumed in any cluster."""
+        return self.agree(subscription, topic) and not any(
+            self.left(name, subscription, topic) for name in self._processes
+        )
+
+    def left(self, name: str, subscription: str, topic: str) -> int:
+        rows = self.topic(name, topic)["subscriptions"]
+        return int(next(row["backlog_messages"] for row in rows if row["name"] == subscription))
+
+    def has(self, subscription: str, topic: str = ORDERS) -> dict[str, bool]:
+        """In which clusters there is a subscription."""
+        found = {name: self.topic(name, topic) or {"subscriptions": []} for name in self._processes}
+        return {name: any(row["name"] == subscription for row in each["subscriptions"]) for name, each in found.items()}
+
+    def delete_subscription(self, name: str, subscription: str, topic: str = ORDERS) -> None:
+        path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/subscription/{subscription}"
+        request = urllib.request.Request(self.url(name, path), method="DELETE")
+        urllib.request.urlopen(request, timeout=20).close()
+
     def agree(self, subscription: str, topic: str = ORDERS) -> bool:
         """Whether all have the same messages, and the same of them left, to the message."""
         counts = {self.messages(name, topic) for name in self._processes}
@@ -136,26 +156,6 @@ async def take(
             await asyncio.gather(*map(consumer.acknowledge, now))
             taken += [message.data() for message in now]
         return taken
-
-
-async def rest(url: str, *, subscription: str = "sub", topic: str = ORDERS, quiet_millis: int = 2_000) -> list[bytes]:
-    """Receive and acknowledge all that is left of a subscription."""
-    found: list[bytes] = []
-    async with Client(url) as client:
-        consumer = await client.subscribe(
-            topic,
-            subscription,
-            consumer_type=ConsumerType.Shared,
-            initial_position=InitialPosition.Earliest,
-            replicate_subscription_state_enabled=True,
-        )
-        while True:
-            try:
-                message = await consumer.receive(timeout_millis=quiet_millis)
-            except PulsarException:
-                return found
-            found.append(message.data())
-            await consumer.acknowledge(message)
 
 
 def numbered(prefix: str, first: int, last: int) -> list[bytes]:

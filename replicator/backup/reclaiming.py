@@ -41,7 +41,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 APPENDED_BYTES: Final = 8 * 1024 * 1024
 """In one commit."""
-ANSWER_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 5.0
 """How long a peer is waited for."""
 
 OnTopic = Callable[[str], None]

@@ -110,7 +110,10 @@ def verify(
     from replicator.backup.restoring import verify as check
 
     destination = Destination(at)
-    chosen = Manifests(destination, cluster).ids() if every else [backup]
+    manifests = Manifests(destination, cluster)
+    chosen = manifests.ids() if every else [backup or manifests.newest()]
+    if not chosen:
+        raise typer.BadParameter(f"there is no backup of {cluster} at {destination.url}")
     problems: list[str] = []
     for each in chosen:
         with tempfile.TemporaryDirectory(dir=scratch, prefix="replicator-verify-") as directory:
@@ -214,7 +217,11 @@ def _reclaim(file: Path, cluster: str, without: list[str] | None, output: str = 
         typer.echo(f"there was a failover since: epoch {done.epoch} (the backup has {done.epoch_before})")
     for lost in done.lost:
         typer.echo(f"lost: {lost}")
-    typer.echo("The worker can be started. What the others published comes by their links.")
+    typer.echo(
+        "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
+        f"Consumers that connect to {cluster} before that are given again what they had acknowledged since the backup. "
+        "If that matters, fail over to another cluster before you start it (--unplanned), and back when it has caught up."
+    )
 
 
 def _reclaimed_json(done: Reclaimed) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from backup_support import MESH, ORDERS, Mesh, numbered, publish, rest, take, timed
+from backup_support import MESH, ORDERS, Mesh, numbered, publish, take, timed
 from failover_support import deployment
 from sqlalchemy import make_url
 
@@ -66,6 +66,7 @@ def test_a_restored_cluster_of_a_mesh_takes_back_all_that_others_have_and_no_ack
         mesh.until(lambda: mesh.messages("A") == 900, "all messages at A")
         acknowledged.extend(await take(a, 300, acknowledge=slice(0, 300, 3)))
         await take(a, 100, acknowledge=slice(0, 10), topic=QUIET)
+        await take(a, 1, subscription="gone", topic=QUIET)
 
     async def after() -> None:
         await asyncio.gather(
@@ -79,12 +80,15 @@ def test_a_restored_cluster_of_a_mesh_takes_back_all_that_others_have_and_no_ack
         await take(a, 90, acknowledge=slice(0, 60), topic=QUIET)  # nothing else happens there: nobody is told by it
         await take(a, 200, acknowledge=slice(0, 200, 2), topic=LATER)
         await take(a, 300, subscription="late", acknowledge=slice(0, 50))
+        mesh.delete_subscription("A", "gone", QUIET)
+        mesh.until(lambda: not any(mesh.has("gone", QUIET).values()), "the deletion everywhere")
 
     def settled() -> bool:
         return all(mesh.agree(*each) for each in SUBSCRIPTIONS) and not any(map(mesh.halted, "ABC"))
 
     asyncio.run(before())
     mesh.until(lambda: mesh.agree("sub") and mesh.agree("sub", QUIET), "the same state everywhere")
+    mesh.until(lambda: all(mesh.has("gone", QUIET).values()), "the subscription everywhere")
     since = time.monotonic()
     mesh.create("A")
     since = timed("backup", since)
@@ -106,6 +110,7 @@ def test_a_restored_cluster_of_a_mesh_takes_back_all_that_others_have_and_no_ack
     mesh.until(settled, "the same state everywhere", 300)
     since = timed("healing", since)
     assert {each: mesh.unconsumed("A", *each) for each in SUBSCRIPTIONS} == left
+    mesh.until(lambda: not any(mesh.has("gone", QUIET).values()), "what was deleted since is deleted again")
     mesh.verify()  # ends with 0
     since = timed("verify", since)
     assert mesh.status("A")["restored"]["reclaimed_messages"] == 2 * quarter + 200
@@ -114,9 +119,10 @@ def test_a_restored_cluster_of_a_mesh_takes_back_all_that_others_have_and_no_ack
     async def go_on() -> list[bytes]:
         await publish(a, numbered("a", 1_000_000, 1_000_010))
         mesh.until(lambda: mesh.agree("sub"), "the new ones everywhere")
-        return await rest(a)
+        return await take(a, 900 + 4 * quarter + 10 - len(acknowledged))
 
     taken = asyncio.run(go_on())
+    mesh.until(mesh.consumed, "nothing is left anywhere")
     published = [
         *numbered("a", 0, 300 + 2 * quarter),
         *numbered("b", 0, 300 + quarter),
@@ -189,10 +195,36 @@ def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claim
     assert "lost: " in printed
     assert "nobody has" in printed
     mesh.start("A")
-    print(printed)
     mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
-    print(mesh.get("A", f"/replication/v1/ack-vectors?topic={ORDERS}"))
-    print(mesh.get("A", "/replication/v1/cuts"))
-    print(mesh.report("verify", "--settle", "0", status=0))
+    (hole,) = mesh.get("A", "/replication/v1/cuts")["topics"][ORDERS]["left_out"]["A"]
+    assert high(hole[0]) < high(hole[1]) <= high(mesh.topic("A")["high_water"]["A"])
+    assert mesh.messages("A") == 5
     asyncio.run(publish(a, numbered("a", 100, 110)))
-    mesh.until(lambda: mesh.agree("sub"), "the new ones everywhere")
+    mesh.until(lambda: mesh.messages("A") == 15 and mesh.messages("B") == mesh.messages("C") == 25, "the new ones")
+    mesh.until(lambda: mesh.has("sub")["A"], "what others know of the subscription")
+    taken = asyncio.run(take(a, 10))
+    assert sorted(taken) == sorted(numbered("a", 100, 110)), "what was consumed stays so"
+    assert not any(map(mesh.halted, "ABC"))
+
+
+def test_a_cluster_that_lost_its_disk_and_has_no_backup_takes_back_its_own_messages_too(mesh: Mesh) -> None:
+    a, b = mesh.client_url("A"), mesh.client_url("B")
+
+    async def some() -> None:
+        await publish(a, numbered("a", 0, 500))
+        await publish(b, numbered("b", 0, 100))
+        mesh.until(lambda: mesh.messages("A") == mesh.messages("C") == 600, "copies")
+        await take(a, 600, acknowledge=slice(0, 600, 2))
+
+    asyncio.run(some())
+    mesh.until(lambda: mesh.agree("sub"), "the same state everywhere")
+    left, last = mesh.unconsumed("C", "sub"), mesh.topic("A")["high_water"]["A"]
+    mesh.lose("A")
+    assert f"took back 500 messages of {ORDERS}" in mesh.reclaim("A")
+    mesh.start("A")
+    mesh.until(lambda: mesh.agree("sub") and not any(map(mesh.halted, "ABC")), "the same state everywhere")
+    assert mesh.unconsumed("A", "sub") == left
+    asyncio.run(publish(a, numbered("a", 500, 510)))
+    mesh.until(lambda: mesh.messages("C") == 610, "the new ones")
+    assert high(mesh.topic("A")["high_water"]["A"]) > high(last), "invariant 10"
+    mesh.verify()
