@@ -18,6 +18,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from replicator.backup.errors import BackupError, DestinationUnavailable
+from replicator.topology import mask_password
 
 UNFINISHED: Final = ".unfinished-"
 """In the names of files that are being written into a directory."""
@@ -29,13 +30,16 @@ class Destination:
 
     def __init__(self, url: str) -> None:
         """Raises :class:`BackupError` for a URL that nobody knows."""
-        self.url = url
+        self.url = _shown(url)
+        """For messages: without a password that stands in it."""
         try:
             self._fs, self._root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
-            raise BackupError(f"--at {url}: {error}; a directory needs nothing, others their fsspec package") from None
+            raise BackupError(
+                f"--at {self.url}: {error}; a directory needs nothing, other places their fsspec package"
+            ) from None
         except OSError as error:
-            raise DestinationUnavailable(f"{url}: {error}") from None
+            raise DestinationUnavailable(f"{self.url}: {error}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def read(self, path: str) -> bytes | None:
@@ -104,6 +108,10 @@ class Destination:
             yield
         except OSError as error:
             raise DestinationUnavailable(f"{self.url}: {path}: {error.strerror or error}") from None
+
+
+def _shown(url: str) -> str:
+    return mask_password(url) if "://" in url else url
 
 
 def _write_locally(place: Path, content: bytes) -> None:

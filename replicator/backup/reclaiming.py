@@ -29,7 +29,7 @@ from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
 from replicator.engine.restored import MARK, RestoredMark, restored_mark
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import parse_topic
+from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.failover.epochs import FIRST, as_json, from_json, precedence
 from replicator.failover.service import RECORD
 from replicator.pipeline.data_plane import DataPlane
@@ -121,11 +121,17 @@ def _ask(name: str, url: str, restored: str) -> _Peer:
             raise WorkerNotAsked(f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}")
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: copy for topic, row in cuts["topics"].items() if (copy := _copy(row, restored)) is not None}
+        # The log of failovers is not among the topics of users; all of it is kept.
+        epochs = plane.call("GET", "/replication/v1/high-water", origin=restored, topic=EPOCHS_TOPIC)["topics"]
+        copies |= {
+            topic: PeerCopy(int(mark["incarnation"]), Position.parse(mark["position"]))
+            for topic, mark in epochs.items()
+        }
     except (PeerUnavailable, UnexpectedAnswer) as error:
         plane.close()
         raise WorkerNotAsked(
-            f"{error}; start {name}, or go on with --without {name}: what only {name} has of {restored}'s messages is "
-            "then lost to it, and links to it stop where they find that (lost-data)"
+            f"{error}; start {name} and run `replicator backup reclaim`, or do so with --without {name}: what only "
+            f"{name} has of {restored}'s messages is then lost to it, and the link to {name} stops there (lost-data)"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         plane.close()

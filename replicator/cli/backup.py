@@ -220,7 +220,7 @@ def _reclaim(file: Path, cluster: str, without: list[str] | None, output: str = 
     typer.echo(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
         f"Consumers that connect to {cluster} before that are given again what they had acknowledged since the backup. "
-        "If that matters, fail over to another cluster before you start it (--unplanned), and back when it has caught up."
+        "If that matters, fail over to another cluster before you start it (--unplanned), and back afterwards."
     )
 
 

@@ -168,10 +168,24 @@ def test_what_no_other_cluster_had_is_lost_and_said_and_the_links_go_on(mesh: Me
     mesh.report("failback", "--to", "A")
     asyncio.run(publish(a, numbered("a", 100, 110)))
     mesh.until(lambda: mesh.messages("A") == mesh.messages("B") == mesh.messages("C") == 85, "the new ones everywhere")
-    assert not any(map(mesh.halted, "ABC"))
+    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
     assert high(mesh.topic("A")["high_water"]["A"]) > high(last), "invariant 10"
     assert "C was not asked" in mesh.status("A")["restored"]["lost"][0]
+    shown = " ".join(mesh.command("status").stdout.split())
+    assert "restored to" in shown
+    assert "20 messages came back" in shown
     mesh.verify()
+
+    mesh.lose("A")  # once more, now that it has written an epoch itself
+    printed = mesh.restore("A")
+    print(printed)
+    assert "epoch 2" in printed
+    mesh.start("A")
+    assert not mesh.state("A")["fenced"]
+    mesh.until(lambda: mesh.messages("A") == mesh.messages("B") == 85, "the same once more")
+    mesh.report("failover", "--from", "A", "--to", "B")
+    mesh.until(lambda: mesh.state("C")["epoch"] == 3, "the epoch at C")
+    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
 
 
 def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claims(mesh: Mesh) -> None:
@@ -204,7 +218,7 @@ def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claim
     mesh.until(lambda: mesh.has("sub")["A"], "what others know of the subscription")
     taken = asyncio.run(take(a, 10))
     assert sorted(taken) == sorted(numbered("a", 100, 110)), "what was consumed stays so"
-    assert not any(map(mesh.halted, "ABC"))
+    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
 
 
 def test_a_cluster_that_lost_its_disk_and_has_no_backup_takes_back_its_own_messages_too(mesh: Mesh) -> None:
