@@ -9,14 +9,12 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
-import psycopg
 import pytest
 from backup_support import MESH, ORDERS, Mesh, numbered, publish, take, timed
 from failover_support import deployment
-from sqlalchemy import make_url
+from postgres_support import databases_of
 
 MESSAGES = int(os.environ.get("BACKUP_MESH_MESSAGES", "5000"))
 """Published and acknowledged after the copy; 100,000 by hand."""
@@ -24,25 +22,13 @@ LATER = "persistent://public/default/later"
 QUIET = "persistent://public/default/quiet"
 SUBSCRIPTIONS = [("sub", ORDERS), ("sub", QUIET), ("sub", LATER), ("late", ORDERS)]
 
-_serial = count()
-
 
 @pytest.fixture
-def databases(postgres_server: str) -> Iterator[dict[str, str]]:
-    """An empty database for each cluster of a test."""
-    names = {cluster: f"backup_{os.getpid()}_{next(_serial)}" for cluster in "ABC"}
-    url = make_url(postgres_server)
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        for name in names.values():
-            connection.execute(f"CREATE DATABASE {name}")
-        yield {each: url.set(database=name).render_as_string(hide_password=False) for each, name in names.items()}
-        for name in names.values():
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
-def mesh(tmp_path: Path, databases: dict[str, str]) -> Iterator[Mesh]:
-    with deployment(tmp_path, "A", "B", "C", links=MESH, databases=databases, kind=Mesh) as deployed:
+def mesh(tmp_path: Path, postgres_server: str) -> Iterator[Mesh]:
+    with (
+        databases_of("ABC", postgres_server, "backup") as databases,
+        deployment(tmp_path, *databases, links=MESH, databases=databases, kind=Mesh) as deployed,
+    ):
         yield deployed
 
 

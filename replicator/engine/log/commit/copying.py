@@ -13,39 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import lmdb
 
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
-from replicator.engine.log.commit.appending import LogAppender
-from replicator.engine.log.commit.deduplicating import GroupDeduplication
+from replicator.engine.log.commit.block_writing import BlockWriting
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.commit.new_blocks import select_new
-from replicator.engine.log.requests import Committed, CopyRequest, Extent, NewHole, Tail
+from replicator.engine.log.requests import CopyRequest, Extent, NewHole, Tail
 from replicator.engine.log.store_tables import HighWater, PartsRow
 from replicator.engine.producing.sequence_index import Pair
 
 
-class BlockCopies:
+class BlockCopies(BlockWriting):
     """Writes the copied blocks of one transaction."""
 
-    __slots__ = ("_appender", "_cluster", "_committed", "_dbs", "_deduplication")
-
-    def __init__(
-        self,
-        dbs: dict[str, Any],
-        cluster: str,
-        appender: LogAppender,
-        deduplication: GroupDeduplication,
-        committed: Committed,
-    ) -> None:
-        self._dbs = dbs
-        self._cluster = cluster
-        self._appender = appender
-        self._deduplication = deduplication
-        self._committed = committed
+    __slots__ = ()
 
     def copy(self, txn: lmdb.Transaction, request: CopyRequest) -> list[Extent]:
         tail, appender = request.tail, self._appender

@@ -14,18 +14,17 @@ claims.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, build_block
-from replicator.engine.log.commit.appending import LogAppender
-from replicator.engine.log.commit.deduplicating import GroupDeduplication
+from replicator.engine.log.commit.block_writing import BlockWriting
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.left_out import LeftOutNote
-from replicator.engine.log.requests import Committed, ReclaimRequest, Tail
+from replicator.engine.log.requests import ReclaimRequest, Tail
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.sequence_index import numbered_of
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -39,24 +38,10 @@ _FILLER: Final = encode_entry(
 )
 
 
-class Reclaims:
+class Reclaims(BlockWriting):
     """Writes what is reclaimed in one transaction."""
 
-    __slots__ = ("_appender", "_cluster", "_committed", "_dbs", "_deduplication")
-
-    def __init__(
-        self,
-        dbs: dict[str, Any],
-        cluster: str,
-        appender: LogAppender,
-        deduplication: GroupDeduplication,
-        committed: Committed,
-    ) -> None:
-        self._dbs = dbs
-        self._cluster = cluster
-        self._appender = appender
-        self._deduplication = deduplication
-        self._committed = committed
+    __slots__ = ()
 
     def reclaim(self, txn: lmdb.Transaction, request: ReclaimRequest) -> None:
         """Raises :class:`NotReclaimed` before anything of the request is written."""
