@@ -161,6 +161,7 @@ async def _reclaim_from(
         if plan is not None:
             on_topic(topic_name)
             done.topics.append(await _reclaim_topic(engine, plan, {peer.name: peer for peer in peers}))
+        done.lost += _out_of_place(engine, topic_name, peers)
     done.lost += [f"{peer} was not asked: what only it has of {engine.cluster}'s messages" for peer in sorted(without)]
     done.lost += [
         f"{topic.name}: of {engine.cluster}'s own messages up to {topic.upto} nobody has {topic.holes} ranges any more"
@@ -169,6 +170,23 @@ async def _reclaim_from(
     ]
     await _settle(engine, done)
     return done
+
+
+def _out_of_place(engine: Engine, name: str, peers: list[_Peer]) -> list[str]:
+    """What peers have that has no place here any more: the log went on after it was lost."""
+    topic = engine.find(name)
+    if topic is None:
+        return []
+    holes = topic.origins.left_out(engine.cluster)
+    return [
+        f"{name}: {peer.name} has messages of {engine.cluster} up to {copy.mark} that were lost here before the log "
+        "went on"
+        for peer in peers
+        if (copy := peer.copies.get(name)) is not None
+        and copy.incarnation == topic.incarnation
+        and not (copy.mark in topic.log or copy.mark <= topic.log.trimmed)
+        and not any(after < copy.mark <= upto for after, upto in holes)
+    ]
 
 
 async def _learn_epoch(engine: Engine, peers: list[_Peer], done: Reclaimed) -> None:
@@ -204,7 +222,6 @@ def _plan(engine: Engine, name: str, peers: list[_Peer], rewritten: frozenset[st
 
 async def _reclaim_topic(engine: Engine, plan: TopicPlan, peers: Mapping[str, _Peer]) -> ReclaimedTopic:
     topic = await _topic(engine, plan)
-    loaded_last = topic.log.last
     holes = list(plan.holes)
     messages = 0
     blocks = _merged([_blocks_at(peers[peer].plane, engine.cluster, plan, mark) for peer, mark in plan.sources.items()])
@@ -215,7 +232,7 @@ async def _reclaim_topic(engine: Engine, plan: TopicPlan, peers: Mapping[str, _P
         holes = holes[len(passed) :]
         await engine.writer.reclaim(
             topic.tail,
-            loaded_last,
+            topic.log.last,
             part,
             holes=passed,
             upto=upto,

@@ -164,7 +164,6 @@ def test_what_no_other_cluster_had_is_lost_and_said_and_the_links_go_on(mesh: Me
 
     mesh.lose("A")  # once more, now that it has written an epoch itself
     printed = mesh.restore("A")
-    print(printed)
     assert "epoch 2" in printed
     mesh.start("A")
     assert not mesh.state("A")["fenced"]
@@ -172,6 +171,32 @@ def test_what_no_other_cluster_had_is_lost_and_said_and_the_links_go_on(mesh: Me
     mesh.report("failover", "--from", "A", "--to", "B")
     mesh.until(lambda: mesh.state("C")["epoch"] == 3, "the epoch at C")
     assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
+
+
+def test_what_only_a_cluster_has_that_was_not_asked_stops_its_link_until_an_operator_goes_on(mesh: Mesh) -> None:
+    """And asking it later says that it is too late."""
+    a = mesh.client_url("A")
+    asyncio.run(publish(a, numbered("a", 0, 10)))
+    mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 10, "copies")
+    mesh.create("A")
+    mesh.pause("A", "B")
+    asyncio.run(publish(a, numbered("a", 10, 20)))
+    mesh.until(lambda: mesh.messages("C") == 20, "the copy at C")
+    mesh.lose("A")
+    mesh.restore("A", "--without", "C")
+    mesh.start("A")
+    asyncio.run(publish(a, numbered("a", 100, 105)))
+    mesh.until(lambda: mesh.messages("B") == 15, "what goes on at B")
+    mesh.until(lambda: "lost data" in str(mesh.halted("A")), "the link to C says why it stands still")
+    mesh.kill("A")
+    assert "lost here before the log went on" in mesh.reclaim("A")
+    mesh.start("A")
+    mesh.until(lambda: "lost data" in str(mesh.halted("A")), "the link to C says why it stands still")
+    report = mesh.report("verify", "--settle", "0", status=1)
+    assert report["missing"] >= 10, "what A lacks is named"
+    mesh.run_links("resolve", "A", "C", "--topic", ORDERS, "--policy", "skip-and-record")
+    mesh.until(lambda: mesh.messages("C") == 25, "what goes on at C")
+    mesh.verify()  # what an operator left out counts as such
 
 
 def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claims(mesh: Mesh) -> None:

@@ -101,13 +101,13 @@ async def reclaim_some(directory: Path, before: list[str], after: list[str], had
             assert there[-1].last <= mark.position
             return
         lost = [each for each in kept if each.last > mark.position] if plan.sources else []
-        loaded, holes = topic.log.last, list(plan.holes)
+        holes = list(plan.holes)
         for part in [*([each] for each in lost), []]:
             upto = part[-1].last if part else plan.upto
             passed = [hole for hole in holes if hole[1] <= upto]
             holes = holes[len(passed) :]
             rows: list[tuple[BlockHeader, bytes]] = [(verify_block(each.block), each.block) for each in part]
-            await engine.writer.reclaim(topic.tail, loaded, rows, holes=passed, upto=upto, numbered=False)
+            await engine.writer.reclaim(topic.tail, topic.log.last, rows, holes=passed, upto=upto, numbered=False)
         check(topic, restored, lost, plan.upto)
         assert topic.origins.left_out("us-east") == list(plan.holes)
     async with opened(old) as engine:

@@ -184,7 +184,7 @@ class ReclaimRequest(Request):
 
     tail: Tail = None  # type: ignore[assignment]
     last: Position = BEFORE_ALL
-    """The LAC of the log as it was loaded."""
+    """The LAC of the log when it was asked for; it counts only where the log has no ledger that it goes on with."""
     blocks: Sequence[tuple[BlockHeader, bytes]] = ()
     """In their order; verified."""
     holes: Sequence[Hole] = ()

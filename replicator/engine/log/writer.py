@@ -198,8 +198,8 @@ class Writer:
         upto: Position,
         numbered: bool,
     ) -> None:
-        """Append blocks of this cluster's own that the log lost, at the positions that they had; ``last`` is the LAC
-        with which it was loaded. What nobody has are ``holes``; up to ``upto`` all is accounted for then.
+        """Append blocks of this cluster's own that the log lost, at the positions that they had; ``last`` is the log's
+        LAC. What nobody has are ``holes``; up to ``upto`` all is accounted for then.
 
         Raises :class:`NotReclaimed`.
         """

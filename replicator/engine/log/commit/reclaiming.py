@@ -9,7 +9,7 @@ claims.
 2. Positions between two blocks of one ledger were those of entries of other clusters, or of local markers. Links bring
    the former again, at new positions; the old ones are filled with local markers that say nothing, as positions of a
    ledger have no gaps.
-3. The log then goes on in another ledger, as after any start.
+3. The log then goes on in another ledger, as after any start: what came next in this one may have been somebody's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class Reclaims(BlockWriting):
         if (tail.ledger, tail.next_entry) <= request.upto:
             self._go_to(txn, tail, request.upto, 0)
             self._fill(txn, tail, 1, 0)  # nobody has what was there, but others know that there was something
-        self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
+        tail.ledger = None
+        own = tail.high_water.get(self._cluster)
+        if own is None or own.position < request.upto:
+            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
         note = LeftOutNote(self._cluster, tail.incarnation, request.upto)
         self._committed.left_out.setdefault(tail.topic_id, []).append(note)
 
