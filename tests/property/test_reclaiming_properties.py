@@ -10,6 +10,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from engine_support import TOPIC, make_block, marker, message, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.backup.reclaim_plan import OwnLog, PeerCopy, plan_topic
+from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, plan_topic
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
@@ -76,7 +77,17 @@ def own(blocks: list[StoredBlock]) -> list[StoredBlock]:
     return [each for each in blocks if each.header.origin == "us-east" and each.header.kind != BlockKind.LOCAL_MARKERS]
 
 
-async def reclaim_some(directory: Path, before: list[str], after: list[str], had: float, trimmed: float) -> None:
+@dataclass(frozen=True)
+class Peer:
+    """What a peer has of us-east's blocks, of which it has trimmed the first."""
+
+    kept: list[StoredBlock]
+    copy: PeerCopy
+
+
+async def reclaim_some(
+    directory: Path, before: list[str], after: list[str], had: float, trimmed: float, cut_off_after: int
+) -> None:
     path, old = directory / "live", directory / "old"
     copied = [0]
     await live(path, ["publish", *before], copied)
@@ -89,53 +100,67 @@ async def reclaim_some(directory: Path, before: list[str], after: list[str], had
     there = lived[: max(1, round(had * len(lived)))]
     kept = there[round(trimmed * len(there)) :]
     gone = BEFORE_ALL if len(kept) == len(there) else there[len(there) - len(kept) - 1].last
+    peer = Peer(kept, PeerCopy(incarnation, there[-1].last, gone))
 
     async with opened(old) as engine:
-        topic = await engine.topic(TOPIC)
-        restored = blocks_of(topic)
-        mark = topic.origins.high_water("us-east")
-        assert mark is not None
-        here = OwnLog(topic.incarnation, mark.position)
-        plan = plan_topic(TOPIC, here, {"eu-west": PeerCopy(incarnation, there[-1].last, gone)}, ())
-        if plan is None:
-            assert there[-1].last <= mark.position
-            return
-        lost = [each for each in kept if each.last > mark.position] if plan.sources else []
-        holes = list(plan.holes)
-        for part in [*([each] for each in lost), []]:
-            upto = part[-1].last if part else plan.upto
-            passed = [hole for hole in holes if hole[1] <= upto]
-            holes = holes[len(passed) :]
-            rows: list[tuple[BlockHeader, bytes]] = [(verify_block(each.block), each.block) for each in part]
-            await engine.writer.reclaim(topic.tail, topic.log.last, rows, holes=passed, upto=upto, numbered=False)
-        check(topic, restored, lost, plan.upto)
-        assert topic.origins.left_out("us-east") == list(plan.holes)
+        restored = blocks_of(topic := await engine.topic(TOPIC))
+        first = plan_of(topic, peer)
+    if first is None:
+        return
+    lost = [each for each in kept if each.last > first.after] if first.sources else []
+    while True:  # each time as one run of the command, which is cut off
+        async with opened(old) as engine:
+            topic = await engine.topic(TOPIC)
+            if (plan := plan_of(topic, peer)) is None:
+                break
+            await reclaim_parts(engine, topic, plan, peer, cut_off_after)
+            if plan_of(topic, peer) is None:
+                check(topic, restored, lost, first)
     async with opened(old) as engine:
         topic = await engine.topic(TOPIC)
-        check(topic, restored, lost, plan.upto)
-        assert topic.origins.left_out("us-east") == list(plan.holes)
+        check(topic, restored, lost, first)
         (new,) = await topic.publish([message(b"new")])
         assert new > end, "invariant 10"
 
 
-def check(topic: Topic, restored: list[StoredBlock], lost: list[StoredBlock], upto: Position) -> None:
+def plan_of(topic: Topic, peer: Peer) -> TopicPlan | None:
+    mark = topic.origins.high_water("us-east")
+    assert mark is not None
+    return plan_topic(TOPIC, OwnLog(topic.incarnation, mark.position), {"eu-west": peer.copy}, ())
+
+
+async def reclaim_parts(engine: Engine, topic: Topic, plan: TopicPlan, peer: Peer, parts_max: int) -> None:
+    """A block at a time, and at the end what is only accounted for."""
+    holes = list(plan.holes)
+    blocks = [each for each in peer.kept if each.last > plan.after] if plan.sources else []
+    for part in [*([each] for each in blocks), []][:parts_max]:
+        upto = part[-1].last if part else plan.upto
+        passed = [hole for hole in holes if hole[1] <= upto]
+        holes = holes[len(passed) :]
+        rows: list[tuple[BlockHeader, bytes]] = [(verify_block(each.block), each.block) for each in part]
+        await engine.writer.reclaim(topic.tail, topic.log.last, rows, holes=passed, upto=upto, numbered=False)
+
+
+def check(topic: Topic, restored: list[StoredBlock], lost: list[StoredBlock], plan: TopicPlan) -> None:
     now = blocks_of(topic)
     assert now[: len(restored)] == restored
     assert own(now[len(restored) :]) == lost, "the same bytes at the same positions"
     fillers = [each for each in now[len(restored) :] if each.header.kind is BlockKind.LOCAL_MARKERS]
     assert all(each.position in topic.log.markers for each in fillers)
-    assert upto in topic.log, "others find their own mark here"
+    assert plan.upto in topic.log, "others find their own mark here"
     mark = topic.origins.high_water("us-east")
     assert mark is not None
-    assert mark.position == upto
+    assert mark.position == plan.upto
+    assert topic.origins.left_out("us-east") == list(plan.holes)
 
 
-@given(STEPS, STEPS, st.floats(0, 1), st.sampled_from([0.0, 0.0, 0.5, 1.0]))
+@given(STEPS, STEPS, st.floats(0, 1), st.sampled_from([0.0, 0.0, 0.5, 1.0]), st.integers(1, 4))
 @settings(max_examples=60)
 def test_invariant_10_what_is_reclaimed_lies_where_it_lay_and_new_messages_lie_above(
-    before: list[str], after: list[str], had: float, trimmed: float
+    before: list[str], after: list[str], had: float, trimmed: float, cut_off_after: int
 ) -> None:
-    in_directory(reclaim_some, before, after, had, trimmed)
+    """Also when it is cut off again and again."""
+    in_directory(reclaim_some, before, after, had, trimmed, cut_off_after)
 
 
 def test_a_log_that_has_gone_on_takes_nothing_back(tmp_path: Path) -> None:
