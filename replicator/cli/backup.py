@@ -139,9 +139,9 @@ def restore(
     replace: Annotated[
         bool, typer.Option("--replace", help="Move a store that is there aside; it is kept in the same directory.")
     ] = False,
-    reclaims: Annotated[
-        bool, typer.Option(" /--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
-    ] = True,
+    no_reclaim: Annotated[
+        bool, typer.Option("--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
+    ] = False,
     without: Without = None,
 ) -> None:
     """Restore a backup into a cluster's directory, and take back what other clusters have of it since.
@@ -168,7 +168,7 @@ def restore(
         "and drill reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are "
         "back. See docs/backup.md."
     )
-    if file is not None and reclaims:
+    if file is not None and not no_reclaim:
         _reclaim(file, cluster, without)
     else:
         typer.echo(
