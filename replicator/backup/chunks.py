@@ -74,7 +74,7 @@ class Chunks:
             raise BackupDamaged(f"chunk {digest.hex()} is missing, or was cut off")
         try:
             piece = unpack(content)
-        except (ValueError, pa.ArrowException) as error:
+        except (ValueError, OSError, pa.ArrowException) as error:
             raise BackupDamaged(f"chunk {self._root}/{name} cannot be unpacked: {error}") from None
         if len(piece) != size or hashlib.sha256(piece).digest() != digest:
             raise BackupDamaged(f"chunk {self._root}/{name} is damaged: its hash is not the one in its name")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,8 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replicator.backup.chunks import Chunks
 from replicator.backup.creating import create
 from replicator.backup.destination import Destination
-from replicator.backup.errors import BackupDamaged, BackupError
-from replicator.backup.locks import PRUNE, Lock
+from replicator.backup.errors import BackupDamaged
 from replicator.backup.manifest import Manifest, Manifests
 from replicator.backup.pruning import prune
 from replicator.backup.sources import StoreCopy
@@ -109,11 +107,6 @@ class BackupMachine(RuleBasedStateMachine):
             file.write_bytes(content[: len(content) // 2 if how == "cut off" else 0])
         self.damaged |= {number for number in range(13) if hashlib.sha256(piece_of(number)).digest() == digest}
 
-    @rule()
-    def somebody_prunes(self) -> None:
-        with Lock(self.destination, CLUSTER, PRUNE), pytest.raises(BackupError, match="somebody else prunes"):
-            create(self.destination, CLUSTER, self.source(None))
-
     # What holds.
 
     @invariant()
@@ -186,4 +179,4 @@ class BackupMachine(RuleBasedStateMachine):
 
 
 TestBackups = BackupMachine.TestCase
-TestBackups.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestBackups.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
