@@ -44,6 +44,7 @@ from replicator.engine.log.link_frame import (
 )
 from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.short_tasks import awaited
@@ -213,9 +214,11 @@ async def high_water(request: web.Request) -> web.Response:
         origin = _required(request, "origin")
         rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(topic, [origin]))}
     theirs = _number(request, "protocol", PROTOCOL_UNSAID, 2**31)
-    return web.json_response(
-        {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
-    )
+    answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
+    restored = restored_mark(engine.store)
+    if restored is not None:
+        answer["restored"] = restored.restore_id
+    return web.json_response(answer)
 
 
 def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:

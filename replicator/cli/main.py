@@ -19,6 +19,7 @@ from replicator.cli import (
     apply,
     audit,
     backfill,
+    backup,
     database,
     drills,
     failover,
@@ -67,6 +68,7 @@ app.add_typer(mapping.app, name="mapping")
 app.add_typer(links.app, name="links")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(audit.app, name="audit")
+app.add_typer(backup.app, name="backup")
 app.add_typer(tokens.app, name="tokens")
 app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")

@@ -250,6 +250,18 @@ class MarkerNewer(EngineError):
     status = 409
 
 
+class NotReclaimed(EngineError):
+    """What this cluster published and lost cannot be put back into its log."""
+
+    status = 409
+
+
+class StoreCopyFailed(EngineError):
+    """A copy of the store was given up; the store goes on."""
+
+    status = 503
+
+
 class FrameTooLarge(EngineError):
     """A frame whose length is over the limit; it is refused before it is read."""
 

@@ -81,6 +81,8 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._outgoing: asyncio.Queue[tuple[bytes, pa.Buffer]] = asyncio.Queue(maxsize=1)
         self._response: aiohttp.ClientResponse | None = None
+        self.restore_id = ""
+        """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -110,6 +112,7 @@ class HttpTransport:
         if agreed_version(theirs) != theirs:
             raise WrongVersion(version_refused(theirs, here=self._source, there=self._destination))
         self._version = theirs
+        self.restore_id = str(answer.get("restored") or "")
         return {
             topic: {
                 origin: Mark(mark["incarnation"], Position.parse(mark["position"])) for origin, mark in marks.items()

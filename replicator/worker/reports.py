@@ -9,6 +9,7 @@ from typing import Any
 from replicator import __version__
 from replicator.api.addresses import ClusterAddress
 from replicator.api.browsers import Allowed
+from replicator.engine.restored import restored_mark
 from replicator.gateway.server import Gateway
 from replicator.links.link import Link
 from replicator.running.supervisor import Supervisor
@@ -38,6 +39,7 @@ class Reports:
 
     def status(self) -> dict[str, Any]:
         parts, engine, database = self._parts, self._parts.engine, self._parts.database
+        restored = restored_mark(engine.store)
         return {
             "cluster": engine.cluster,
             "version": __version__,
@@ -51,6 +53,7 @@ class Reports:
                 "commits": engine.writer.commits,
             },
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
+            "restored": None if restored is None else restored.as_json(),
             "exposed": self._exposed,
             "topology": self._reloader.status(),
             "failover": parts.failover.state(),

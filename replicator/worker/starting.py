@@ -29,6 +29,7 @@ from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
 from replicator.api.audit import add_audit
 from replicator.api.backfills import add_backfills
+from replicator.api.backup import add_backup
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
@@ -37,6 +38,8 @@ from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.log.store_files import check_not_restoring
+from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.failover.core import Gate
 from replicator.failover.epochs import from_json
@@ -203,7 +206,27 @@ async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervis
         policies=cluster.policies.topic_policies(),
         maintained=False,
     )
-    return await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
+    engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
+    try:
+        _check_settled(engine, cluster)
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
+
+
+def _check_settled(engine: Engine, cluster: Cluster) -> None:
+    """Raises :class:`StoreUnusable` for a store that was restored and has not taken back what others have of it."""
+    mark = restored_mark(engine.store)
+    if mark is None:
+        return
+    if mark.settled_at_ms is None:
+        raise StoreUnusable(
+            f"data directory {cluster.data} was restored from backup {mark.backup}, and the others were not asked for "
+            f"what {cluster.name} lost by that: once its log goes on, it has no place there any more. Run "
+            f"`replicator backup reclaim -f FILE --cluster {cluster.name}` first"
+        )
+    log.warning("this store was restored from a backup", cluster=cluster.name, **mark.as_json())
 
 
 def _make_parts(
@@ -280,6 +303,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
         limits,
     )
     add_audit(app, parts.index)
+    add_backup(app, parts.engine, parts.index.changes.audit)
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
@@ -359,6 +383,7 @@ def _problems_here(name: str, tls: ServerTls | None, security: WorkerSecurity, t
 
 def _check_directory(data: Path) -> None:
     """Raises :class:`StoreUnusable` if ``data`` cannot be made or written, without making it."""
+    check_not_restoring(data)
     place = data
     while not place.exists():
         place = place.parent

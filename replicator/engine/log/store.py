@@ -32,7 +32,14 @@ from replicator.engine.log.block import (
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.store_files import identity, lock_directory, open_environment, open_tables, read_row
+from replicator.engine.log.store_files import (
+    check_not_restoring,
+    identity,
+    lock_directory,
+    open_environment,
+    open_tables,
+    read_row,
+)
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
 from replicator.engine.log.topic_rows import TopicRows
 from snapshots.position import BEFORE_ALL, Position
@@ -98,6 +105,7 @@ class Store(TopicRows):
         self.cluster = cluster
         self.size_max = size_max
         """Bytes that appends may fill."""
+        check_not_restoring(path)
         self._lock = lock_directory(path)
         try:
             self.env = open_environment(path, size_max + RESERVE_BYTES, len(TABLES))

@@ -17,6 +17,22 @@ OWNER_ONLY: Final = 0o700
 """Messages are for nobody else on the host. The directory around may be entered: by an embedded Postgres, as root."""
 
 
+LOG: Final = "log"
+"""The directory, below a cluster's, with all that a store consists of: it is moved as one."""
+RESTORING: Final = "restoring"
+"""Beside it while a backup is restored: until all of it is here and checked, no store is opened or made."""
+
+
+def check_not_restoring(path: Path) -> None:
+    """Raises :class:`StoreUnusable` where a restore was begun and has not ended: a worker would begin with an empty
+    store."""
+    if (path / RESTORING).exists():
+        raise StoreUnusable(
+            f"data directory {path}: a backup is being restored here, or its restore was cut off: "
+            f"run `replicator backup restore` again (or delete {path / RESTORING} to go on without)"
+        )
+
+
 def lock_directory(path: Path) -> IO[bytes]:
     """Hold the directory for this process; a second worker on it is refused."""
     try:
@@ -39,7 +55,7 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
     """The environment below ``path``, made if there is none. Raises :class:`StoreUnusable`."""
     try:
         env = lmdb.open(
-            str(path / "log"),
+            str(path / LOG),
             map_size=size_max,
             max_dbs=tables_max,
             max_readers=READERS_MAX,
@@ -47,11 +63,11 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
             metasync=True,
             mode=OWNER_ONLY,
         )
-        (path / "log").chmod(OWNER_ONLY)  # one that was made before is closed to others too
+        (path / LOG).chmod(OWNER_ONLY)  # one that was made before is closed to others too
     except (lmdb.Error, OSError) as error:
         raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
     try:
-        _check_size(path / "log" / "data.mdb", env)
+        _check_size(path / LOG / "data.mdb", env)
         env.reader_check()
     except lmdb.Error as error:
         env.close()
