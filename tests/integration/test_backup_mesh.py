@@ -226,7 +226,7 @@ def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claim
     assert mesh.messages("A") == 5
     asyncio.run(publish(a, numbered("a", 100, 110)))
     mesh.until(lambda: mesh.messages("A") == 15 and mesh.messages("B") == mesh.messages("C") == 25, "the new ones")
-    mesh.until(lambda: mesh.has("sub")["A"], "what others know of the subscription")
+    mesh.until(lambda: mesh.has("sub")["A"] and mesh.left("A", "sub", ORDERS) == 10, "what others know of it")
     taken = asyncio.run(take(a, 10))
     assert sorted(taken) == sorted(numbered("a", 100, 110)), "what was consumed stays so"
     assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
