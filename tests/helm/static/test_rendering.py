@@ -146,6 +146,14 @@ def test_a_token_of_kubernetes_is_where_spark_makes_pods_alone() -> None:
     assert mounted == {("spark-kubernetes", "driver")}
 
 
+def test_a_probe_that_starts_a_process_has_the_time_for_it() -> None:
+    (worker,) = one(rendered("certificates"), "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert worker[kind]["exec"]["command"][:2] == ["replicator", "health"]
+        assert worker[kind]["timeoutSeconds"] >= 30
+        assert worker[kind]["periodSeconds"] >= 30
+
+
 # What is taken under way, and what restarts the pod.
 
 
@@ -220,6 +228,10 @@ def test_without_reloads_every_change_restarts_the_pod() -> None:
         ("topology.content.tls.required=true", "set tls.required"),
         ("tls.enabled=true", "tls.existingSecret"),
         ("tls.required=true", "need tls.enabled"),
+        (
+            "tls.enabled=true,tls.existingSecret=a,tls.requireClientCertificates=true",
+            "topology.content.auth.certificates",
+        ),
         ("driver.enabled=true", "topology.content.pipeline.driver"),
         ("topology.content.pipeline.master=k8s://x", "driver.kubernetes.enabled"),
         ("driver.kubernetes.enabled=true", "needs driver.enabled"),
