@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +27,7 @@ from chart_support import (
     one,
     rendered,
     rendered_text,
-    require,
+    tools,
     topology_of,
     values_of,
 )
@@ -44,21 +43,14 @@ OF_OTHERS: Final = {"Certificate": "cert-manager", "ServiceMonitor": "Prometheus
 
 @pytest.fixture(scope="module")
 def schemas() -> Iterator[Any]:
-    found = subprocess.run(
-        [REPOSITORY / "tests" / "helm" / "fetch", "--where"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHON": sys.executable},
-    )
-    require("kubernetes-validate", found.returncode == 0)
-    sys.path.append(found.stdout.strip())  # last: what is installed here wins
+    folder = str(tools("kubernetes-validate"))
+    sys.path.append(folder)  # last: what is installed here wins
     try:
         import kubernetes_validate
 
         yield kubernetes_validate
     finally:
-        sys.path.remove(found.stdout.strip())
+        sys.path.remove(folder)
 
 
 def test_a_dozen_sets_of_values_are_there() -> None:
