@@ -153,8 +153,10 @@ def check_room_for_page(app: web.Application) -> None:
         raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
 
 
-async def send_page(request: web.Request, stream: pa.Buffer, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Answer with an Arrow IPC stream."""
+async def send_page(
+    request: web.Request, stream: pa.Buffer | bytes | memoryview, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Answer with an Arrow IPC stream, or with what ``headers`` say that it is."""
     page = memoryview(stream)
     pages = request.app.get(PAGES_IN_FLIGHT, [])
     response = web.StreamResponse(headers={"Content-Type": "application/vnd.apache.arrow.stream", **headers})

@@ -83,6 +83,10 @@ class LinkTopics:
             if self.carries(topic):
                 self._take_up(topic)
 
+    @property
+    def destination(self) -> str:
+        return self._route.link.destination
+
     def let_go(self) -> None:
         """Hold nothing back any more."""
         for topic in self._engine.topics():

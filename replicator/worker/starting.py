@@ -52,6 +52,7 @@ from replicator.index.writer import IndexWriter
 from replicator.running.ending import ender_of_environment
 from replicator.running.supervisor import Supervisor
 from replicator.security.access import use_in_context
+from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
@@ -146,13 +147,15 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         reloader = TopologyReloader(
             name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls, security)
         )
-        app = _make_app(parts, Reports(parts, reloader, bound.exposed), security)
+        limits = ClientLimits(limits_of_process())
+        app = _make_app(parts, Reports(parts, reloader, bound.exposed), security, limits)
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
             authenticator=security.authenticator,
             guard=security.guard,
             broker_metadata=cluster.broker_entry_metadata,
+            limits=limits,
         )
         ports = await _serve(app, gateway, bound, tls, stack, tls_required=cluster.tls_required)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
@@ -267,7 +270,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.staging.start()
 
 
-def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity) -> web.Application:
+def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: ClientLimits) -> web.Application:
     app = make_app(
         parts.engine,
         reports,
@@ -278,6 +281,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity) -> web.A
         reports.allowed,
         parts.index.changes.audit,
         security.guarding(),
+        limits,
     )
     add_audit(app, parts.index)
     add_rules(app, parts.engine, security.permissions)

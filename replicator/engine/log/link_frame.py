@@ -19,7 +19,7 @@ from replicator.engine.errors import BlockCorrupt, EntryCorrupt, FrameTooLarge
 from replicator.engine.log.compression import compress, decompress
 from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 """Of the stream of frames and of what goes with it; both ends of a link must speak the same."""
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""

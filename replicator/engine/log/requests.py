@@ -130,6 +130,8 @@ class PublishRequest(Request):
     """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
     turn: Turn | None = None
     """Its place among the publishes of its producer, where others may be on their way behind it."""
+    only: frozenset[str] | None = None
+    """The other clusters that may have these entries; None if all may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,10 @@ class Writer:
         batch_sizes: Sequence[int],
         numbered: Sequence[Numbered] | None = None,
         turn: Turn | None = None,
+        only: frozenset[str] | None = None,
     ) -> list[Position]:
-        """Append entries of this cluster's own; returns their positions once they are durable.
+        """Append entries of this cluster's own; returns their positions once they are durable. ``only`` are the other
+        clusters that may have them, if not all may.
 
         With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them. With ``turn``
         they are refused when what went before them is.
@@ -126,6 +128,7 @@ class Writer:
             batch_sizes=batch_sizes,
             numbered=numbered,
             turn=turn,
+            only=only,
         )
         positions: list[Position] = await self._submit(request)
         return positions

@@ -49,6 +49,11 @@ def select_new(
         _check_follows(f"topic {topic!r}, origin {header.origin!r}", copied.previous, header, have)
         if header.origin_last <= have.position:
             continue
+        if not header.is_for(cluster):  # a link would have sent a note; whoever sends it all the same, it is left out
+            note = LeftOutNote(header.origin, header.incarnation, header.origin_last)
+            reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+            selected.append(NewHole(note, have.position))
+            continue
         hole: Hole | None = None
         if header.origin_first <= have.position:
             keep_from = have.position.entry - header.origin_first.entry + 1
