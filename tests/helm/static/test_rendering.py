@@ -33,6 +33,7 @@ from chart_support import (
 )
 
 from replicator.cli.main import app
+from replicator.topology.diff import diff, refusals
 from replicator.topology.reader import parse_topology
 
 GOLDEN: Final = REPOSITORY / "tests" / "helm" / "golden"
@@ -154,6 +155,15 @@ def _restart_text(*arguments: str) -> str:
     return str(template["metadata"]["annotations"]["replicator/restart-when-changed"])
 
 
+def _refused_under_way(*arguments: str) -> bool:
+    """What a running worker says to the change: the chart and the worker have to agree on it."""
+    before, after = (
+        parse_topology(yaml.safe_dump(topology_of(rendered("minimal", *given))), Path("/topology.yaml"))
+        for given in ((), arguments)
+    )
+    return before.auth.enabled != after.auth.enabled or bool(refusals(diff(before, after), "us-east"))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -166,6 +176,7 @@ def _restart_text(*arguments: str) -> str:
     ],
 )
 def test_what_a_worker_takes_under_way_does_not_restart_its_pod(change: str) -> None:
+    assert not _refused_under_way("--set", change)
     assert _restart_text("--set", change) == _restart_text()
     assert topology_of(rendered("minimal", "--set", change)) != topology_of(rendered("minimal"))
 
@@ -183,6 +194,7 @@ def test_what_a_worker_takes_under_way_does_not_restart_its_pod(change: str) -> 
     ],
 )
 def test_what_needs_a_restart_restarts_the_pod(change: str) -> None:
+    assert _refused_under_way("--set", change)
     assert _restart_text("--set", change) != _restart_text()
 
 
