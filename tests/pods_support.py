@@ -94,6 +94,10 @@ class Cluster:
         """The id, here, of the process that the container started with."""
         return int((self.directory / "node" / pod["metadata"]["uid"] / container / "pid").read_text())
 
+    def last_status(self, pod: Any, container: str) -> int:
+        """With which the container ended last; also of a pod that was removed."""
+        return int((self.directory / "node" / pod["metadata"]["uid"] / container / "status").read_text())
+
     def until(self, condition: Callable[[], T], what: str, seconds: float = PODS_SECONDS_MAX) -> T:
         """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
         deadline = time.monotonic() + seconds

@@ -97,7 +97,9 @@ class Container:
     async def ended(self) -> int:
         """Its status, when it has one; as a shell gives it."""
         assert self._process is not None
-        return await self._process.wait()
+        status = await self._process.wait()
+        (self._directory / "status").write_text(str(status))
+        return status
 
     async def stop(self, grace_seconds: float) -> None:
         """SIGTERM to its first process; SIGKILL, which ends all of its processes, if that takes longer."""

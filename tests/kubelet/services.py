@@ -21,6 +21,8 @@ class Forwarders:
         self._api = api
         self._servers: dict[Place, asyncio.Server] = {}
         self._services: dict[Place, tuple[Object, Object]] = {}
+        self._open: set[asyncio.Task[None] | None] = set()
+        """Nothing else keeps the task of a connection that waits."""
 
     async def refresh(self) -> None:
         """Listen where Services say so now."""
@@ -35,12 +37,14 @@ class Forwarders:
             self._servers[place] = await asyncio.start_server(self._serve, *place, limit=CHUNK_BYTES)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(task := asyncio.current_task())
         with contextlib.closing(writer), contextlib.suppress(OSError, KeyError, IndexError):
             service, port = self._services[writer.get_extra_info("sockname")]
             place = random.choice([*_endpoints(self._api, service, port)])
             other, to = await asyncio.open_connection(*place, limit=CHUNK_BYTES)
             with contextlib.closing(to):
                 await asyncio.gather(_copy(reader, to), _copy(other, writer))
+        self._open.discard(task)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,8 +11,9 @@ from typing import Final
 
 from replicator.client import Client, ConsumerType, InitialPosition, Timeout
 
-PAUSE_SECONDS: Final = 0.005
-"""Between two messages: at most 200 a second, all the time, on a machine that does much else."""
+PAUSE_SECONDS: Final = 0.01
+BURST: Final = 10
+"""Messages between two pauses: at most 1,000 a second, all the time, beside consumers of both clusters."""
 SETTLE_SECONDS_MAX: Final = 120.0
 
 
@@ -59,9 +60,9 @@ class Traffic:
             producer = await client.create_producer(self.topic, send_timeout_millis=0, max_pending_messages=100_000)
             number = 0
             while not self._over.is_set():
-                future = producer.enqueue(b"%d" % number)
-                future.add_done_callback(lambda done, number=number: self._note(done, number))
-                number += 1
+                for each in range(number, number + BURST):
+                    producer.enqueue(b"%d" % each).add_done_callback(lambda done, each=each: self._note(done, each))
+                number += BURST
                 await asyncio.sleep(PAUSE_SECONDS)
             await producer.flush()
 
