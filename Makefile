@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv drill test lint bench soak fuzz peers proto lock clean
+.PHONY: help venv drill test lint bench soak fuzz peers helm-test proto lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 venv:  ## set up .venv from the lock; PYTHON=… chooses its interpreter, 3.11 to 3.13
 	@.ci/venv "$(VENV)" "$(PYTHON)"
@@ -50,6 +50,9 @@ fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
 peers:  ## fetch the programs that tests/peers and tests/differential run beside; .ci/peers runs those tests
 	@tests/peers/fetch
 
+helm-test:  ## build helm and Kubernetes once, and test the chart with pods that run; ARGS="…" goes to pytest
+	@.ci/helm $(ARGS)
+
 proto: venv  ## make the protobuf modules again from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto replicator/protocol/commands.proto
 	# Protobuf knows files by name, for all packages of a process: this one is ours too.
@@ -60,6 +63,7 @@ proto: venv  ## make the protobuf modules again from the .proto files
 lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+	.ci/image-locks
 
 clean:
 	rm -rf $(VENV) build *.egg-info

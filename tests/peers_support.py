@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from peers.pulsar.broker import PulsarBroker, missing, pulsar_broker
+from peers_required import require
 
 
 def require_pulsar() -> None:
     """Skip, or fail where ``REPLICATOR_PEERS=required``, if no Apache Pulsar broker can run here."""
-    why = missing()
-    if why is None:
-        return
-    if os.environ.get("REPLICATOR_PEERS") == "required":
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
+    require(missing())
 
 
 @contextmanager

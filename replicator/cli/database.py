@@ -37,12 +37,12 @@ def downgrade(file: TopologyFile, revision: Revision, cluster: OnlyCluster = Non
 
 async def _change(file: Path, cluster: str | None, revision: str | None) -> None:
     from replicator.index.database import Database
-    from replicator.topology import load_topology
+    from replicator.topology import database_of, load_topology
 
     topology = load_topology(file)
     chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
     for each in chosen:
-        database = Database(each.database, each.data, cluster=each.name, known_good=False)
+        database = Database(database_of(each), each.data, cluster=each.name, known_good=False)
         try:
             await database.start()
             if revision is not None:

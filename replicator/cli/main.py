@@ -23,6 +23,7 @@ from replicator.cli import (
     database,
     drills,
     failover,
+    health,
     links,
     mapping,
     namespaces,
@@ -74,6 +75,7 @@ app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")
 failover.register(app)
+health.register(app)
 drills.register(app)
 
 out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
@@ -101,6 +103,13 @@ def root(
 def worker(
     file: TopologyFile,
     cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker this is.")],
+    reload_on_change: Annotated[
+        bool,
+        typer.Option(
+            "--reload-on-change",
+            help="Read the file again, as on SIGHUP, whenever it has changed, or a certificate or key that it names.",
+        ),
+    ] = False,
 ) -> None:
     """Run the worker of one cluster until SIGTERM or SIGINT."""
     import uvloop
@@ -109,7 +118,7 @@ def worker(
     from replicator.worker.starting import run_worker
 
     _set_up_log()
-    uvloop.run(run_worker(load_topology(file), cluster))
+    uvloop.run(run_worker(load_topology(file), cluster, reload_on_change=reload_on_change))
 
 
 @app.command()

@@ -17,7 +17,7 @@ from replicator.topology import EMBEDDED, Topology
 def check_databases(topology: Topology) -> None:
     """Raises :class:`ScenarioImpossible` for a database that is not the drill's to stop."""
     for cluster in topology.clusters:
-        if cluster.database != EMBEDDED:
+        if cluster.database != EMBEDDED or cluster.database_file is not None:
             raise ScenarioImpossible(
                 f"{topology.path}: clusters.{cluster.name}.database: --scenario postgres-down stops the database, and "
                 f"a server that the drill did not start is left alone; write `{EMBEDDED}`"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from replicator.drills.errors import DrillError
 from replicator.index.database import Database
-from replicator.topology import EMBEDDED, Topology, mask_password
+from replicator.topology import EMBEDDED, Topology, database_of, mask_password
 from snapshots.repository import DrillRun, SnapshotRepository
 
 STORE_DIRECTORY: Final = "runs"
@@ -46,7 +46,7 @@ def find_place(store: str | None, out_dir: Path, topology: Topology | None) -> S
         return StorePlace(EMBEDDED, Path(store) / STORE_DIRECTORY)
     if topology is not None:
         first = topology.clusters[0]
-        return StorePlace(first.database, first.data)
+        return StorePlace(database_of(first), first.data)
     return StorePlace(EMBEDDED, out_dir / STORE_DIRECTORY)
 
 

@@ -92,6 +92,7 @@ class Plan:
             "address": cluster.address,
             "data": str(cluster.data),
             "database": cluster.database,
+            **({} if cluster.database_file is None else {"database_file": str(cluster.database_file)}),
             "pulsar": cluster.pulsar_url,
             "reachable": probe.reachable if probe else None,
             "detail": probe.detail if probe else None,
@@ -115,7 +116,7 @@ class Plan:
         if self.probes:
             table.add_column("worker", overflow="fold")
         for cluster in self.topology.clusters:
-            row = [cluster.name, cluster.address, str(cluster.data), cluster.database_masked]
+            row = [cluster.name, cluster.address, str(cluster.data), cluster.database_shown]
             if self.probes:
                 probe = self.probes.get(cluster.name)
                 row.append("not asked" if probe is None else probe.detail)

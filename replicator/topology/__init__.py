@@ -5,6 +5,7 @@ This is the face of the folder: the rest of the service imports these names from
 
 from __future__ import annotations
 
+from replicator.topology.database_file import database_of
 from replicator.topology.fields import SPARK, Cluster, PipelineSettings, PolicySettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link
 from replicator.topology.reader import TOPOLOGY_FILE_BYTES_MAX, load_topology
@@ -24,6 +25,7 @@ __all__ = [
     "SyncSettings",
     "Topology",
     "TopologyError",
+    "database_of",
     "default_topology",
     "dump",
     "format_size",

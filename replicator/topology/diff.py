@@ -62,6 +62,7 @@ _CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {
     "name",
     "data",
     "database",
+    "database_file",
     "policies",
     "token_file",
     "tls_required",

@@ -206,7 +206,11 @@ class Cluster(Section):
     address: Annotated[str, AfterValidator(check_address)]
     data: Annotated[Path, BeforeValidator(data_path)]
     database: Annotated[str, AfterValidator(check_database)] = Field(default=EMBEDDED, repr=False)
-    """``embedded`` or a URL; show it through :attr:`database_masked`."""
+    """``embedded`` or a URL; show it through :attr:`database_masked`. What counts is said by
+    :func:`replicator.topology.database_file.database_of`."""
+    database_file: Annotated[Path, BeforeValidator(data_path)] | None = None
+    """A file with the URL, so that no password stands in the topology. It need be there for the cluster's own worker
+    alone."""
     listen: Annotated[str, AfterValidator(check_listen)] | None = None
     """Where the worker binds, if others reach it elsewhere; its host is that of the further ports too."""
     insecure: Flag = False
@@ -252,8 +256,9 @@ class Cluster(Section):
             places["namespaces_by_use"] = False
         if self.broker_entry_metadata:
             places["broker_entry_metadata"] = True
-        if self.token_file is not None:
-            places["token_file"] = str(self.token_file)
+        for name in ("token_file", "database_file"):
+            if (file := getattr(self, name)) is not None:
+                places[name] = str(file)
         return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     def bound_at(self) -> dict[str, str]:
@@ -316,6 +321,11 @@ class Cluster(Section):
     @property
     def database_masked(self) -> str:
         return mask_password(self.database)
+
+    @property
+    def database_shown(self) -> str:
+        """For people: where it is, without passwords."""
+        return self.database_masked if self.database_file is None else f"as {self.database_file} says"
 
 
 class PipelineSettings(Section):

@@ -140,6 +140,8 @@ class _Reader:
                 Cluster, where, {} if fields is None else fields, name=name, tls_required=self._tls_required
             )
             if cluster is not None:
+                if cluster.database_file is not None and "database" in cluster.model_fields_set:
+                    self._problem((*where, "database_file"), "stands beside `database`; leave one of them out")
                 yield cluster
 
     def _with_policies(self, clusters: Iterator[Cluster], root: Mapping[str, Any]) -> Iterator[Cluster]:

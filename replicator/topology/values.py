@@ -118,7 +118,7 @@ def dump(topology: Topology) -> str:
             cluster.name: {
                 "address": cluster.address,
                 "data": str(cluster.data),
-                "database": cluster.database,
+                **({"database": cluster.database} if cluster.database_file is None else {}),
                 **cluster.places(),
                 **({"policies": changed} if (changed := cluster.policies.changed()) else {}),
             }

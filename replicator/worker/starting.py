@@ -60,7 +60,7 @@ from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
-from replicator.topology import Cluster, Topology
+from replicator.topology import Cluster, Topology, database_of
 from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN, TlsSettings
@@ -72,6 +72,7 @@ from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, incoming
 from replicator.worker.security import WorkerSecurity, make_security
+from replicator.worker.watching import FileWatcher
 from replicator.worker.worker import Worker
 from snapshots.actions import ControllerSettings
 
@@ -88,10 +89,11 @@ time while the event loop is busy: by Python's own 5 ms, a confirmation could ta
 log = structlog.get_logger(__name__)
 
 
-async def run_worker(topology: Topology, cluster: str) -> None:
+async def run_worker(topology: Topology, cluster: str, *, reload_on_change: bool = False) -> None:
     """Start, serve until SIGTERM or SIGINT, and stop. Raises what :func:`start_worker` raises.
 
-    SIGHUP makes the worker read its file again; one that comes while it starts is heeded when it has started.
+    SIGHUP makes the worker read its file again; one that comes while it starts is heeded when it has started. With
+    ``reload_on_change`` it does so by itself when the file, or one that it names for this worker, has changed.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     stopping, hung_up = asyncio.Event(), asyncio.Event()
@@ -99,9 +101,14 @@ async def run_worker(topology: Topology, cluster: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    watcher = FileWatcher(cluster, hung_up) if reload_on_change else None
+    if watcher is not None:
+        await watcher.look(topology)
     worker = await start_worker(topology, cluster)
     try:
         worker.reload_on(hung_up)
+        if watcher is not None:
+            worker.watch_files(watcher)
         await stopping.wait()
     finally:
         await worker.stop()
@@ -130,9 +137,10 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         )
         made = make_security(topology.auth)  # what cannot be read is found before anything is made
         stack.push_async_callback(supervisor.stop)
-        database, engine = await _open(cluster, topology, supervisor, stack)
+        setting = database_of(cluster)
+        database, engine = await _open(cluster, setting, topology, supervisor, stack)
         if database.state == "up":
-            await engine.remember("database_reached", Database.fingerprint_of(cluster.database))
+            await engine.remember("database_reached", Database.fingerprint_of(setting))
         if not engine.catalog.tenants():
             # Where clients and tools go that name no namespace: it is there in a new Pulsar cluster too.
             await engine.catalog.create_namespace(FIRST_NAMESPACE)
@@ -174,17 +182,17 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
 
 
 async def _open(
-    cluster: Cluster, topology: Topology, supervisor: Supervisor, stack: AsyncExitStack
+    cluster: Cluster, setting: str, topology: Topology, supervisor: Supervisor, stack: AsyncExitStack
 ) -> tuple[Database, Engine]:
-    """The database, and the store. One that exists is opened first, to see whether the database was reached before; a
-    new one is made last."""
+    """The database that ``setting`` says, and the store. A store that exists is opened first, to see whether the
+    database was reached before; a new one is made last."""
     engine, known_good = None, False
     if (cluster.data / "log").exists():
         engine = await _open_store(cluster, topology, supervisor)
-        known_good = engine.store.meta("database_reached") == Database.fingerprint_of(cluster.database)
+        known_good = engine.store.meta("database_reached") == Database.fingerprint_of(setting)
     else:
         _check_directory(cluster.data)
-    database = Database(cluster.database, cluster.data, cluster=cluster.name, known_good=known_good)
+    database = Database(setting, cluster.data, cluster=cluster.name, known_good=known_good)
     stack.push_async_callback(database.stop)
     if engine is not None:
         stack.push_async_callback(engine.close)

@@ -19,6 +19,7 @@ from replicator.worker.parts import Parts, addresses, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
 from replicator.worker.security import WorkerSecurity
+from replicator.worker.watching import FileWatcher
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,14 @@ class Worker:
         """Read the file again whenever ``hung_up`` is set, until the worker stops."""
         name = "reloads on SIGHUP"
         task = self.parts.supervisor.task("reload", name, lambda: self._reload_on(hung_up), until_done=True)
+        task.start()
+        self._ending.push_async_callback(task.stop)
+
+    def watch_files(self, watcher: FileWatcher) -> None:
+        """Look for changes of the topology's files, until the worker stops."""
+        task = self.parts.supervisor.task(
+            "reload", "looks for changed files", lambda: watcher.run(lambda: self._reloader.topology)
+        )
         task.start()
         self._ending.push_async_callback(task.stop)
 

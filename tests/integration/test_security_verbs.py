@@ -20,6 +20,7 @@ TOPIC = "persistent/public/default/there"
 OFFLINE: Final = {
     "worker": "it is the worker, and asks others with its own token",
     "up": "the same",
+    "health": "it asks what everybody may ask, where the worker listens",
     "drill": "its own clusters are its own; it asks those of others by the verbs below",
     "db upgrade": "it asks a database, by the URL in the topology",
     "pipeline package": "it writes a file",
@@ -50,6 +51,7 @@ GIVEN: Final[dict[str, str]] = {
     "tenant": "public",
     "subscription": "s",
     "source": "solo",
+    "cluster": "solo",
     "destination": "other",
     "to": "other",
     "position": "1:1",
@@ -62,7 +64,6 @@ GIVEN: Final[dict[str, str]] = {
     "older_than": "1h",
     "clusters": "solo",
     "at": "memory://backups",
-    "cluster": "solo",
 }
 MORE: Final[dict[str, tuple[str, ...]]] = {
     "links resolve": ("--policy", "skip"),

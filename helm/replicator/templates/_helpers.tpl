@@ -1,0 +1,280 @@
+{{- define "replicator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "replicator.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "replicator.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "replicator.selector" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "replicator.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "replicator.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "replicator.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{- define "replicator.driverServiceAccountName" -}}
+{{- if and .Values.serviceAccount.create .Values.driver.kubernetes.enabled -}}
+{{ include "replicator.fullname" . }}-driver
+{{- else -}}
+{{ include "replicator.serviceAccountName" . }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Where the topology comes from. */ -}}
+{{- define "replicator.hasContent" -}}
+{{- if not (or .Values.topology.existingConfigMap .Values.topology.existingSecret) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "replicator.topologyVolume" -}}
+{{- $name := .name | default (printf "%s-topology" (include "replicator.fullname" .root)) -}}
+{{- with .root.Values.topology -}}
+{{- if .existingSecret -}}
+secret: {secretName: {{ .existingSecret }}, defaultMode: 0440}
+{{- else if .existingConfigMap -}}
+configMap: {name: {{ .existingConfigMap }}}
+{{- else if .asSecret -}}
+secret: {secretName: {{ $name }}, defaultMode: 0440}
+{{- else -}}
+configMap: {name: {{ $name }}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "replicator.tlsSecret" -}}
+{{- .Values.tls.existingSecret | default (printf "%s-tls" (include "replicator.fullname" .)) -}}
+{{- end -}}
+
+{{- /* This cluster as `content` has it, as JSON. */ -}}
+{{- define "replicator.ownCluster" -}}
+{{- $clusters := .Values.topology.content.clusters | default dict -}}
+{{- toJson (get $clusters .Values.cluster | default dict) -}}
+{{- end -}}
+
+{{- /* The port of a field of this cluster, such as `pulsar`, or 0. */ -}}
+{{- define "replicator.ownPort" -}}
+{{- $own := include "replicator.ownCluster" .root | fromJson -}}
+{{- $place := get $own .field | default "" -}}
+{{- if $place -}}{{ regexFind "[0-9]+$" $place }}{{- else if include "replicator.hasContent" .root -}}0{{- else -}}{{ .else | int }}{{- end -}}
+{{- end -}}
+
+{{- define "replicator.pulsarPort" -}}
+{{- include "replicator.ownPort" (dict "root" . "field" "pulsar" "else" .Values.ports.pulsar) -}}
+{{- end -}}
+
+{{- define "replicator.pulsarTlsPort" -}}
+{{- include "replicator.ownPort" (dict "root" . "field" "pulsar_tls" "else" .Values.ports.pulsarTls) -}}
+{{- end -}}
+
+{{- define "replicator.scheme" -}}
+{{- ternary "https" "http" .Values.tls.required -}}
+{{- end -}}
+
+{{- /* HTTP probes cannot show a certificate. */ -}}
+{{- define "replicator.probesNeedCertificate" -}}
+{{- if and .Values.tls.required .Values.tls.requireClientCertificates -}}true{{- end -}}
+{{- end -}}
+
+{{- define "replicator.probe" -}}
+{{- $times := .times -}}
+{{- if include "replicator.probesNeedCertificate" .root -}}
+exec:
+  command: [replicator, health{{ if eq .path "/readyz" }}, --ready{{ end }}, --file, {{ printf "/etc/replicator/topology/%s" .root.Values.topology.key | quote }}, --cluster, {{ .root.Values.cluster | quote }}]
+{{- /* A process of a second, which a busy node makes ten: asked less often, and waited for. */ -}}
+{{- $times = merge (dict "periodSeconds" (max 30 (int .times.periodSeconds)) "timeoutSeconds" (max 30 (int .times.timeoutSeconds))) .times -}}
+{{- else -}}
+httpGet:
+  path: {{ .path }}
+  port: main
+  scheme: {{ include "replicator.scheme" .root | upper }}
+{{- end }}
+{{ toYaml $times }}
+{{- end -}}
+
+{{- /* What the topology file says in a pod: `content`, and in it what pods need where it does not say that itself. */ -}}
+{{- define "replicator.topology" -}}
+{{- $values := .Values -}}
+{{- $doc := deepCopy $values.topology.content -}}
+{{- $clusters := dict -}}
+{{- range $name, $given := $doc.clusters -}}
+{{- $cluster := deepCopy ($given | default dict) -}}
+{{- if not (hasKey $cluster "listen") -}}{{- $_ := set $cluster "listen" (printf "0.0.0.0:%d" (int $values.ports.main)) -}}{{- end -}}
+{{- if not (hasKey $cluster "data") -}}{{- $_ := set $cluster "data" (printf "/var/lib/replicator/%s" $name) -}}{{- end -}}
+{{- if and $values.database.existingSecret (not (hasKey $cluster "database")) (not (hasKey $cluster "database_file")) -}}
+{{- $_ := set $cluster "database_file" "/etc/replicator/database/url" -}}
+{{- end -}}
+{{- if and $values.tls.enabled (not (hasKey $cluster "tls")) -}}
+{{- $tls := dict "certificate" "/etc/replicator/tls/tls.crt" "key" "/etc/replicator/tls/tls.key" -}}
+{{- if $values.tls.requireClientCertificates -}}{{- $_ := set $tls "ca" "/etc/replicator/tls/ca.crt" -}}{{- end -}}
+{{- $_ := set $cluster "tls" $tls -}}
+{{- end -}}
+{{- $_ := set $clusters $name $cluster -}}
+{{- end -}}
+{{- $_ := set $doc "clusters" $clusters -}}
+{{- if and $doc.auth $values.auth.existingSecret (not (hasKey $doc.auth "token_file")) -}}
+{{- $_ := set $doc.auth "token_file" (printf "/etc/replicator/auth/%s" $values.auth.tokenKey) -}}
+{{- end -}}
+{{- if $values.tls.enabled -}}
+{{- $tls := deepCopy ($doc.tls | default dict) -}}
+{{- if $values.tls.required -}}{{- $_ := set $tls "required" true -}}{{- end -}}
+{{- if and $values.tls.trustOwnCa (not (hasKey $tls "trust")) -}}{{- $_ := set $tls "trust" "/etc/replicator/tls/ca.crt" -}}{{- end -}}
+{{- if $tls -}}{{- $_ := set $doc "tls" $tls -}}{{- end -}}
+{{- end -}}
+{{- toYaml $doc -}}
+{{- end -}}
+
+{{- /* A text that changes when the worker has to be restarted: docs/topology.md says what it takes under way. */ -}}
+{{- define "replicator.restartText" -}}
+{{- if include "replicator.hasContent" . -}}
+{{- $doc := include "replicator.topology" . | fromYaml -}}
+{{- if .Values.topology.reloadOnChange -}}
+{{- $own := omit (get $doc.clusters .Values.cluster | default dict) "policies" -}}
+{{- $auth := pick ($doc.auth | default dict) "certificates" "token_file" -}}
+{{- toJson (dict "own" $own "store" $doc.store "tls" $doc.tls "mode" ($doc.sync | default dict).mode "auth" $auth "asks" (not (empty $doc.auth))) -}}
+{{- else -}}
+{{- toJson $doc -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Mounts and volumes of whoever goes by the topology. `tokens` is left out where nothing is shown to workers. */ -}}
+{{- define "replicator.topologyMounts" -}}
+- {name: topology, mountPath: /etc/replicator/topology, readOnly: true}
+{{- if .Values.auth.existingSecret }}
+- {name: auth, mountPath: /etc/replicator/auth, readOnly: true}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- {name: tls, mountPath: /etc/replicator/tls, readOnly: true}
+{{- end }}
+- {name: tmp, mountPath: /tmp}
+{{- end -}}
+
+{{- define "replicator.topologyVolumes" -}}
+- name: topology
+  {{- include "replicator.topologyVolume" (dict "root" .root "name" .name) | nindent 2 }}
+{{- with .root.Values.auth.existingSecret }}
+- name: auth
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- if .root.Values.tls.enabled }}
+- name: tls
+  secret: {secretName: {{ include "replicator.tlsSecret" .root }}, defaultMode: 0440}
+{{- end }}
+- name: tmp
+  emptyDir: {sizeLimit: {{ .root.Values.scratch.sizeLimit }}}
+{{- end -}}
+
+{{- define "replicator.databaseMount" -}}
+{{- if .Values.database.existingSecret }}
+- {name: database, mountPath: /etc/replicator/database, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "replicator.databaseVolume" -}}
+{{- with .Values.database }}
+{{- if .existingSecret }}
+- name: database
+  secret: {secretName: {{ .existingSecret }}, defaultMode: 0440, items: [{key: {{ .key }}, path: url}]}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* Of every pod. */ -}}
+{{- define "replicator.podDefaults" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* Of every container. HOME is where programs may write that look for it. */ -}}
+{{- define "replicator.containerDefaults" -}}
+image: {{ include "replicator.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
+{{- end -}}
+
+{{- define "replicator.topologyFile" -}}
+/etc/replicator/topology/{{ .Values.topology.key }}
+{{- end -}}
+
+{{- define "replicator.workerUrl" -}}
+{{- $own := include "replicator.ownCluster" . | fromJson -}}
+{{- if .Values.driver.workerUrl -}}
+{{ .Values.driver.workerUrl }}
+{{- else if $own.address -}}
+{{ include "replicator.scheme" . }}://{{ $own.address }}
+{{- else -}}
+{{ include "replicator.scheme" . }}://{{ include "replicator.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.http.port }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Rules of what pods reach. */ -}}
+{{- define "replicator.dnsRule" -}}
+{{- with .Values.networkPolicy.dns }}
+- to: {{ toYaml . | nindent 4 }}
+  ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+{{- end }}
+{{- end -}}
+
+{{- define "replicator.regionRule" -}}
+{{- with .Values.networkPolicy.regions }}
+- to: {{ toYaml . | nindent 4 }}
+  ports:
+    {{- range $.Values.networkPolicy.regionPorts }}
+    - {port: {{ . }}}
+    {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "replicator.databaseRule" -}}
+{{- if .Values.database.existingSecret }}
+- to: {{ toYaml .Values.networkPolicy.database | nindent 4 }}
+  ports: [{port: {{ .Values.networkPolicy.databasePort }}}]
+{{- end }}
+{{- end -}}
+
+{{- /* What a pod that asks workers shows to them, and whom it trusts. */ -}}
+{{- define "replicator.accessEnv" -}}
+{{- if .Values.auth.existingSecret }}
+- {name: REPLICATOR_TOKEN_FILE, value: {{ printf "/etc/replicator/auth/%s" .Values.auth.tokenKey | quote }}}
+{{- end }}
+{{- if .Values.tls.required }}
+- {name: REPLICATOR_TLS, value: "1"}
+{{- end }}
+{{- if and .Values.tls.enabled .Values.tls.trustOwnCa }}
+- {name: REPLICATOR_TRUST, value: /etc/replicator/tls/ca.crt}
+{{- end }}
+{{- if .Values.tls.requireClientCertificates }}
+- {name: REPLICATOR_CERTIFICATE, value: /etc/replicator/tls/tls.crt}
+- {name: REPLICATOR_KEY, value: /etc/replicator/tls/tls.key}
+{{- end }}
+{{- end -}}

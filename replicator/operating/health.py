@@ -1,0 +1,56 @@
+"""Asking the worker of this host whether it is alive or ready, as a probe does that runs beside it."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+import aiohttp
+
+from replicator.operating.admin_client import WorkerUnavailable
+from replicator.running.connecting import why_not_connected
+from replicator.security.errors import SecurityError
+from replicator.topology import Cluster, Topology
+
+ANSWER_SECONDS_MAX: Final = 5.0
+REASON_CHARS_MAX: Final = 300
+_ANY_INTERFACE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "*": "127.0.0.1"}  # noqa: S104  # nosec B104
+
+
+async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = False) -> str:
+    """What the worker answers. Raises :class:`WorkerUnavailable`, and :class:`SecurityError` for its certificate."""
+    url = f"{cluster.http_scheme}://{_place(cluster)}/{'readyz' if ready else 'healthz'}"
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+    connector = aiohttp.TCPConnector(ssl=_context(cluster) if topology.tls.required else True)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            text = (await response.text())[:REASON_CHARS_MAX]
+    except aiohttp.ClientConnectorError as error:
+        raise WorkerUnavailable(f"{url}: {why_not_connected(error)}") from None
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise WorkerUnavailable(f"{url}: {error or 'no answer'}") from None
+    if response.status != 200:
+        raise WorkerUnavailable(f"{url}: HTTP status {response.status}: {text}")
+    return text
+
+
+def _place(cluster: Cluster) -> str:
+    """Where it is reached on this host."""
+    host, _, port = (cluster.listen or cluster.address).rpartition(":")
+    return f"{_ANY_INTERFACE.get(host, host)}:{port}"
+
+
+def _context(cluster: Cluster) -> ssl.SSLContext:
+    """Shows the worker's own certificate, and does not check who answers: nothing is told to it."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if cluster.tls is not None and cluster.tls.ca is not None:
+        try:
+            context.load_cert_chain(cluster.tls.certificate, cluster.tls.key)
+        except OSError as error:
+            raise SecurityError(f"clusters.{cluster.name}.tls: {cluster.tls}: {error.strerror or error}") from None
+    return context

@@ -1,0 +1,370 @@
+"""Each set of values is installed, tested, upgraded, rolled back and uninstalled on Kubernetes' own API server, and
+what its controllers make of it is what the chart means."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import pytest
+import yaml
+from chart_references import external
+from chart_support import CHART, RELEASE, SETS, VALUES, Object, one, rendered, values_of
+from conftest import Kubernetes
+from peers.kubernetes.control_plane import PeerFailed
+
+WAIT_SECONDS_MAX: Final = 180.0
+"""What controllers do takes them a second or two on a machine that does nothing else."""
+EXTERNAL_KEYS: Final = (
+    *("tls.crt", "tls.key", "ca.crt", "token", "operator", "operator.token", "public.pem", "secret.key"),
+    *("passwords", "uri", "url", "topology.yaml", "regions.yaml"),
+)
+LISTS: Final = {
+    "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
+    "Deployment": "apis/apps/v1/namespaces/{}/deployments",
+    "Service": "api/v1/namespaces/{}/services",
+    "ConfigMap": "api/v1/namespaces/{}/configmaps",
+    "Secret": "api/v1/namespaces/{}/secrets",
+    "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
+    "Pod": "api/v1/namespaces/{}/pods",
+    "Job": "apis/batch/v1/namespaces/{}/jobs",
+    "CronJob": "apis/batch/v1/namespaces/{}/cronjobs",
+    "Ingress": "apis/networking.k8s.io/v1/namespaces/{}/ingresses",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "Certificate": "apis/cert-manager.io/v1/namespaces/{}/certificates",
+    "ServiceMonitor": "apis/monitoring.coreos.com/v1/namespaces/{}/servicemonitors",
+    "PrometheusRule": "apis/monitoring.coreos.com/v1/namespaces/{}/prometheusrules",
+    "EndpointSlice": "apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
+    "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
+}
+T = TypeVar("T")
+
+
+class Installation:
+    """A release of a set of values in a namespace of its own, with what its values say to be there already."""
+
+    def __init__(self, kubernetes: Kubernetes, values: str, namespace: str | None = None) -> None:
+        self.kubernetes, self.values = kubernetes, values
+        self.namespace = namespace or values
+        self._call = kubernetes.plane.call
+        self._call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        for kind, name in sorted(external(values_of(values))):
+            if name and (kind, name) != ("ServiceAccount", "default"):
+                self._make(kind, name)
+
+    def helm(self, *arguments: str) -> str:
+        return self.kubernetes.plane.helm(*arguments, "--namespace", self.namespace)
+
+    def install(self, *arguments: str) -> str:
+        return self.helm("install", RELEASE, str(CHART), "--values", str(VALUES / f"{self.values}.yaml"), *arguments)
+
+    def upgrade(self, *arguments: str) -> str:
+        return self.helm("upgrade", RELEASE, str(CHART), "--values", str(VALUES / f"{self.values}.yaml"), *arguments)
+
+    def all_of(self, kind: str) -> dict[str, Any]:
+        """By name."""
+        found = self._call("GET", "/" + LISTS[kind].format(self.namespace))["items"]
+        return {each["metadata"]["name"]: each for each in found}
+
+    def get(self, kind: str, name: str) -> Any:
+        return self._call("GET", f"/{LISTS[kind].format(self.namespace)}/{name}")
+
+    def check(self, each: Object) -> None:
+        """Have the server look at an object as strictly as it can, without making it."""
+        path = LISTS[each["kind"]].format(self.namespace)
+        self._call("POST", f"/{path}?dryRun=All&fieldValidation=Strict", each)
+
+    def worker(self) -> Any:
+        """The pod, once it is ready."""
+        name = next(iter(self.all_of("StatefulSet")))
+        return eventually(lambda: _ready(self.all_of("Pod").get(f"{name}-0")), f"{name}-0 is ready")
+
+    def other_worker(self, than: Any, what: str) -> Any:
+        """The pod that has taken the place of another, once it is ready."""
+
+        def other() -> Any:
+            pod = _ready(self.all_of("Pod").get(than["metadata"]["name"]))
+            return pod if pod and pod["metadata"]["uid"] != than["metadata"]["uid"] else None
+
+        return eventually(other, what)
+
+    def addresses_of(self, service: str) -> dict[str, tuple[str, int]]:
+        """Where a Service leads, by the names of its ports."""
+        slices = self._call(
+            "GET",
+            f"/{LISTS['EndpointSlice'].format(self.namespace)}?labelSelector="
+            + quote(f"kubernetes.io/service-name={service}"),
+        )["items"]
+        return {
+            port["name"]: (endpoint["addresses"][0], port["port"])
+            for each in slices
+            for endpoint in each.get("endpoints") or ()
+            if endpoint["conditions"]["ready"]
+            for port in each["ports"]
+        }
+
+    def may(self, account: str, verb: str, resource: str, namespace: str | None = None) -> bool:
+        review = {
+            "spec": {
+                "user": f"system:serviceaccount:{self.namespace}:{account}",
+                "resourceAttributes": {"verb": verb, "resource": resource, "namespace": namespace or self.namespace},
+            }
+        }
+        return bool(
+            self._call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+        )
+
+    def _make(self, kind: str, name: str) -> None:
+        field = {"Secret": "stringData", "ConfigMap": "data"}.get(kind)
+        data = {} if field is None else {field: dict.fromkeys(EXTERNAL_KEYS, "x")}
+        self._call("POST", "/" + LISTS[kind].format(self.namespace), {"metadata": {"name": name}, **data})
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("values", SETS)
+def test_a_release_goes_through_its_life(kubernetes: Kubernetes, values: str) -> None:
+    release = Installation(kubernetes, values)
+    meant = [each for each in rendered(values, namespace=release.namespace) if "helm.sh/hook" not in _annotations(each)]
+    given = values_of(values)
+
+    everything = rendered(values, namespace=release.namespace)
+    for each in everything:
+        if each["kind"] != "Pod":  # it needs its account
+            release.check(each)
+    notes = release.install().partition("NOTES:")[2]
+    assert f"The worker of {given['cluster']} is" in notes
+    for each in meant:
+        assert each["metadata"]["name"] in release.all_of(each["kind"]), each["metadata"]["name"]
+    release.check(one(everything, "Pod"))
+    worker = release.worker()
+    _check_worker(release, worker, given)
+    _check_services(release, meant, worker)
+    _check_others(release, given)
+
+    assert "Phase:          Succeeded" in release.helm("test", RELEASE, "--timeout", "3m")
+
+    before = _topology(release)
+    release.upgrade("--set", "terminationGracePeriodSeconds=90", *_other_topology(given))
+    replaced = release.other_worker(worker, "the pod is another one after the upgrade")
+    assert replaced["spec"]["terminationGracePeriodSeconds"] == 90
+    assert replaced["spec"]["volumes"][-1:] == worker["spec"]["volumes"][-1:]
+    assert _claims(replaced) == _claims(worker)
+    assert (_topology(release) != before) == bool(_other_topology(given))
+
+    release.helm("rollback", RELEASE, "1")
+    back = release.other_worker(replaced, "the pod is another one after the rollback")
+    assert back["spec"]["terminationGracePeriodSeconds"] == worker["spec"]["terminationGracePeriodSeconds"]
+    assert _topology(release) == before
+
+    release.helm("uninstall", RELEASE)
+    made = {(each["kind"], each["metadata"]["name"]) for each in meant} - external(given)
+    eventually(lambda: _left(release, made, worker) == [], "nothing of the release is left")
+    kept = given["persistence"]["whenDeleted"] == "Retain"
+    eventually(
+        lambda: bool(release.all_of("PersistentVolumeClaim")) == kept, "the claim stays" if kept else "the claim goes"
+    )
+
+
+def _check_worker(release: Installation, worker: Any, given: Mapping[str, Any]) -> None:
+    (claim,) = release.all_of("PersistentVolumeClaim").values()
+    assert claim["metadata"]["name"] == f"data-{worker['metadata']['name']}"
+    assert claim["status"]["phase"] == "Bound"
+    assert claim["spec"]["resources"]["requests"]["storage"] == given["persistence"]["size"]
+    assert _claims(worker) == [claim["metadata"]["name"]]
+    assert worker["spec"]["securityContext"]["runAsUser"] == 10001
+    assert "kube-api-access" not in json.dumps(worker["spec"]["volumes"])
+    if given["podDisruptionBudget"]["enabled"]:
+        (budget,) = release.all_of("PodDisruptionBudget").values()
+        eventually(
+            lambda: release.get("PodDisruptionBudget", budget["metadata"]["name"])["status"]["disruptionsAllowed"] == 1,
+            "the node of the worker can be drained",
+        )
+
+
+def _check_services(release: Installation, meant: list[Object], worker: Any) -> None:
+    """Each leads to the worker's pod, at the container's port."""
+    ports = {port["name"]: port["containerPort"] for port in worker["spec"]["containers"][0]["ports"]}
+    for service in (each for each in meant if each["kind"] == "Service"):
+        if service["spec"]["selector"]["app.kubernetes.io/component"] != "worker":
+            continue
+        expected = {
+            port["name"]: (worker["status"]["podIP"], ports[port["targetPort"]]) for port in service["spec"]["ports"]
+        }
+        name = service["metadata"]["name"]
+        eventually(partial(_leads_to, release, name, expected), f"{name} leads to {expected}")
+
+
+def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
+    """The driver and what it may do; a drill."""
+    if given["driver"]["enabled"]:
+        (driver,) = release.all_of("Deployment")
+        eventually(lambda: release.get("Deployment", driver)["status"].get("availableReplicas") == 1, "the driver runs")
+    if given["driver"]["kubernetes"]["enabled"]:
+        account = f"{RELEASE}-replicator-driver"
+        assert release.may(account, "create", "pods")
+        assert release.may(account, "deletecollection", "pods")
+        assert not release.may(account, "get", "secrets")
+        assert not release.may(account, "create", "pods", namespace="default")
+        assert not release.may(f"{RELEASE}-replicator", "list", "pods")
+        eventually(lambda: len(release.addresses_of(account)) == 2, "executors find their driver")
+        executor = yaml.safe_load(release.get("ConfigMap", f"{RELEASE}-replicator-executor")["data"]["executor.yaml"])
+        executor["metadata"]["name"] = "executor"
+        executor["spec"]["containers"][0]["image"] = "what Spark puts there"
+        release.check(executor)
+    if given["drill"]["enabled"]:
+        (cron,) = release.all_of("CronJob").values()
+        template = cron["spec"]["jobTemplate"]
+        job = {"metadata": {"name": "drill-now", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
+        release.kubernetes.plane.call("POST", "/" + LISTS["Job"].format(release.namespace), job)
+        eventually(lambda: release.get("Job", "drill-now")["status"].get("succeeded") == 1, "a drill has ended")
+        (pod,) = (each for name, each in release.all_of("Pod").items() if name.startswith("drill-now"))
+        assert pod["spec"]["containers"][0]["args"][:2] == ["drill", "--against"]
+        release.kubernetes.plane.call(
+            "DELETE", f"/{LISTS['Job'].format(release.namespace)}/drill-now", {"propagationPolicy": "Background"}
+        )
+
+
+@pytest.mark.timeout(600)
+def test_an_upgrade_waits_for_the_migration_and_stops_where_it_fails(kubernetes: Kubernetes) -> None:
+    release = Installation(kubernetes, "postgres", "migrating")
+    release.install()
+    worker = release.worker()
+    kubernetes.node.failing.add("migrate")
+    try:
+        with pytest.raises(PeerFailed, match="pre-upgrade hooks failed"):
+            release.upgrade(
+                *("--set", "terminationGracePeriodSeconds=90", "--set", "migrations.backoffLimit=0", "--timeout", "3m")
+            )
+    finally:
+        kubernetes.node.failing.remove("migrate")
+    assert release.worker()["metadata"]["uid"] == worker["metadata"]["uid"], "the old worker runs on"
+    failed = one([{**each, "kind": "Job"} for each in release.all_of("Job").values()], "Job")
+    assert failed["spec"]["template"]["spec"]["containers"][0]["args"][:2] == ["db", "upgrade"]
+    release.upgrade("--set", "terminationGracePeriodSeconds=90")
+    assert release.all_of("Job") == {}, "a job that did its work is removed"
+    assert "us-east-replicator-migrate" not in release.all_of("ConfigMap")
+    release.helm("uninstall", RELEASE)
+
+
+@pytest.mark.timeout(600)
+def test_a_changed_topology_reaches_the_same_pod(kubernetes: Kubernetes) -> None:
+    release = Installation(kubernetes, "minimal", "reloading")
+    release.install()
+    worker = release.worker()
+    release.upgrade("--set", "topology.content.links[0].rate=1MiB")
+    assert "1MiB" in _topology(release)
+    stateful = release.get("StatefulSet", "us-east-replicator")
+    eventually(
+        lambda: (
+            release.get("StatefulSet", "us-east-replicator")["status"]["observedGeneration"]
+            == stateful["metadata"]["generation"]
+        ),
+        "the controller has seen the upgrade",
+    )
+    assert stateful["status"]["currentRevision"] == stateful["status"]["updateRevision"]
+    assert release.worker()["metadata"]["uid"] == worker["metadata"]["uid"]
+    release.helm("uninstall", RELEASE)
+
+
+@pytest.mark.timeout(600)
+def test_a_test_that_fails_is_a_failure_of_helm_test(kubernetes: Kubernetes) -> None:
+    release = Installation(kubernetes, "minimal", "failing")
+    release.install()
+    release.worker()
+    kubernetes.node.failing.add("test")
+    try:
+        with pytest.raises(PeerFailed, match="failed"):
+            release.helm("test", RELEASE, "--timeout", "3m")
+    finally:
+        kubernetes.node.failing.remove("test")
+    release.helm("uninstall", RELEASE)
+
+
+def test_what_kubernetes_does_not_take_is_refused_by_the_server(kubernetes: Kubernetes) -> None:
+    """Where the chart's schema lets through what pods may have."""
+    release = Installation(kubernetes, "minimal", "refused")
+    ranges = 'service.pulsar={"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/99"]}'
+    with pytest.raises(PeerFailed, match="loadBalancerSourceRanges"):
+        release.install("--atomic", "--timeout", "2m", "--set-json", ranges)
+    eventually(lambda: release.all_of("StatefulSet") == {}, "nothing of it is left")
+    stateful = one(rendered("minimal", namespace="refused"), "StatefulSet")
+    stateful["spec"]["template"]["spec"]["affinities"] = {}
+    with pytest.raises(PeerFailed, match="affinities"):
+        release.check(stateful)
+
+
+def test_two_regions_are_two_releases_in_one_namespace(kubernetes: Kubernetes) -> None:
+    release = Installation(kubernetes, "minimal", "both")
+    release.install()
+    minimal = str(VALUES / "minimal.yaml")
+    release.helm("install", "eu-west", str(CHART), "--values", minimal, "--set", "cluster=eu-west")
+    found = release.all_of("StatefulSet")
+    assert set(found) == {"us-east-replicator", "eu-west-replicator"}
+    texts = {name: each["data"] for name, each in release.all_of("ConfigMap").items() if name.endswith("-topology")}
+    assert texts["us-east-replicator-topology"] == texts["eu-west-replicator-topology"], "workers agree by its digest"
+    pods = eventually(lambda: _all_ready(release, found), "both workers run")
+    assert release.addresses_of("us-east-replicator")["main"][0] == pods["us-east-replicator-0"]["status"]["podIP"]
+    assert release.addresses_of("eu-west-replicator")["main"][0] == pods["eu-west-replicator-0"]["status"]["podIP"]
+    for name in (RELEASE, "eu-west"):
+        release.helm("uninstall", name)
+
+
+def eventually(condition: Callable[[], T], what: str) -> T:
+    """Wait for a condition to be true, and give what it gave."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX:.0f} s: {what}"
+        time.sleep(0.2)
+    return value
+
+
+def _ready(pod: Any) -> Any:
+    conditions = {each["type"]: each["status"] for each in (pod or {}).get("status", {}).get("conditions", ())}
+    return pod if conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"] else None
+
+
+def _all_ready(release: Installation, stateful: Mapping[str, Any]) -> dict[str, Any] | None:
+    pods = {f"{name}-0": _ready(release.all_of("Pod").get(f"{name}-0")) for name in stateful}
+    return pods if all(pods.values()) else None
+
+
+def _leads_to(release: Installation, service: str, expected: Mapping[str, tuple[str, int]]) -> bool:
+    return release.addresses_of(service) == expected
+
+
+def _left(release: Installation, made: set[tuple[str, str]], worker: Any) -> list[str]:
+    """What is still there of a release, but the pod of `helm test`, which stays to be read."""
+    pods = release.all_of("Pod").keys() - {_test_pod(worker)}
+    return [*pods, *(name for kind, name in made if name in release.all_of(kind))]
+
+
+def _claims(pod: Any) -> list[str]:
+    return [
+        each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each
+    ]
+
+
+def _test_pod(worker: Any) -> str:
+    return str(worker["metadata"]["name"]).removesuffix("-0") + "-test"
+
+
+def _topology(release: Installation) -> str:
+    """What the release's own topology says, if it has one."""
+    found = [{**each, "kind": kind} for kind in ("ConfigMap", "Secret") for each in release.all_of(kind).values()]
+    said = [each for each in found if each["metadata"]["name"].endswith("-topology")]
+    return json.dumps(said[0].get("data")) if said else ""
+
+
+def _other_topology(given: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("--set", "topology.content.sync.snapshot_interval_ms=500") if given["topology"]["content"] else ()
+
+
+def _annotations(each: Object) -> Mapping[str, str]:
+    return each["metadata"].get("annotations", {})

@@ -1,0 +1,76 @@
+"""The chart's values: each is described, and stands in the schema and in the README."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import yaml
+from chart_support import CHART, REPOSITORY, one, rendered
+
+TEXT: Final = (CHART / "values.yaml").read_text()
+
+
+def _readme() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chart_readme", REPOSITORY / "helm" / "readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_is_made_from_the_values_as_they_are() -> None:
+    assert (CHART / "README.md").read_text() == _readme().readme(TEXT), "run: python helm/readme.py"
+
+
+def test_every_value_is_described() -> None:
+    described, bare = _readme().values(TEXT)
+    assert bare == []
+    assert len(described) > 100
+
+
+def test_a_value_without_a_description_is_found_out() -> None:
+    assert _readme().values("a:\n  # -- One.\n  b: 1\n  c: 2\n# -- Whole.\nd: {e: 1}\n")[1] == ["a.c"]
+
+
+def test_the_schema_has_the_same_keys_as_the_values() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    in_schema = set(_schema_keys(schema, schema["definitions"]))
+    in_values = set(_value_keys(yaml.safe_load(TEXT), schema, schema["definitions"]))
+    assert in_values <= in_schema
+    # Tables that are empty by default, and what Helm gives to every chart.
+    assert {key for key in in_schema - in_values if "." not in key} == {"global"}
+
+
+def test_the_grace_period_fits_how_a_worker_stops() -> None:
+    """The driver of live copy, open requests, and as long again for the store and a Postgres of its own."""
+    from replicator.operating.processes import STOP_SECONDS_MAX
+    from replicator.worker.pipeline_driver import STOP_SECONDS_MAX as DRIVER_SECONDS_MAX
+    from replicator.worker.starting import SHUTDOWN_SECONDS_MAX
+
+    spec = one(rendered("minimal"), "StatefulSet")["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] >= 2 * (DRIVER_SECONDS_MAX + SHUTDOWN_SECONDS_MAX) + STOP_SECONDS_MAX
+
+
+def _resolved(schema: Any, definitions: Any) -> Any:
+    reference = schema.get("$ref")
+    return definitions[reference.rpartition("/")[2]] if reference else schema
+
+
+def _schema_keys(schema: Any, definitions: Any, above: str = "") -> Iterator[str]:
+    for key, inner in _resolved(schema, definitions).get("properties", {}).items():
+        yield above + key
+        yield from _schema_keys(inner, definitions, f"{above}{key}.")
+
+
+def _value_keys(values: Any, schema: Any, definitions: Any, above: str = "") -> Iterator[str]:
+    """As deep as the schema says what there may be."""
+    known = _resolved(schema, definitions).get("properties")
+    for key, value in values.items():
+        yield above + key
+        if isinstance(value, dict) and known is not None and _resolved(known[key], definitions).get("properties"):
+            yield from _value_keys(value, known[key], definitions, f"{above}{key}.")

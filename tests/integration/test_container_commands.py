@@ -1,0 +1,222 @@
+"""What a container needs of a worker: it takes changed files by itself, says whether it is well, finds its database by
+a file; and a few messages show that clusters work together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+import yaml
+from security_support import Secrets
+
+from replicator.drills.ports import free_ports
+from replicator.security.certificate_making import Authority
+
+SECONDS_MAX: Final = 120.0
+T = TypeVar("T")
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Not below pytest's own: as root, the embedded server runs as another user, who may not enter that."""
+    made = Path(tempfile.mkdtemp(prefix="pg-"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def command(*arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "replicator.cli", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=SECONDS_MAX,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def eventually(condition: Callable[[], T], said: Callable[[], object] = str) -> T:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not (value := condition()):
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.1)
+    return value
+
+
+def is_ready(file: Path, cluster: str) -> bool:
+    return command("health", "--ready", "--file", file, "--cluster", cluster).returncode == 0
+
+
+@contextmanager
+def workers(file: Path, *clusters: str, options: Sequence[str] = ()) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Processes, ready; they end with the context."""
+    started = {}
+    try:
+        for cluster in clusters:
+            with (file.parent / f"{cluster}.log").open("wb") as log:
+                started[cluster] = subprocess.Popen(
+                    [sys.executable, "-m", "replicator.cli", "worker", "-f", file, "-c", cluster, *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+        for cluster in clusters:
+            eventually(lambda cluster=cluster: is_ready(file, cluster), (file.parent / f"{cluster}.log").read_text)  # type: ignore[misc]
+        yield started
+    finally:
+        for process in started.values():
+            process.send_signal(signal.SIGTERM)
+        for process in started.values():
+            process.wait(SECONDS_MAX)
+
+
+def document_of(directory: Path, *clusters: str, **sections: Any) -> dict[str, Any]:
+    ports = free_ports(len(clusters))
+    return {
+        "clusters": {
+            name: {"address": f"127.0.0.1:{port}", "data": str(directory / name)}
+            for name, port in zip(clusters, ports, strict=True)
+        },
+        "pipeline": {"engine": "embedded"},
+        **sections,
+    }
+
+
+def write(directory: Path, document: dict[str, Any]) -> Path:
+    file = directory / "topology.yaml"
+    (directory / "topology.new").write_text(yaml.safe_dump(document))
+    (directory / "topology.new").replace(file)
+    return file
+
+
+def certificate_at(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)))
+
+
+def test_a_worker_takes_a_changed_file_and_a_renewed_certificate_by_itself(directory: Path) -> None:
+    authority = Authority(directory)
+    certificate, key = authority.give("us-east")
+    document = document_of(directory, "us-east")
+    document["clusters"]["us-east"]["tls"] = {"certificate": str(certificate), "key": str(key)}
+    address = document["clusters"]["us-east"]["address"]
+    file = write(directory, document)
+    log = directory / "us-east.log"
+    with workers(file, "us-east", options=["--reload-on-change"]):
+        document["policies"] = {"message_ttl": "1h"}
+        write(directory, document)
+        eventually(lambda: "topology reloaded" in log.read_text(), log.read_text)
+        before = certificate_at(address)
+        authority.give("us-east")
+        eventually(lambda: certificate_at(address) != before, log.read_text)
+        document["clusters"]["us-east"]["namespaces_by_use"] = False
+        write(directory, document)
+        eventually(lambda: "needs a restart of the worker" in log.read_text(), log.read_text)
+        assert is_ready(file, "us-east"), "what cannot be taken under way changes nothing"
+
+
+def test_health_is_asked_where_clients_must_show_a_certificate(directory: Path) -> None:
+    authority = Authority(directory)
+    certificate, key = authority.give("us-east")
+    document = document_of(directory, "us-east")
+    document["clusters"]["us-east"]["tls"] = {
+        "certificate": str(certificate),
+        "key": str(key),
+        "ca": str(authority.file),
+    }
+    document["tls"] = {"required": True, "trust": str(authority.file)}
+    document["auth"] = {"certificates": "common-name", "superusers": ["us-east"]}
+    file = write(directory, document)
+    environment = {"REPLICATOR_TOPOLOGY": str(file), "REPLICATOR_CLUSTER": "us-east"}
+    assert command("health", environment=environment).returncode == 3
+    with workers(file, "us-east"):
+        assert _answer_without_certificate(document["clusters"]["us-east"]["address"]) == b""
+        alive = command("health", environment=environment)
+        assert (alive.returncode, alive.stdout) == (0, '{"status": "alive"}\n'), alive.stderr
+    stopped = command("health", environment=environment)
+    assert stopped.returncode == 3
+    assert "connection refused" in stopped.stderr
+
+
+def test_a_worker_finds_its_database_by_a_file_and_so_does_its_upgrade(directory: Path, postgres_url: str) -> None:
+    url = postgres_url.replace("postgresql+psycopg://", "postgresql://")
+    (directory / "url").write_text(url + "\n")
+    document = document_of(directory, "us-east")
+    document["clusters"]["us-east"]["database_file"] = str(directory / "url")
+    file = write(directory, document)
+    upgraded = command("db", "upgrade", "--file", file, "--cluster", "us-east")
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert "us-east: the database is at revision" in upgraded.stdout
+    with workers(file, "us-east"):
+        shown = command("plan", "--file", file, "--output", "json").stdout
+        assert str(directory / "url") in shown
+    assert not (directory / "us-east" / "postgres").exists(), "no server of the worker's own"
+    (directory / "url").unlink()
+    refused = command("worker", "--file", file, "--cluster", "us-east")
+    assert refused.returncode == 2
+    assert "clusters.us-east.database_file" in refused.stderr
+
+
+@pytest.mark.timeout(600)
+def test_a_roundtrip_shows_that_clusters_work_together_and_leaves_nothing(directory: Path) -> None:
+    document = document_of(directory, "us-east", "eu-west", links=[{"between": ["us-east", "eu-west"]}])
+    file = write(directory, document)
+    with workers(file, "us-east", "eu-west"):
+        seen = command("roundtrip", "--file", file, "--cluster", "us-east", "--messages", "5")
+        assert seen.returncode == 0, seen.stderr
+        assert "us-east: all consumed" in seen.stdout
+        assert "eu-west: all copied and consumed" in seen.stdout
+        for cluster in ("us-east", "eu-west"):
+            listed = command("topics", "list", "public/roundtrip", "--file", file, "--cluster", cluster)
+            assert "replicator-roundtrip" not in listed.stdout
+
+        paused = command("links", "pause", "--file", file, "--from", "us-east", "--to", "eu-west")
+        assert paused.returncode == 0, paused.stderr
+        late = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "5")
+        assert late.returncode == 1
+        assert "eu-west: not every message came within 5 s" in late.stderr
+        alone = command("roundtrip", "--file", file, "--cluster", "us-east", "--no-links")
+        assert alone.returncode == 0, alone.stderr
+    away = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "5")
+    assert away.returncode == 3
+    assert "us-east at pulsar://" in away.stderr
+
+
+@pytest.mark.timeout(600)
+def test_a_roundtrip_shows_a_token_and_is_refused_without(directory: Path) -> None:
+    secrets = Secrets.made(directory / "secrets")
+    document = document_of(directory, "us-east", auth=secrets.auth())
+    file = write(directory, document)
+    with workers(file, "us-east"):
+        seen = command("roundtrip", "--file", file, "--cluster", "us-east")
+        assert seen.returncode == 0, seen.stderr
+        (directory / "guest").write_text(secrets.token("guest"))
+        refused = command("--token-file", directory / "guest", "roundtrip", "--file", file, "--cluster", "us-east")
+        assert refused.returncode == 2, refused.stderr
+        assert "AuthorizationError" in refused.stderr
+
+
+def _answer_without_certificate(address: str) -> bytes:
+    """What a probe of Kubernetes gets, which has none to show: in TLS 1.3 it is refused after the handshake."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), timeout=30) as plain, context.wrap_socket(plain) as asked:
+        try:
+            asked.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            return asked.recv(1024)
+        except (ssl.SSLError, ConnectionError):
+            return b""

@@ -1,0 +1,90 @@
+"""The API server as the node sees it: calls, and a mirror of the objects that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+Object = dict[str, Any]
+KINDS: Final = {
+    "pods": "/api/v1/pods",
+    "services": "/api/v1/services",
+    "slices": "/apis/discovery.k8s.io/v1/endpointslices",
+    "configmaps": "/api/v1/configmaps",
+    "secrets": "/api/v1/secrets",
+    "claims": "/api/v1/persistentvolumeclaims",
+}
+LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Objects have 1.5 MiB at most, as JSON somewhat more."""
+MERGE_LISTS: Final = "application/strategic-merge-patch+json"
+
+
+def session(url: str, token: str, authority: Path) -> aiohttp.ClientSession:
+    """With the API server."""
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority), limit=0)
+    shown = {"Authorization": f"Bearer {token}"}
+    return aiohttp.ClientSession(url, connector=connector, headers=shown, read_bufsize=LINE_BYTES_MAX)
+
+
+class Refused(Exception):
+    """The API server said no; ``status`` is HTTP's."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status = status
+
+
+class Api:
+    """``objects`` by kind, then by namespace and name; ``changed`` is set when one of them changes."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self.objects: dict[str, dict[tuple[str, str], Object]] = {kind: {} for kind in KINDS}
+        self.changed = asyncio.Event()
+        self._watching = [asyncio.create_task(self._watch(kind)) for kind in KINDS]
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """Raises :class:`Refused`."""
+        payload: Object = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
+        async with self._session.request(method, path, **payload) as response:
+            if response.status >= 400:
+                raise Refused(response.status, await response.text())
+            return await response.json()
+
+    def of(self, kind: str, namespace: str) -> Iterator[Object]:
+        """All of a namespace."""
+        return (each for (where, _), each in self.objects[kind].items() if where == namespace)
+
+    async def _watch(self, kind: str) -> None:
+        while True:
+            try:
+                listed = await self.call("GET", KINDS[kind])
+                self.objects[kind] = {_key(each): each for each in listed["items"]}
+                self.changed.set()
+                await self._follow(kind, listed["metadata"]["resourceVersion"])
+            except (Refused, aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(0.5)  # the server is starting or ending; the list says what was missed
+
+    async def _follow(self, kind: str, version: str) -> None:
+        asked = {"watch": "1", "resourceVersion": version}
+        endless = aiohttp.ClientTimeout(total=None)
+        async with self._session.get(KINDS[kind], params=asked, timeout=endless) as response:
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                if event["type"] == "DELETED":
+                    self.objects[kind].pop(_key(event["object"]), None)
+                else:
+                    self.objects[kind][_key(event["object"])] = event["object"]
+                self.changed.set()
+
+
+def _key(thing: Object) -> tuple[str, str]:
+    return thing["metadata"]["namespace"], thing["metadata"]["name"]

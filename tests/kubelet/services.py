@@ -1,0 +1,83 @@
+"""Services: a TCP forwarder for each of their ports, and their names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Final
+
+from kubelet.api import Api, Object
+
+CHUNK_BYTES: Final = 256 * 1024
+Place = tuple[str, int]
+
+
+class Forwarders:
+    """For each address and port of a Service, connections go to one of its ready endpoints, by chance."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._servers: dict[Place, asyncio.Server] = {}
+        self._services: dict[Place, tuple[Object, Object]] = {}
+        self._open: set[asyncio.Task[None] | None] = set()
+        """Nothing else keeps the task of a connection that waits."""
+
+    async def refresh(self) -> None:
+        """Listen where Services say so now."""
+        self._services = {}
+        for service in self._api.objects["services"].values():
+            if service["spec"]["clusterIP"] != "None":
+                for port in service["spec"]["ports"]:
+                    self._services[service["spec"]["clusterIP"], port["port"]] = (service, port)
+        for place in self._servers.keys() - self._services.keys():
+            self._servers.pop(place).close()
+        for place in self._services.keys() - self._servers.keys():
+            self._servers[place] = await asyncio.start_server(self._serve, *place, limit=CHUNK_BYTES)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(task := asyncio.current_task())
+        with contextlib.closing(writer), contextlib.suppress(OSError, KeyError, IndexError):
+            service, port = self._services[writer.get_extra_info("sockname")]
+            place = random.choice([*_endpoints(self._api, service, port)])
+            other, to = await asyncio.open_connection(*place, limit=CHUNK_BYTES)
+            with contextlib.closing(to):
+                await asyncio.gather(_copy(reader, to), _copy(other, writer))
+        self._open.discard(task)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while said := await reader.read(CHUNK_BYTES):
+        writer.write(said)
+        await writer.drain()
+    writer.write_eof()
+
+
+def _slices(api: Api, service: Object) -> Iterator[tuple[Object, Object]]:
+    """Each slice of a Service, and each endpoint in it that is ready, or wanted all the same."""
+    for found in api.of("slices", service["metadata"]["namespace"]):
+        if found["metadata"].get("labels", {}).get("kubernetes.io/service-name") == service["metadata"]["name"]:
+            yield from ((found, each) for each in found.get("endpoints") or () if each["conditions"].get("ready", True))
+
+
+def _endpoints(api: Api, service: Object, port: Object) -> Iterator[Place]:
+    for found, endpoint in _slices(api, service):
+        for held in found.get("ports") or ():
+            if (held.get("name") or "") == port.get("name", ""):
+                yield endpoint["addresses"][0], held["port"]
+
+
+def hosts_of(api: Api, namespace: str) -> str:
+    """The names that a pod of a namespace can resolve, as lines of a hosts file."""
+    lines = ["127.0.0.1 localhost"]
+    for (where, name), service in sorted(api.objects["services"].items()):
+        names = [f"{name}.{where}.svc.cluster.local", f"{name}.{where}.svc", f"{name}.{where}"]
+        names += [name] if where == namespace else []
+        if (address := service["spec"]["clusterIP"]) != "None":
+            lines.append(f"{address} {' '.join(names)}")
+            continue
+        for _, endpoint in _slices(api, service):
+            of_pod = [f"{endpoint['hostname']}.{each}" for each in names] if "hostname" in endpoint else []
+            lines.append(f"{endpoint['addresses'][0]} {' '.join([*of_pod, *names])}")
+    return "\n".join(lines) + "\n"

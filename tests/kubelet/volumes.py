@@ -1,0 +1,131 @@
+"""The volumes of a pod, each a directory of this machine: what is to be bound into its containers."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kubelet.api import Api, Object
+
+Files = dict[str, tuple[bytes, int]]
+"""Content and mode of each."""
+
+
+class NotYet(Exception):
+    """Something that the pod needs is not there; it starts when it is."""
+
+
+class Volumes:
+    """``paths`` by the volume's name. What comes from objects is written again when they change, as a kubelet does it:
+    ``..data`` is a link to the newest directory, and is exchanged in one step."""
+
+    def __init__(self, api: Api, pod: Object, directory: Path) -> None:
+        self._api, self._pod, self._directory = api, pod, directory
+        self._namespace: str = pod["metadata"]["namespace"]
+        self._group: int | None = pod["spec"].get("securityContext", {}).get("fsGroup")
+        self._written: dict[str, Files] = {}
+        self._tokens: dict[str, bytes] = {}
+        self.paths: dict[str, Path] = {}
+
+    async def prepare(self) -> None:
+        """Make those that are missing; raises :class:`NotYet`."""
+        for volume in self._pod["spec"].get("volumes", ()):
+            path = self.paths[volume["name"]] = self._directory / volume["name"]
+            if claim := volume.get("persistentVolumeClaim"):
+                path = self.paths[volume["name"]] = await self._claimed(claim["claimName"])
+            elif "emptyDir" not in volume:
+                await self._fetch_tokens(volume)
+                self._write(path, self._files(volume))
+                continue
+            path.mkdir(parents=True, exist_ok=True)
+            os.chown(path, 0, self._group or 0)
+            path.chmod(0o777 if self._group is None else 0o2775)
+
+    def refresh(self) -> None:
+        """Write again what objects say now."""
+        for volume in self._pod["spec"].get("volumes", ()):
+            if volume["name"] in self._written:
+                try:
+                    self._write(self.paths[volume["name"]], self._files(volume))
+                except NotYet:  # an object was removed: its files stay
+                    continue
+
+    async def _claimed(self, name: str) -> Path:
+        claim = self._api.objects["claims"].get((self._namespace, name), {})
+        if claim.get("status", {}).get("phase") != "Bound":
+            raise NotYet(f"the claim {name} is not bound")
+        bound = await self._api.call("GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
+        return Path(bound["spec"]["hostPath"]["path"])
+
+    async def _fetch_tokens(self, volume: Object) -> None:
+        account = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{self._pod['spec'].get('serviceAccountName')}"
+        for source in volume.get("projected", {}).get("sources", ()):
+            asked = source.get("serviceAccountToken")
+            if asked is not None and asked["path"] not in self._tokens:
+                of = {key: self._pod["metadata"][key] for key in ("name", "uid")}
+                spec = {"expirationSeconds": asked["expirationSeconds"], "audiences": []}
+                spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", **of}
+                answer = await self._api.call("POST", f"{account}/token", {"spec": spec})
+                self._tokens[asked["path"]] = answer["status"]["token"].encode()
+
+    def _files(self, volume: Object) -> Files:
+        for kind in ("configMap", "secret", "projected"):
+            if kind in volume:
+                mode = volume[kind].get("defaultMode", 0o644)
+                sources: list[Object] = volume[kind].get("sources") or [{kind: volume[kind]}]
+                return {path: file for source in sources for path, file in self._of_source(source, mode).items()}
+        raise NotYet(f"this tool does not know volumes such as {volume}")
+
+    def _of_source(self, source: Object, mode: int) -> Files:
+        if asked := source.get("serviceAccountToken"):
+            return {asked["path"]: (self._tokens[asked["path"]], mode)}
+        if asked := source.get("downwardAPI"):
+            return {i["path"]: (field(self._pod, i["fieldRef"]).encode(), mode) for i in asked["items"]}
+        kind, of = ("configmaps", source["configMap"]) if "configMap" in source else ("secrets", source["secret"])
+        held = keys_of(self._api, kind, self._namespace, of.get("secretName") or of.get("name"), of.get("optional"))
+        wanted = of.get("items") or [{"key": key, "path": key} for key in held]
+        if absent := {item["key"] for item in wanted} - held.keys():
+            raise NotYet(f"{of} has no {absent}")
+        return {item["path"]: (held[item["key"]], item.get("mode", mode)) for item in wanted}
+
+    def _write(self, root: Path, files: Files) -> None:
+        if self._written.get(root.name) == files:
+            return
+        root.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="..", dir=root))
+        made.chmod(0o755)
+        for path, (content, mode) in files.items():
+            (made / path).write_bytes(content)
+            (made / path).chmod(mode if self._group is None else mode | 0o440)
+            os.chown(made / path, 0, self._group or 0)
+            if not (root / path).is_symlink():
+                (root / path).symlink_to(Path("..data", path))
+        old = (root / "..data").resolve()
+        (root / "..data_tmp").symlink_to(made.name)
+        (root / "..data_tmp").replace(root / "..data")
+        for path in self._written.get(root.name, {}).keys() - files.keys():
+            (root / path).unlink()
+        if root.name in self._written:
+            shutil.rmtree(old)
+        self._written[root.name] = files
+
+
+def keys_of(api: Api, kind: str, namespace: str, name: str, optional: bool | None = False) -> dict[str, bytes]:
+    """What a ConfigMap or a Secret holds; raises :class:`NotYet`."""
+    found = api.objects[kind].get((namespace, name))
+    if found is None and not optional:
+        raise NotYet(f"{kind} {name} does not exist")
+    held = (found or {}).get("data") or {}
+    return {key: base64.b64decode(value) if kind == "secrets" else value.encode() for key, value in held.items()}
+
+
+def field(pod: Object, reference: Object) -> str:
+    """What a ``fieldRef`` asks for."""
+    found: Any = pod
+    for part in reference["fieldPath"].split("."):
+        found = found.get(part, {})
+    return found if isinstance(found, str) else ""
