@@ -54,7 +54,11 @@ helm-test:  ## build helm and Kubernetes once, and test the chart with pods that
 	@.ci/helm $(ARGS)
 
 proto: venv  ## make the protobuf modules again from the .proto files
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto replicator/protocol/commands.proto snapshots/markers.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto replicator/protocol/commands.proto
+	# Protobuf knows files by name, for all packages of a process: this one is ours too.
+	made=$$(mktemp -d) && $(BIN)/python -m grpc_tools.protoc -Ireplicator/snapshots=snapshots --python_out=$$made --pyi_out=$$made \
+	  replicator/snapshots/markers.proto && mv $$made/replicator/snapshots/* snapshots/ && rm -r $$made
+	sed -i "s/'replicator.snapshots.markers_pb2'/'snapshots.markers_pb2'/" snapshots/markers_pb2.py
 
 lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \

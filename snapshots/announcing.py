@@ -174,11 +174,13 @@ class UpdateAnnouncer:
         self.note_all(now_ms)
 
     def announce_all(self, now_ms: int) -> None:
-        """Announce the whole state of every subscription, and ask for what others have."""
+        """Announce the whole state of every subscription, and which were deleted, and ask for what others have."""
         for name, subscription in self._subscriptions.items():
             subscription.whole_due = subscription.wanted = True
             subscription.asks = self._acks is not None
             self._note(name, subscription, now_ms)
+        for name in self._buried:  # a cluster that was restored may have one of them again
+            self._add(name, now_ms)
 
     def note_all(self, now_ms: int) -> None:
         """What was known of mappings has changed: any subscription may have news."""

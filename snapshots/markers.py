@@ -24,6 +24,9 @@ from snapshots.errors import MarkerCorrupt
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
+MARKER_VERSION: Final = 1
+"""``MessageMetadata.marker_version`` of what is written here, and the highest that is read. Fields are only ever added,
+and who does not know one skips it; what must not be skipped raises this number, and older workers refuse it."""
 _ENTRY_BEFORE_FIRST: Final = 2**64 - 1
 _ENTRY_LIMIT: Final = 2**63
 BATCH_INDEXES_MAX: Final = 1 << 24

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -32,6 +34,19 @@ class HelmRefused(Exception):
 def require(program: str, there: bool) -> None:
     """Skip where a program is not here, or fail where ``REPLICATOR_PEERS=required``."""
     peers_required.require(None if there else f"{program} is not here: make helm-test fetches it")
+
+
+def tools(program: str) -> Path:
+    """The folder of kubernetes-validate and hadolint, as ``tests/helm/fetch`` keeps it for this Python."""
+    found = subprocess.run(
+        [REPOSITORY / "tests" / "helm" / "fetch", "--where"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    require(program, found.returncode == 0)
+    return Path(found.stdout.strip())
 
 
 def helm(*arguments: str | Path) -> str:

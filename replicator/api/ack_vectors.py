@@ -61,6 +61,11 @@ async def ack_vectors(request: web.Request) -> web.Response:
             "cluster": topic.cluster,
             "topic": topic.name,
             "high_water": {origin: str(position) for origin, position in sorted(topic.origins.vector().items())},
+            "left_out": {
+                origin: [[str(after), str(upto)] for after, upto in holes]
+                for origin in topic.origins.vector()
+                if (holes := topic.origins.left_out(origin))
+            },
             "subscriptions": {
                 each.name: _state(source, topic, each) for each in topic.subscriptions.values() if each.replicated
             },

@@ -18,6 +18,7 @@ from replicator.api import block_lists, data_plane
 from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
 from replicator.api.audit import Audit, note_changes
+from replicator.api.bounding import bound_addresses, bound_roles
 from replicator.api.browsers import Allowed, refuse_tricked
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.guarding import Guarding, guard_requests
@@ -31,6 +32,7 @@ from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
+from replicator.security.client_limits import ClientLimits
 from snapshots.mapping import SnapshotMapping
 
 
@@ -66,16 +68,20 @@ def make_app(
     allowed: Callable[[], Allowed] = Allowed,
     audit: Audit | None = None,
     guarding: Guarding | None = None,
+    limits: ClientLimits | None = None,
 ) -> web.Application:
     """The application of one worker.
 
     ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
     ``addresses`` are where clients reach the clusters; ``allowed`` are the names by which the worker is called, and the
-    pages that may use it; ``audit`` hears what operators change; ``guarding`` asks who somebody is.
+    pages that may use it; ``audit`` hears what operators change; ``guarding`` asks who somebody is; ``limits`` counts
+    what each client has.
     """
-    app = web.Application(middlewares=[report_errors, refuse_tricked(allowed)])
+    limits = limits or ClientLimits()
+    app = web.Application(middlewares=[report_errors, refuse_tricked(allowed), bound_addresses(limits)])
     if guarding is not None:
         app.middlewares.append(guard_requests(guarding))
+        app.middlewares.append(bound_roles(limits))
     if audit is not None:
         app.middlewares.append(note_changes(audit))
     app[data_plane.ENGINE] = engine

@@ -32,9 +32,9 @@ async def read_block_list(request: web.Request) -> web.StreamResponse:
     """The blocks that start at the given positions, in that order; at least one, then while they fit into a page."""
     data_plane.check_room_for_page(request.app)
     engine = request.app[data_plane.ENGINE]
-    wanted = _wanted(engine, await _body(request), lambda topic: may(request, READING, topic))
+    wanted, notes = _wanted(engine, await _body(request), lambda topic: may(request, READING, topic))
     # Checksums are left to whoever stores the blocks: they are checked there in any case, before anything is written.
-    sizes, content = gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT)
+    sizes, content = gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT, notes=notes)
     return await data_plane.send_page(request, encode_block_list(sizes, content), {})
 
 
@@ -48,21 +48,27 @@ async def _body(request: web.Request) -> list[Any]:
     return topics
 
 
-def _wanted(engine: Engine, topics: list[Any], readable: Callable[[str], bool]) -> list[tuple[int, int, int] | None]:
-    """Topic id, ledger and first entry of each block; None for those of a topic that is not there."""
+def _wanted(
+    engine: Engine, topics: list[Any], readable: Callable[[str], bool]
+) -> tuple[list[tuple[int, int, int] | None], set[int]]:
+    """Topic id, ledger and first entry of each block; None for those of a topic that is not there. And of which the
+    note that they are left out is wanted: these have a third number that is not 0."""
     wanted: list[tuple[int, int, int] | None] = []
+    notes: set[int] = set()
     try:
         for name, blocks in topics:
             topic = engine.find(name)
             if topic is not None and not readable(topic.name):
                 topic = None
-            for ledger, first in blocks:
+            for ledger, first, *note in blocks:
+                if any(map(_number, note)):
+                    notes.add(len(wanted))
                 wanted.append(None if topic is None else (topic.topic_id, _number(ledger), _number(first)))
     except (ValueError, TypeError) as error:
         raise BadRequest(f"topics must be a list of [topic, [[ledger, first entry], …]]: {error}") from None
     if len(wanted) > BLOCKS_MAX:
         raise BadRequest(f"{len(wanted)} blocks were asked for at once, the limit is {BLOCKS_MAX}")
-    return wanted
+    return wanted, notes
 
 
 def _number(value: object) -> int:

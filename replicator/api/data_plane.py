@@ -35,9 +35,16 @@ from replicator.engine.log.arrow import decode_append, encode_read
 from replicator.engine.log.block import read_header
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.left_out import decode_note, is_note
-from replicator.engine.log.link_frame import HEADER_BYTES, PROTOCOL_VERSION, unpack_frame
+from replicator.engine.log.link_frame import (
+    HEADER_BYTES,
+    PROTOCOL_VERSION,
+    agreed_version,
+    unpack_frame,
+    version_refused,
+)
 from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.short_tasks import awaited
@@ -70,6 +77,8 @@ PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
 PAGE_PIECE_BYTES: Final = 1024 * 1024
 SILENCE_SECONDS_MAX: Final = 60.0
 """A link that sends nothing, not even a sign of life, for this long is gone."""
+PROTOCOL_UNSAID: Final = 4
+"""What a source speaks that asks for high-water marks without saying so."""
 DIGITS_MAX: Final = 20
 ORIGINS_MAX: Final = 100
 """Asked for in one request of high-water marks."""
@@ -153,8 +162,10 @@ def check_room_for_page(app: web.Application) -> None:
         raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
 
 
-async def send_page(request: web.Request, stream: pa.Buffer, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Answer with an Arrow IPC stream."""
+async def send_page(
+    request: web.Request, stream: pa.Buffer | bytes | memoryview, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Answer with an Arrow IPC stream, or with what ``headers`` say that it is."""
     page = memoryview(stream)
     pages = request.app.get(PAGES_IN_FLIGHT, [])
     response = web.StreamResponse(headers={"Content-Type": "application/vnd.apache.arrow.stream", **headers})
@@ -202,7 +213,12 @@ async def high_water(request: web.Request) -> web.Response:
     else:
         origin = _required(request, "origin")
         rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(topic, [origin]))}
-    return web.json_response({"cluster": engine.cluster, "protocol": PROTOCOL_VERSION, "topics": rows})
+    theirs = _number(request, "protocol", PROTOCOL_UNSAID, 2**31)
+    answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
+    restored = restored_mark(engine.store)
+    if restored is not None:
+        answer["restored"] = restored.restore_id
+    return web.json_response(answer)
 
 
 def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
@@ -262,11 +278,9 @@ async def append(request: web.Request) -> web.StreamResponse:
     """Take a link's stream of frames; the first answer is given as the HTTP status, the others in the stream."""
     link = _link(request)
     version = _number(request, "protocol", PROTOCOL_VERSION, 2**31)
-    if version != PROTOCOL_VERSION:
-        raise BadRequest(
-            f"parameter protocol: the link speaks version {version}, this worker {PROTOCOL_VERSION}: both clusters "
-            "need the same version of the service"
-        )
+    if agreed_version(version) != version:
+        refused = version_refused(version, here=request.app[ENGINE].cluster, there=link.source)
+        raise BadRequest(f"parameter protocol: {refused}")
     with _only_stream_of_name(link.key, request):
         frame = await _read_frame(request)
         if frame is None:

@@ -6,6 +6,7 @@ others: Pulsar's tools look there.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 
 import structlog
@@ -28,6 +29,8 @@ ADMIN_STATUSES: Final = {
     "BlockCorrupt": 500,
 }
 """By code, where Pulsar's REST API gives another status than the rest of ours."""
+RETRY_AFTER_SECONDS: Final = "1"
+"""What is too much for now ends as soon as others have been served."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +48,11 @@ class DatabaseDown(EngineError):
 
 
 def error_response(code: str, message: str, status: int) -> web.Response:
-    return web.json_response({"error": code, "message": message}, status=status)
+    return web.json_response({"error": code, "message": message}, status=status, headers=_headers(status))
+
+
+def _headers(status: int) -> dict[str, str]:
+    return {"Retry-After": RETRY_AFTER_SECONDS} if status == HTTPStatus.TOO_MANY_REQUESTS else {}
 
 
 @web.middleware
@@ -73,4 +80,5 @@ def _answer(request: web.Request, code: str, message: str, status: int) -> web.R
     if not request.path.startswith(ADMIN_PREFIXES):
         return error_response(code, message, status)
     body = {"error": code, "message": message, "reason": message}
-    return web.json_response(body, status=ADMIN_STATUSES.get(code, status))
+    status = ADMIN_STATUSES.get(code, status)
+    return web.json_response(body, status=status, headers=_headers(status))

@@ -22,10 +22,10 @@ from aiohttp.typedefs import Handler, Middleware
 from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
 from replicator.running.asking import ASKED_BY
-from replicator.security.errors import NotPermitted
+from replicator.security.errors import NotIdentified, NotPermitted
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.identifying import Identifying
-from replicator.security.permissions import USING, Action
+from replicator.security.permissions import USING, Action, shown
 
 PUBLIC: Final[Mapping[str, str]] = {
     "/healthz": "load balancers and Kubernetes ask without credentials; it says that the process is there",
@@ -40,6 +40,7 @@ ANYBODY_IDENTIFIED: Final = (
     "/admin/v2/clusters",
 )
 METRICS: Final = "/metrics"
+ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
 READING: Final = (Action.CONSUME, Action.REPLICATE)
 
 TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
@@ -126,6 +127,7 @@ def guard_requests(guarding: Guarding) -> Middleware:
         identity = await guarding.identifying().of_request(
             request.headers.get("Authorization"), request.query.get("token"), certificate
         )
+        _check_speaks_for_itself(request, identity.role)
         if request.match_info.http_exception is not None:  # there is no such path, or method
             guarding.guard.check_superuser(identity.role)
             return await handler(request)
@@ -137,6 +139,15 @@ def guard_requests(guarding: Guarding) -> Middleware:
         return await handler(request)
 
     return guarded
+
+
+def _check_speaks_for_itself(request: web.Request, role: str) -> None:
+    """A proxy says for whom it asks. Nobody is one here; upstream's brokers refuse others than their proxies so too."""
+    claimed = request.headers.get(ORIGINAL_PRINCIPAL, "").strip()
+    if claimed and claimed != role:
+        raise NotIdentified(
+            f"{ORIGINAL_PRINCIPAL}: role {shown(role)} asks for another, as a proxy; there are none here"
+        )
 
 
 def canonical(request: web.Request) -> str:

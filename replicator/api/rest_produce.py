@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, groupby
 from typing import Any, Final
 
 from aiohttp import web
@@ -23,12 +23,20 @@ from aiohttp import web
 from replicator.api.admin.errors import Unprocessable
 from replicator.api.admin.requests import number_of, read_json
 from replicator.api.typed_payloads import encode_payload, key_value_schema, read_schema
-from replicator.api.websocket.fields import BadField, number_field, text_field, texts_field, time_field
+from replicator.api.websocket.fields import (
+    BadField,
+    clusters_field,
+    number_field,
+    text_field,
+    texts_field,
+    time_field,
+)
 from replicator.client.producing.routing import java_string_hash
 from replicator.client.producing.sending import wall_time_ms
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError, InvalidPartitions, TooBusy
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.schemas.schema import SchemaType, TopicSchema
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import ProducerOptions
@@ -134,6 +142,7 @@ class RestProduce:
             return {index: _failed(error) for index, _ in share}
         answers: dict[int, dict[str, Any]] = {}
         entries: dict[int, bytes] = {}
+        clusters: dict[int, frozenset[str]] = {}
         try:
             sequence_id = producer.last_sequence_id
             for index, message in share:
@@ -146,18 +155,26 @@ class RestProduce:
                         metadata.schema_version = version
                     entry = encode_entry(metadata, payload)
                     self._engine.admission.check_entry(len(entry))
-                    entries[index] = entry
+                    entries[index], clusters[index] = entry, frozenset(metadata.replicate_to)
                 except (BadField, EngineError) as error:
                     answers[index] = _failed(error)
-            positions = await producer.publish(list(entries.values())) if entries else []
-            for index, position in zip(entries, positions, strict=True):
-                text = f"{position.ledger}:{position.entry}:{partition}"
-                answers[index] = {"messageId": text, "errorCode": 0, "schemaVersion": 0}
-        except EngineError as error:
-            answers.update((index, _failed(error)) for index in entries)
+            for _, run in groupby(entries, key=clusters.__getitem__):  # what is published at once is for the same ones
+                answers.update(await self._published(producer, partition, {index: entries[index] for index in run}))
         finally:
             producer.close()
         return answers
+
+    async def _published(
+        self, producer: EngineProducer, partition: int, entries: Mapping[int, bytes]
+    ) -> dict[int, dict[str, Any]]:
+        try:
+            positions = await producer.publish(list(entries.values()))
+        except EngineError as error:
+            return {index: _failed(error) for index in entries}
+        return {
+            index: {"messageId": f"{at.ledger}:{at.entry}:{partition}", "errorCode": 0, "schemaVersion": 0}
+            for index, at in zip(entries, positions, strict=True)
+        }
 
 
 def add_rest_produce(app: web.Application, engine: Engine) -> None:
@@ -176,9 +193,6 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
     """Raises :class:`BadField`."""
     if not isinstance(fields, dict):
         raise BadField("a message must be an object")
-    for name in ("replicationClusters", "disableReplication"):
-        if fields.get(name):
-            raise BadField(f"{name} is not supported: links copy every message of a topic")
     payload = text_field(fields, "payload")
     if payload is None:
         raise BadField("payload is missing")
@@ -196,6 +210,7 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
             metadata.partition_key = key
     except UnicodeEncodeError as error:
         raise BadField(f"key and properties must be text that UTF-8 can hold: {error}") from None
+    metadata.replicate_to.extend(clusters_field(fields))
     metadata.event_time = _event_time_ms(fields)
     deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
     if deliver_at > 0 or deliver_after > 0:

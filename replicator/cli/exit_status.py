@@ -12,12 +12,14 @@ def exit_status_of(error: Exception) -> int | None:
             return 1
         return 3 if isinstance(error, WorkerUnavailable) else 2
     # Importing everything that can fail takes seconds: a command that asks a worker has failed in a blink.
+    from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnavailable, WorkerNotAsked
     from replicator.drills.errors import DrillError
-    from replicator.engine.errors import EngineError, StoreFailed
+    from replicator.engine.errors import EngineError, StoreCopyFailed, StoreFailed
     from replicator.failover.errors import FailoverError
     from replicator.index.database import DatabaseError, DatabaseUnavailable
     from replicator.operating.processes import WorkerFailed
     from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
+    from replicator.running.extras import ExtraMissing
     from replicator.security.errors import SecurityError
     from replicator.topology import TopologyError
     from replicator.worker.binding import WorkerError
@@ -26,11 +28,20 @@ def exit_status_of(error: Exception) -> int | None:
         return error.status
     if isinstance(error, FailoverError):
         return error.exit_status
-    if isinstance(error, LinkTaken):
+    if isinstance(error, LinkTaken | BackupDamaged):
         return 1
-    if isinstance(error, DatabaseUnavailable | PeerUnavailable | SparkFailed | StoreFailed):
+    away = (DatabaseUnavailable, DestinationUnavailable, PeerUnavailable, SparkFailed, StoreCopyFailed, StoreFailed)
+    if isinstance(error, (*away, WorkerNotAsked)):
         return 3
-    wrong_use = (TopologyError, WorkerError, DatabaseError, DrillError, EngineError, PipelineError, SecurityError)
-    if isinstance(error, wrong_use):
-        return 2
-    return None
+    wrong_use = (
+        BackupError,
+        TopologyError,
+        WorkerError,
+        DatabaseError,
+        DrillError,
+        EngineError,
+        ExtraMissing,
+        PipelineError,
+        SecurityError,
+    )
+    return 2 if isinstance(error, wrong_use) else None

@@ -19,6 +19,8 @@ from replicator.cli import (
     apply,
     audit,
     backfill,
+    backup,
+    database,
     drills,
     failover,
     health,
@@ -60,14 +62,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-db = typer.Typer(help="The Postgres index of a cluster.", no_args_is_help=True)
-app.add_typer(db, name="db")
+app.add_typer(database.app, name="db")
 app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(mapping.app, name="mapping")
 app.add_typer(links.app, name="links")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(audit.app, name="audit")
+app.add_typer(backup.app, name="backup")
 app.add_typer(tokens.app, name="tokens")
 app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")
@@ -161,31 +163,6 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
         raise typer.Exit(3)
 
 
-@db.command("upgrade")
-def db_upgrade(
-    file: TopologyFile,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's database.")
-    ] = None,
-) -> None:
-    """Bring the databases of a topology to this version's schema. Workers do so by themselves when they start."""
-    from replicator.index.database import Database
-    from replicator.topology import database_of, load_topology
-
-    async def upgrade() -> None:
-        topology = load_topology(file)
-        chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
-        for each in chosen:
-            database = Database(database_of(each), each.data, cluster=each.name, known_good=False)
-            try:
-                await database.start()
-                out.print(f"{each.name}: the database is at revision {await database.revision()}")
-            finally:
-                await database.stop()
-
-    asyncio.run(upgrade())
-
-
 def _print(output: str, as_json: Any, as_table: Any) -> None:
     if output == "json":
         out.print_json(json.dumps(as_json))
@@ -215,10 +192,13 @@ def _set_up_log() -> None:
 def main() -> None:
     """Entry point: typed errors become one message and an exit status."""
     from replicator.cli.exit_status import exit_status_of
+    from replicator.running.extras import extra_missing, extra_of
 
     try:
         app()
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error)):
+            error = extra_missing(extra, "this")
         status = exit_status_of(error)
         if status is None:
             raise

@@ -96,10 +96,9 @@ def report(
 
 def _check_out(directory: Path) -> None:
     """Check that the result can be written, before the minutes of work."""
-    from importlib.util import find_spec
+    from replicator.running.extras import require_extra
 
-    if find_spec("matplotlib") is None:
-        raise typer.BadParameter("--out: charts need matplotlib: pip install 'replicator[report]'")
+    require_extra("report", "--out: drawing charts")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

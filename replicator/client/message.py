@@ -193,6 +193,8 @@ class OutgoingMessage(NamedTuple):
     sequence_id: int | None = None
     event_timestamp: int | None = None
     deliver_at: int | None = None
+    clusters: tuple[str, ...] = ()
+    """The only ones to which it is to be copied; to all where none is named, and to none where it is the local one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ UPDATE_MARKER: Final = "subscription_update"
 def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     """Run what is asked for; returns the report, or for several runs ``{"passed", "runs"}``.
 
-    Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`.
+    Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`,
+    :class:`ExtraMissing`.
     """
     source = input_of(options)
     jobs, left_out = plan_jobs(options)
@@ -157,6 +158,7 @@ def _run_job(
             "tasks_ended": os.environ.get(ending.VARIABLE),
             "not_checked": _not_checked(job.cast),
             "failover_reports": outcome.failovers,
+            "connections": {name: status["clients"]["accepted"] for name, status in outcome.statuses.items()},
             "databases": {name: status["database"]["state"] for name, status in outcome.statuses.items()},
             "snapshot_mappings": seen.mappings,
             "worker_tracebacks": seen.tracebacks,

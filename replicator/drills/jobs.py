@@ -14,7 +14,7 @@ from typing import Final
 
 from replicator.drills import canary
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
-from replicator.drills.input import Flights, InputSource, JsonLines
+from replicator.drills.input import Flights, InputSource, JsonLines, MadeUp
 from replicator.drills.own_databases import check_databases
 from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast, choose_cast
@@ -22,7 +22,8 @@ from replicator.drills.scenarios.catalog import Need, Scenario, against_running,
 from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
 from replicator.drills.traffic.making import OWN, check_client
-from replicator.topology import Topology, load_topology
+from replicator.running.extras import is_installed, require_extra
+from replicator.topology import SPARK, Topology, load_topology
 from replicator.topology.fields import ENGINES
 
 SYNC_MODES: Final = ("exact", "mark-delete")
@@ -120,11 +121,23 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
     topic = canary.canary_topic(namespace, name)
     topology = make_topology(setting)
+    _check_spark(options, setting, topology)
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
     client = options.client or setting.scenario.client or OWN
     check_client(client)
     return Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic, client)
+
+
+def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:
+    """Raises :class:`ExtraMissing` where the drill needs Spark, and a plain installation has none."""
+    from replicator.pipeline.verify.verify import SMALL_ENTRIES
+
+    if not setting.is_running and any(topology.engine_of(link) == SPARK for link in topology.links):
+        require_extra(SPARK, "--engine spark, the default,")
+    if options.messages * len(topology.clusters) > SMALL_ENTRIES:
+        per_cluster = SMALL_ENTRIES // len(topology.clusters)
+        require_extra(SPARK, f"--messages {options.messages}: verifying more than {per_cluster} of them at the end")
 
 
 def _scenarios(options: DrillOptions) -> list[Scenario]:
@@ -159,8 +172,8 @@ def _topology(options: DrillOptions) -> Topology | None:
 def input_of(options: DrillOptions) -> InputSource:
     if options.input_file is None:
         if options.key is not None:
-            raise InputError("--key goes with --input FILE.jsonl; the flights are keyed by tail number")
-        return Flights(options.messages)
+            raise InputError("--key goes with --input FILE.jsonl; without, messages have keys of their own")
+        return Flights(options.messages) if is_installed("demo") else MadeUp(options.messages)
     if options.key is None:
         raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
     return JsonLines(options.input_file, options.key, options.messages)

@@ -14,15 +14,28 @@ Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
-from replicator.engine.errors import EngineError, MessageTooLarge, NotAllowedError
+from replicator.engine.errors import BlockCorrupt, EngineError, MessageTooLarge, NotAllowedError
+from replicator.engine.log.block import encode_only, is_origin
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
+
+LOCAL: Final = "__local__"
+"""How clients name no cluster but the one where they publish."""
 
 
 class Admission:
     """Why producers and consumers are refused; None while they are taken."""
 
-    __slots__ = ("consumers", "copied_to", "dispatch_paused", "entry_bytes_max", "message_bytes_max", "producers")
+    __slots__ = (
+        "consumers",
+        "copied_to",
+        "dispatch_paused",
+        "entry_bytes_max",
+        "message_bytes_max",
+        "passed_on_by",
+        "producers",
+    )
 
     def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self.message_bytes_max = message_bytes_max
@@ -31,6 +44,8 @@ class Admission:
         """What a producer may publish. Links copy larger ones, which another cluster took."""
         self.copied_to: Callable[[str], Collection[str]] = lambda topic: ()
         """The clusters that get what is published to a topic here; whoever runs links sets it."""
+        self.passed_on_by: Callable[[str], Collection[str]] = lambda topic: ()
+        """Those of them that pass it on to others."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.dispatch_paused = False
@@ -48,16 +63,26 @@ class Admission:
                 "(store.message_size_max of the topology): send it in chunks, or smaller batches"
             )
 
-    def check_copied_to(self, topic: str, named: Collection[str]) -> None:
-        """Links copy whole blocks, to every cluster that gets a topic. A message that names the clusters to which it is
-        to be copied is taken where that makes no difference; raises :class:`NotAllowedError` where it would not be
-        heeded."""
-        if others := sorted(set(self.copied_to(topic)) - set(named)):
+    def only(self, topic: str, named: frozenset[str]) -> frozenset[str]:
+        """The clusters that may have a message which names those to which it is to be copied.
+
+        Raises :class:`NotAllowedError` where a cluster would pass the topic on to others, and not all that get it are
+        named: what it has, and what it lacks, would come to a third one by two ways, and the one that lacks it might
+        come first. The message would be missing there.
+        """
+        only = frozenset(each for each in named if each != LOCAL and is_origin(each))  # others can be no clusters
+        try:
+            encode_only(only)
+        except BlockCorrupt as error:
+            raise NotAllowedError(f"{topic}: {error}") from None
+        others = sorted(set(self.copied_to(topic)) - only)
+        if others and (passing := sorted(self.passed_on_by(topic))):
             raise NotAllowedError(
-                f"{topic}: the message is to be copied to no cluster but {', '.join(sorted(named))}, and links copy "
-                f"each message of this topic to {', '.join(others)} too: use a topic that those links do not carry, or "
-                "send it without replication clusters"
+                f"{topic}: the message is not to be copied to {', '.join(others)}, and {', '.join(passing)} pass on "
+                "what links bring of this topic: use a topic that is not forwarded, or send it without replication "
+                "clusters"
             )
+        return only
 
     def check_producer(self) -> None:
         """Raises why no producer is taken."""

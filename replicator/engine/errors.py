@@ -244,6 +244,24 @@ class StoreUnusable(EngineError):
     """The data directory cannot be opened: not writable, of another cluster, of a newer version, or in use."""
 
 
+class MarkerNewer(EngineError):
+    """A marker of a later version, which this one does not understand and must not pass over."""
+
+    status = 409
+
+
+class NotReclaimed(EngineError):
+    """What this cluster published and lost cannot be put back into its log."""
+
+    status = 409
+
+
+class StoreCopyFailed(EngineError):
+    """A copy of the store was given up; the store goes on."""
+
+    status = 503
+
+
 class FrameTooLarge(EngineError):
     """A frame whose length is over the limit; it is refused before it is read."""
 

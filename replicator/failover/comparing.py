@@ -3,25 +3,27 @@
 Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors``, and says what is
 missing. Two states are equal by identity if the digests of what they have left to consume are, origin by origin: then
 no message that was acknowledged at the source is delivered by the target. As good is a target that has less left: its
-own consumers acknowledged more, of which a source hears only if a link leads back. Only origins of which both have as
-much can be compared so; the source's always can, once the target has drained it. Without digests, backlogs are
-compared.
+own consumers acknowledged more, of which a source hears only if a link leads back. What links left out at the source
+may be left at the target: nobody at the source can have consumed it. Only origins of which both have as much can be
+compared so; the source's always can, once the target has drained it. Without digests, backlogs are compared.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replicator.failover.planned import Goal
 from replicator.failover.report import SubscriptionReport, TopicReport
+from snapshots.ack_vector import Range, without
 from snapshots.position import Position
 
 Topics = Mapping[str, Mapping[str, Any]]
 """What a worker says of its topics, by name."""
 Digests = Mapping[str, Mapping[str, Any]]
-"""By topic, ``{"high_water": {origin: position}, "subscriptions": {name: {"digest": {origin: text}}}}``."""
+"""By topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
+{"digest": {origin: text}}}}``."""
 
 
 def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -70,20 +72,31 @@ def _compare_digests(
     compared = sorted(origin for origin in same if origin in ours or origin in theirs)
     different = [origin for origin in compared if ours.get(origin) != theirs.get(origin)]
     left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))
-    lacking = [origin for origin in different if not _has_more(left.get(origin), left_there.get(origin))]
+    holes = here.get("left_out") or {}
+    lacking = [
+        origin
+        for origin in different
+        if not _has_more(
+            left.get(origin), left_there.get(origin), [(position(a), position(b)) for a, b in holes.get(origin, ())]
+        )
+    ]
     if lacking:
         return False, f"acknowledgements of {', '.join(lacking)} differ"
     more = ("more of " + ", ".join(different) + " is acknowledged there",) if different else ()
     return True, ", ".join([*(f"{each} {str(ours[each])[:8]}" for each in compared if each not in different), *more])
 
 
-def _has_more(left: Any, left_there: Any) -> bool:
-    """Whether all that is acknowledged of an origin at the source is so at the target, which has less left of it."""
+def _has_more(left: Any, left_there: Any, left_out: Sequence[Range]) -> bool:
+    """Whether all that is acknowledged of an origin at the source is so at the target, which has less left of it, but
+    for what was ``left_out`` at the source."""
     if not isinstance(left, Mapping) or not isinstance(left_there, Mapping):
         return False
     if left["incarnation"] != left_there["incarnation"]:
         return False
     runs, runs_there = (sorted((position(a), position(b)) for a, b in each["beyond"]) for each in (left, left_there))
+    if left_out:
+        beyond = without([(Position(first.ledger, first.entry - 1), last) for first, last in runs_there], left_out)
+        runs_there = [(Position(after.ledger, after.entry + 1), last) for after, last in beyond]
     for first, last in runs_there:
         at = bisect_right(runs, first, key=lambda run: run[0]) - 1
         if at < 0 or last > runs[at][1]:

@@ -31,7 +31,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
-from replicator.gateway.connection_counts import ConnectionCounts
+from replicator.gateway.counted import host_of
 from replicator.gateway.message_ids import KnownAs, Sought
 from replicator.gateway.refusals import server_error
 from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
@@ -42,6 +42,7 @@ from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
 from replicator.running.short_tasks import awaited
 from replicator.security.certificates import Certificate
+from replicator.security.client_limits import ClientLimits
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.identifying import ShownCertificate
 from snapshots.position import Position
@@ -92,7 +93,7 @@ class Served:
     """Says what a client may do, by its name."""
     broker_metadata: bool = False
     """Whether clients that ask for it are told the index and the time of each entry."""
-    counts: ConnectionCounts = field(default_factory=ConnectionCounts)
+    limits: ClientLimits = field(default_factory=ClientLimits)
 
 
 class Connection(asyncio.Protocol):
@@ -108,7 +109,7 @@ class Connection(asyncio.Protocol):
         self.schemas = served.schemas
         self.admission = served.engine.admission
         self.guard = served.guard
-        self._counts = served.counts
+        self._limits = served.limits
         self._broker_metadata = served.broker_metadata
         self.writable = True
         self.known_as: Sought[KnownAs] = Sought()
@@ -128,6 +129,9 @@ class Connection(asyncio.Protocol):
         self._on_over = on_over
         self._transport: asyncio.Transport
         self._connected_at_ms = 0
+        self._host = ""
+        self._counted_as = ""
+        """As which role it is counted."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
@@ -151,9 +155,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connected_at_ms = time.time_ns() // 1_000_000
         self._set_alarm()
-        self._counted_as = ""
+        self._host = host_of(transport)
         self._on_made(self)
-        self._count(self._counts.came(self.host))
+        self._count(self._limits.connections_of_address.take(self._host))
 
     def data_received(self, data: bytes) -> None:
         self._steps = self.state.receive(data, self._loop.time())
@@ -182,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     def _was_admitted(self) -> None:
         self._counted_as = self.state.name
-        self._count(self._counts.admitted(self._counted_as))
+        self._count(self._limits.connections_of_role.take(self._counted_as))
 
     def _count(self, too_many: str | None) -> None:
         if too_many is not None:
@@ -244,7 +248,8 @@ class Connection(asyncio.Protocol):
                 session.close()
             except Exception:  # a bug; the others must not stay connected for it
                 log.exception("a session could not be closed")
-        self._counts.went(self.host, self._counted_as)
+        self._limits.connections_of_address.give_back(self._host)
+        self._limits.connections_of_role.give_back(self._counted_as)
         self._on_over(self)
 
     def close(self) -> None:
@@ -281,7 +286,7 @@ class Connection(asyncio.Protocol):
     @property
     def host(self) -> str:
         """The address from which the client came."""
-        return str((self._transport.get_extra_info("peername") or ("",))[0])
+        return self._host
 
     @property
     def role(self) -> str:

@@ -6,7 +6,8 @@ So TLS is that of the event loop, as on any other port:
 2. A TLS handshake (0x16) and everything else are then handed to the event loop as connections that were just accepted.
    Inside TLS the first byte tells the protocols apart as it does without (:mod:`replicator.gateway.server`).
 
-Bounded (invariant 11): :data:`WAITING_MAX` connections wait for :data:`HANDSHAKE_SECONDS_MAX` at most.
+Bounded (invariant 11): :data:`WAITING_MAX` connections wait for :data:`HANDSHAKE_SECONDS_MAX` at most. They are counted
+by their address until they have shaken hands; what they become then is counted with all connections.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import structlog
 from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 from replicator.running.short_tasks import in_background
+from replicator.security.client_limits import ClientLimits
 
 TLS_FIRST_BYTE: Final = 0x16
 ACCEPTED_AT_ONCE: Final = 100
@@ -41,6 +43,7 @@ class MixedPort:
         backlog: int,
         tls: ServerTls,
         made: Callable[[], asyncio.Protocol],
+        limits: ClientLimits,
         *,
         tls_alone: bool = False,
     ) -> None:
@@ -49,8 +52,10 @@ class MixedPort:
         self._tls = tls
         self._tls_alone = tls_alone
         self._made = made
+        self._shares = limits.handshakes_of_address
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
+        """Each with the end of its time, and its address."""
         self._pause: asyncio.TimerHandle | None = None
         bound.setblocking(False)
         bound.listen(backlog)
@@ -68,7 +73,7 @@ class MixedPort:
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                connection, _ = self._bound.accept()
+                connection, peer = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -77,10 +82,14 @@ class MixedPort:
                 self._pause = self._loop.call_later(PAUSE_SECONDS, self._loop.add_reader, self._bound, self._accept)
                 return
             connection.setblocking(False)
-            if len(self._waiting) >= WAITING_MAX:
+            host = str(peer[0])
+            too_many = self._shares.take(host)
+            if too_many is not None or len(self._waiting) >= WAITING_MAX:
+                self._shares.give_back(host)
                 connection.close()
                 continue
-            self._waiting[connection] = self._loop.call_later(HANDSHAKE_SECONDS_MAX, self._give_up, connection)
+            timer = self._loop.call_later(HANDSHAKE_SECONDS_MAX, self._give_up, connection)
+            self._waiting[connection] = timer, host
             self._loop.add_reader(connection, self._look, connection)
 
     def _look(self, connection: socket.socket) -> None:
@@ -97,10 +106,10 @@ class MixedPort:
         if self._tls_alone and not tls:
             self._give_up(connection)
             return
-        self._no_longer_waits(connection)
-        in_background(self._hand_over(connection, tls=tls), "handing a connection over")
+        host = self._no_longer_waits(connection)
+        in_background(self._hand_over(connection, host, tls=tls), "handing a connection over")
 
-    async def _hand_over(self, connection: socket.socket, *, tls: bool) -> None:
+    async def _hand_over(self, connection: socket.socket, host: str, *, tls: bool) -> None:
         try:
             if tls:
                 await self._loop.connect_accepted_socket(
@@ -111,12 +120,17 @@ class MixedPort:
         except OSError as error:  # among them those of TLS, and a handshake that takes too long
             log.info("a connection could not be begun", reason=str(error))
             connection.close()
+        finally:
+            self._shares.give_back(host)
 
-    def _no_longer_waits(self, connection: socket.socket) -> None:
-        self._waiting.pop(connection).cancel()
+    def _no_longer_waits(self, connection: socket.socket) -> str:
+        """Its address, by which it is counted still."""
+        timer, host = self._waiting.pop(connection)
+        timer.cancel()
         self._loop.remove_reader(connection)
+        return host
 
     def _give_up(self, connection: socket.socket) -> None:
-        self._no_longer_waits(connection)
+        self._shares.give_back(self._no_longer_waits(connection))
         with contextlib.suppress(OSError):
             connection.close()

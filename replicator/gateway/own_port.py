@@ -19,6 +19,7 @@ import structlog
 from replicator.gateway.mixed_port import MixedPort
 from replicator.gateway.server_tls import ServerTls
 from replicator.running.supervisor import Supervisor
+from replicator.security.client_limits import ClientLimits
 
 BIND_AGAIN_SECONDS: Final = 0.05
 TELL_SECONDS: Final = 1.0
@@ -37,6 +38,7 @@ class OwnPort:
         supervisor: Supervisor,
         *,
         backlog: int,
+        limits: ClientLimits,
         tls: ServerTls | None = None,
     ) -> None:
         """``accepted`` makes the protocol of a connection; with ``tls`` of one whose handshake is over."""
@@ -46,6 +48,7 @@ class OwnPort:
         self._accepted = accepted
         self._backlog = backlog
         self._tls = tls
+        self._limits = limits
         self._server: asyncio.Server | MixedPort | None = None
         self._wanted = False
         self._task = supervisor.task("gateway", "the port of the binary protocol", self._change, until_done=True)
@@ -74,7 +77,9 @@ class OwnPort:
             if self._wanted:
                 self._bound = None  # it is the server's now
                 if self._tls is not None:
-                    self._server = MixedPort(bound, self._backlog, self._tls, self._accepted, tls_alone=True)
+                    self._server = MixedPort(
+                        bound, self._backlog, self._tls, self._accepted, self._limits, tls_alone=True
+                    )
                 else:
                     loop = asyncio.get_running_loop()
                     self._server = await loop.create_server(self._accepted, sock=bound, backlog=self._backlog)

@@ -15,12 +15,14 @@ from typing import Final, cast
 from replicator.engine.engine import Engine
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.gateway.connection import Addresses, Connection, Served
+from replicator.gateway.counted import CountedConnection, host_of
 from replicator.gateway.handlers import HANDLERS
 from replicator.gateway.mixed_port import TLS_FIRST_BYTE, MixedPort
 from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
+from replicator.security.client_limits import ClientLimits
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.identifying import ShownCertificate
 
@@ -38,14 +40,26 @@ class Gateway:
         authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone(),
         guard: Guard = EVERYBODY,
         broker_metadata: bool = False,
+        limits: ClientLimits | None = None,
     ) -> None:
         self._engine = engine
+        self._limits = limits or ClientLimits()
         self._watchers = TopicWatchers(engine.catalog, engine.supervisor)
         engine.add_listener(self._watchers)
         self._served = Served(
-            engine, addresses, self._watchers, engine.schemas, HANDLERS, authenticator, guard, broker_metadata
+            engine,
+            addresses,
+            self._watchers,
+            engine.schemas,
+            HANDLERS,
+            authenticator,
+            guard,
+            broker_metadata,
+            self._limits,
         )
         self._connections: set[Connection] = set()
+        self.accepted = 0
+        """Connections of clients since it began."""
         self._stopped = False
         self._servers: list[asyncio.Server | MixedPort] = []
         self._ports: list[OwnPort] = []
@@ -56,6 +70,7 @@ class Gateway:
 
     def _made(self, connection: Connection) -> None:
         self._connections.add(connection)
+        self.accepted += 1
         if self._stopped:  # accepted just before
             connection.close()
 
@@ -68,13 +83,13 @@ class Gateway:
     def own_port(self, bound: socket.socket, *, backlog: int = BACKLOG, tls: ServerTls | None = None) -> OwnPort:
         """The same on a port that is opened and closed, with TLS if there is any; closed at first."""
         accepted = self.connection if tls is None else self._accepted_with_tls
-        port = OwnPort(bound, accepted, self._engine.supervisor, backlog=backlog, tls=tls)
+        port = OwnPort(bound, accepted, self._engine.supervisor, backlog=backlog, tls=tls, limits=self._limits)
         self._ports.append(port)
         return port
 
     def _accepted_with_tls(self) -> asyncio.Protocol:
         """A connection is made when the handshake is over."""
-        return FirstByte(self.connection, self.connection)
+        return FirstByte(self.connection, self.connection, self._limits)
 
     async def share(
         self,
@@ -89,16 +104,17 @@ class Gateway:
         ``http`` makes the protocol of an HTTP connection."""
 
         def made() -> FirstByte:
-            return FirstByte(http, self.connection)
+            return FirstByte(lambda: CountedConnection(http(), self._limits), self.connection, self._limits)
 
         if tls is not None:
-            self._servers.append(MixedPort(bound, backlog, tls, made, tls_alone=tls_alone))
+            self._servers.append(MixedPort(bound, backlog, tls, made, self._limits, tls_alone=tls_alone))
             return
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(made, sock=bound, backlog=backlog))
 
     @property
     def connections(self) -> int:
+        """Those of clients that are open."""
         return len(self._connections)
 
     async def stop(self) -> None:
@@ -113,17 +129,24 @@ class Gateway:
 
 
 class FirstByte(asyncio.Protocol):
-    """A connection of which nothing is known yet."""
+    """A connection of which nothing is known yet. It is counted by its address; so are those that it becomes."""
 
-    def __init__(self, http: Callable[[], asyncio.Protocol], binary: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, http: Callable[[], asyncio.Protocol], binary: Callable[[], asyncio.Protocol], limits: ClientLimits
+    ) -> None:
         self._http = http
         self._binary = binary
+        self._shares = limits.connections_of_address
+        self._host = ""
         self._transport: asyncio.Transport
         self._deadline: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS_MAX, self._transport.close)
+        self._host = host_of(transport)
+        if self._shares.take(self._host) is not None:
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._deadline.cancel()
@@ -132,8 +155,10 @@ class FirstByte(asyncio.Protocol):
             return
         protocol = self._http() if bytes(data[:1]).isalpha() else self._binary()
         self._transport.set_protocol(protocol)
+        self._shares.give_back(self._host)
         protocol.connection_made(self._transport)
         protocol.data_received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._deadline.cancel()
+        self._shares.give_back(self._host)

@@ -27,7 +27,7 @@ from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-import migrations
+from migrations import PLACE as MIGRATIONS
 from replicator.index.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from replicator.running.timeouts import timeout
 from replicator.topology import EMBEDDED, mask_password
@@ -134,6 +134,18 @@ class Database:
             raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
         self.mark_up()
 
+    async def downgrade(self, revision: str) -> None:
+        """Take the schema back to an older ``revision``, once it is reachable; raises as :meth:`start` does."""
+        assert self.engine is not None
+        try:
+            async with _migrating(), self.engine.begin() as connection:
+                await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+                await connection.run_sync(lambda held: command.downgrade(_alembic(held), revision))
+        except (SQLAlchemyError, OSError) as error:
+            raise await self._explained(error) from None
+        except (CommandError, RevisionError) as error:
+            raise self._wrong(f"cannot be taken back to revision {revision}: {error}") from None
+
     async def revision(self) -> str:
         """The schema's revision; raises :class:`DatabaseUnavailable`."""
         assert self.engine is not None
@@ -232,9 +244,16 @@ def _migrating() -> asyncio.Lock:
 
 def _alembic(connection: Connection) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
+
+
+def head_revision() -> str:
+    """The schema's newest revision in this version."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return str(ScriptDirectory.from_config(config).get_current_head())
 
 
 def _current_revision(connection: Connection) -> str | None:
@@ -252,7 +271,8 @@ def _upgrade(connection: Connection) -> None:
         except (CommandError, RevisionError):
             raise DatabaseNewer(
                 f"its schema has revision {current}, which this version does not know (it knows "
-                f"{script.get_current_head()}): use the version that made it, or a newer one"
+                f"{script.get_current_head()}): use the version that made it or a newer one, or let that one take it "
+                f"back by `replicator db downgrade --to {script.get_current_head()}` (docs/upgrade.md)"
             ) from None
     if current != script.get_current_head():
         command.upgrade(config, "head")

@@ -72,6 +72,8 @@ class Send:
 
     previous: Position
     left_out: bool
+    note: bool = False
+    """Not the block itself, which is not for the destination, but a note that it was left out."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.arrow import Outgoing, encode_append
+from replicator.engine.log.left_out import note_of
 from replicator.links.copier import Read
 from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport, Reply
@@ -137,6 +138,11 @@ class FrameSender:
         figures = transfer.figures
         for index, send in chosen:
             stored = blocks[index]
+            if send.note:
+                note = note_of(stored.header)
+                frame.append(Outgoing(read.topic, send.previous, note, send.left_out))
+                size_bytes += len(note)
+                continue
             frame.append(Outgoing(read.topic, send.previous, stored.block, send.left_out))
             size_bytes += len(stored.block)
             figures.blocks += 1

@@ -11,7 +11,8 @@ For every origin that a link carries of a topic, what is here is compared with w
    the origin's messages also come to it on another way: those are waited for.
 
 ``skip-and-record`` goes over a gap of kind 3: the next block says that something was left out before it. ``copy-anew``
-deletes the destination's copy for 1 and 3. Nothing but an operator ends 2: what only the destination has would be lost.
+deletes the destination's copy for 1 and 3. Nothing but an operator ends 2: what only the destination has stays there,
+and is written down here as a hole of the source itself, which it never claims.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ class Gap:
             "have them; `replicator links resolve` goes on without them (skip-and-record) or copies the topic anew",
         )
 
-    def allows(self, policy: str) -> bool:
-        """Whether the policy can end it."""
-        return (policy == COPY_ANEW and self.kind != LOST_DATA) or (policy == SKIP_AND_RECORD and self.kind == TRIMMED)
+    def allows(self, policy: str, *, asked: bool = False) -> bool:
+        """Whether the policy can end it, of the link, or as an operator ``asked`` for this topic."""
+        if self.kind == LOST_DATA:
+            return policy == SKIP_AND_RECORD and asked
+        return policy == COPY_ANEW or (policy == SKIP_AND_RECORD and self.kind == TRIMMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What the source knows of one topic. ``has`` says whether its own position was ever in its log."""
+    """What the source knows of one topic. ``has`` says whether its own position was ever in its log, or is known to
+    have been lost by a restore."""
 
     cluster: str
     destination: str
@@ -138,7 +142,8 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
                 origin,
                 f"the destination has messages of {origin} up to {theirs.position}, which is not in the log here (it "
                 f"ends at {BEFORE_ALL if ours is None else ours.position}): this cluster lost data, as after a restore "
-                "from an old copy; consume what is missing at the destination, or bring the newer data back",
+                "from an old copy; bring the newer data back (`replicator backup reclaim`, before its worker starts), "
+                "or `replicator links resolve --policy skip-and-record` goes on without it, for good",
             )
     elif ours is not None and ours.incarnation != theirs.incarnation:
         return Gap(

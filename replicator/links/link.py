@@ -192,13 +192,13 @@ class Link:
             raise NotResolved(
                 f"link {self.key} has no gap in {topic_name!r}; `replicator links list` shows those it has"
             )
-        if not gap.allows(policy):
+        if not gap.allows(policy, asked=True):
             raise NotResolved(f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}: {gap.detail}")
         if self._transport is None or not self._copier.connected:
             raise NotResolved(f"link {self.key} is not connected ({self.state} {self.detail}): try again when it is")
         self._topics.audit("resolve", topic=topic_name, policy=policy, kind=gap.kind)
         try:
-            await self._settle_topics(self._transport, [topic_name], policy)
+            await self._settle_topics(self._transport, [topic_name], policy, asked=True)
         except LinkError as error:
             raise NotResolved(f"link {self.key}: {error}; try again") from None
         gap = self._topics.gap_of(topic_name)
@@ -326,6 +326,7 @@ class Link:
         await transport.open(encode_append(()))
         await transport.receive()
         self._topics.on_connected(there)
+        await self._topics.heard_of_restore(transport.restore_id)
         self._transport = transport
         self._partitions.on_connected()
         self._schemas.on_connected()
@@ -371,12 +372,15 @@ class Link:
             for first in range(0, len(names), SETTLED_AT_ONCE):
                 await self._settle_topics(transport, names[first : first + SETTLED_AT_ONCE], self.spec.on_gap)
 
-    async def _settle_topics(self, transport: HttpTransport, names: Sequence[str], policy: str) -> None:
-        """Look again at topics that wait, and end their gaps where ``policy`` does."""
+    async def _settle_topics(
+        self, transport: HttpTransport, names: Sequence[str], policy: str, *, asked: bool = False
+    ) -> None:
+        """Look again at topics that wait, and end their gaps where ``policy`` does, for which an operator may have
+        ``asked``."""
         async with self._settling:
             there = await transport.high_water(self.route.origins, names)
             for name in names:
-                await self._topics.settle(name, there.get(name, {}), policy, transport)
+                await self._topics.settle(name, there.get(name, {}), policy, transport, asked=asked)
             self._method.wake()
 
     async def _save_often(self) -> None:

@@ -17,7 +17,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
-from replicator.links.gaps import COPY_ANEW, SKIP_AND_RECORD, Gap, Mark
+from replicator.links.gaps import COPY_ANEW, LOST_DATA, SKIP_AND_RECORD, Gap, Mark
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
@@ -82,6 +82,10 @@ class LinkTopics:
         for topic in engine.topics():
             if self.carries(topic):
                 self._take_up(topic)
+
+    @property
+    def destination(self) -> str:
+        return self._route.link.destination
 
     def let_go(self) -> None:
         """Hold nothing back any more."""
@@ -186,6 +190,18 @@ class LinkTopics:
             if self._engine.find(name) is None:
                 self._note_deleted(name)
 
+    async def heard_of_restore(self, restore_id: str) -> None:
+        """The destination was restored from a backup, if it was not known before: it lost what its own consumers had
+        acknowledged, of every topic, and which subscriptions there are. Others know of it, and are to tell."""
+        if restore_id == self.memory.restore_id:
+            return
+        link = self._route.link
+        log.warning("the destination was restored from a backup", link=link.key, restore=restore_id)
+        if self._on_lost_copy is not None:
+            for name in self.copier.topics:
+                self._on_lost_copy(name)
+        await self.memory.note_restore(restore_id)
+
     def _gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
         return self.start_positions.gap(topic, there, copied_before=self.memory.mark(topic.topic_id) > BEFORE_ALL)
 
@@ -250,9 +266,11 @@ class LinkTopics:
                 reason=reason,
             )
 
-    async def settle(self, name: str, there: Mapping[str, Mark], policy: str, deleter: CopyDeleter) -> bool:
-        """Look again at a topic that waits, now that the destination said what it has, and end its gap if ``policy``
-        does; returns whether it goes on."""
+    async def settle(
+        self, name: str, there: Mapping[str, Mark], policy: str, deleter: CopyDeleter, *, asked: bool = False
+    ) -> bool:
+        """Look again at a topic that waits, now that the destination said what it has, and end its gap if ``policy``,
+        for which an operator may have ``asked``, does; returns whether it goes on."""
         topic = self._engine.find(name)
         if topic is None or name not in self.unsettled or name not in self.copier.topics:
             self.unsettled.pop(name, None)
@@ -262,7 +280,7 @@ class LinkTopics:
             gap = self._still_missing(topic, there, before)
         mark = self.memory.mark(topic.topic_id)
         if gap is not None:
-            if policy not in (SKIP_AND_RECORD, COPY_ANEW) or not gap.allows(policy):
+            if policy not in (SKIP_AND_RECORD, COPY_ANEW) or not gap.allows(policy, asked=asked):
                 self.halt(name, gap.detail, gap)
                 return False
             if policy == COPY_ANEW:
@@ -274,6 +292,8 @@ class LinkTopics:
                 there = {}
                 self.memory.moved(topic.topic_id, BEFORE_ALL)
             await self._record(topic, gap, policy)
+            if gap.kind == LOST_DATA:
+                await self._note_lost(topic, there[self._engine.cluster].position)
             if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
                 return False
         del self.unsettled[name]
@@ -283,6 +303,12 @@ class LinkTopics:
         self.copier.on_resumed(name, self._start(topic, there, mark), probing=name in self._refusals)
         self._hold(name)
         return True
+
+    async def _note_lost(self, topic: Topic, upto: Position) -> None:
+        """Only the destination has what lies below ``upto`` and is not in the log here, which goes on without it."""
+        log = topic.log
+        hole = (log.clamp(upto), upto)
+        await self._engine.writer.reclaim(topic.tail, log.last, (), holes=[hole], upto=upto, numbered=False)
 
     def _start(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> Start:
         """Where copying starts. If the destination had all up to ``mark`` and has less now, it lost also what its own

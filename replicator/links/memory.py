@@ -30,6 +30,8 @@ class LinkMemory:
         self._marks = engine.store.link_marks(key)
         self._dirty: dict[int, Position] = {}
         self.paused = bool(engine.store.meta(f"link paused {key}"))
+        self.restore_id: str = engine.store.meta(f"link restored {key}") or ""
+        """The last restore of the destination that was heard of."""
         self.skips: list[dict[str, Any]] = engine.store.meta(f"link skips {key}") or []
         """What was left out by policy, the newest last: topic, kind, detail, policy, at_ms."""
 
@@ -63,6 +65,10 @@ class LinkMemory:
     async def set_paused(self, paused: bool) -> None:
         self.paused = paused
         await self._engine.remember(f"link paused {self._key}", paused)
+
+    async def note_restore(self, restore_id: str) -> None:
+        self.restore_id = restore_id
+        await self._engine.remember(f"link restored {self._key}", restore_id)
 
     async def note_skip(self, skip: Mapping[str, Any]) -> None:
         self.skips = [*self.skips, dict(skip)][-SKIPS_MAX:]

@@ -42,8 +42,11 @@ SUPERSEDED_MAX: Final = 16
 """Carriers remembered that lost the link to newer ones: each is a driver that ended."""
 
 PlannedBlock = tuple[int, int, int, int, int, int, int]
-"""Ledger and first entry, entries, bytes, the ledger and entry of the position of its origin that goes before it, and 1
-where messages between the two may be left out."""
+"""Ledger and first entry, entries, bytes, the ledger and entry of the position of its origin that goes before it, and
+flags: :data:`LEFT_OUT` where messages between the two may be left out, :data:`NOTE` where a note goes in its place."""
+LEFT_OUT: Final = 1
+NOTE: Final = 2
+"""The block is not for the destination: whoever carries it asks for the note, and never has the block."""
 
 
 @dataclass(slots=True)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from replicator.engine.errors import EngineError
+from replicator.engine.log.left_out import note_of
 from replicator.engine.log.store import StoredHeader
 from replicator.links.copier import FRAME_BYTES_TARGET, Read, Send
-from replicator.links.plans import PlannedBlock, PlannedTopic, Segment
+from replicator.links.plans import LEFT_OUT, NOTE, PlannedBlock, PlannedTopic, Segment
 from replicator.links.transfer import Transfer
 from snapshots.position import BEFORE_ALL, Position
 
@@ -50,7 +51,7 @@ class SegmentChooser:
             if chosen:
                 piece = planned.setdefault(read.topic, PlannedTopic(read.topic, read.after, reached))
                 piece.blocks += map(_row, chosen)
-                size_bytes += sum(each.stored.size_bytes for each in chosen)
+                size_bytes += sum(each.size_bytes for each in chosen)
                 blocks += len(chosen)
                 if any(map(_is_first, chosen)):
                     first.append(read.topic)
@@ -88,11 +89,16 @@ class _Chosen(NamedTuple):
     stored: StoredHeader
     send: Send
 
+    @property
+    def size_bytes(self) -> int:
+        return len(note_of(self.stored.header)) if self.send.note else self.stored.size_bytes
+
 
 def _row(chosen: _Chosen) -> PlannedBlock:
-    (ledger, first), header, size_bytes = chosen.stored.position, chosen.stored.header, chosen.stored.size_bytes
-    previous, left_out = chosen.send.previous, chosen.send.left_out
-    return ledger, first, header.entries, size_bytes, previous.ledger, previous.entry, int(left_out)
+    (ledger, first), entries = chosen.stored.position, chosen.stored.header.entries
+    previous = chosen.send.previous
+    flags = (LEFT_OUT if chosen.send.left_out else 0) | (NOTE if chosen.send.note else 0)
+    return ledger, first, entries, chosen.size_bytes, previous.ledger, previous.entry, flags
 
 
 def _is_first(chosen: _Chosen) -> bool:

@@ -37,8 +37,7 @@ class StartPositions:
         trimmed: Mapping[str, Position] = {}
         if topic.log.trimmed > BEFORE_ALL:
             trimmed = self._engine.store.trim(topic.topic_id).vector
-        own = self._engine.cluster
-        holes = {origin: tuple(topic.origins.left_out(origin)) for origin in self._route.origins if origin != own}
+        holes = {origin: tuple(topic.origins.left_out(origin)) for origin in self._route.origins}
         return Missing(trimmed, {origin: each for origin, each in holes.items() if each})
 
     def unexpected(self, topic: Topic) -> Missing:
@@ -52,8 +51,13 @@ class StartPositions:
     def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
         """Why copying cannot start; None if it can."""
 
+        own_holes = topic.origins.left_out(
+            self._engine.cluster
+        )  # of a source that was restored, and knows what it lost
+
         def has(position: Position) -> bool:
-            return position in topic.log or position <= topic.log.trimmed
+            lost = any(after < position <= upto for after, upto in own_holes)
+            return lost or position in topic.log or position <= topic.log.trimmed
 
         here = Here(
             self._engine.cluster,

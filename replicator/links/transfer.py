@@ -75,7 +75,8 @@ class Transfer:
             self._on_state()
 
     def choose(self, topic: Topic, headers: Sequence[BlockHeader]) -> tuple[list[tuple[int, Send]], bool]:
-        """Which of the blocks that were read are to be carried, by index; and whether a gap comes after them."""
+        """Which of the blocks that were read are to be carried, by index; and whether a gap comes after them. Of one
+        that is not for the destination a note goes in its place."""
         missing, unexpected = self.topics.start_positions.missing(topic), self.topics.start_positions.unexpected(topic)
         chosen: list[tuple[int, Send]] = []
         for index, header in enumerate(headers):
@@ -87,6 +88,8 @@ class Transfer:
                 self.topics.found_gap(topic.name, send)
                 return chosen, True
             if send is not None:
+                if not header.is_for(self.topics.destination):
+                    send = Send(send.previous, left_out=True, note=True)
                 chosen.append((index, send))
         return chosen, False
 

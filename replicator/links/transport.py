@@ -20,7 +20,7 @@ from typing import Any, Final
 import aiohttp
 import pyarrow as pa
 
-from replicator.engine.log.link_frame import PROTOCOL_VERSION, pack_frame
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version, pack_frame, version_refused
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
 from replicator.links.gaps import Mark
 from replicator.running.timeouts import timeout
@@ -76,10 +76,13 @@ class HttpTransport:
         self._name = name
         self._compression = compression
         self._destination = destination
+        self._version = PROTOCOL_VERSION
         self._base = f"{worker_url(address)}/replication/v1"
         self._session: aiohttp.ClientSession | None = None
         self._outgoing: asyncio.Queue[tuple[bytes, pa.Buffer]] = asyncio.Queue(maxsize=1)
         self._response: aiohttp.ClientResponse | None = None
+        self.restore_id = ""
+        """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -98,18 +101,18 @@ class HttpTransport:
 
     async def high_water(self, origins: Collection[str], topics: Sequence[str] = ()) -> dict[str, dict[str, Mark]]:
         """What the destination has, by topic and origin: of all its topics, or of those named."""
-        asked = [("origins", ",".join(sorted(origins))), ("origin", self._source)]
+        asked = [("origins", ",".join(sorted(origins))), ("origin", self._source), ("protocol", str(PROTOCOL_VERSION))]
         asked += [("topic", topic) for topic in topics]
         answer = await self._ask("GET", "high-water", asked)
         if answer.get("cluster") != self._destination:
             raise WrongPeer(
                 f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}"
             )
-        if answer.get("protocol") != PROTOCOL_VERSION:
-            raise WrongVersion(
-                f"{self._base} speaks version {answer.get('protocol', 1)} of the links' protocol, this worker "
-                f"{PROTOCOL_VERSION}: both clusters need the same version of the service"
-            )
+        theirs = answer.get("protocol", 1)
+        if agreed_version(theirs) != theirs:
+            raise WrongVersion(version_refused(theirs, here=self._source, there=self._destination))
+        self._version = theirs
+        self.restore_id = str(answer.get("restored") or "")
         return {
             topic: {
                 origin: Mark(mark["incarnation"], Position.parse(mark["position"])) for origin, mark in marks.items()
@@ -147,7 +150,7 @@ class HttpTransport:
                     params={
                         "from": self._source,
                         "name": self._name,
-                        "protocol": str(PROTOCOL_VERSION),
+                        "protocol": str(self._version),
                         "stream": self._stream,
                     },
                     data=self._body(),

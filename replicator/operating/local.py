@@ -19,6 +19,7 @@ from replicator.running.short_tasks import awaited
 from replicator.running.supervisor import SupervisedTask, Supervisor
 from replicator.security.asking import worker_url
 from replicator.topology import Cluster, Topology, TopologyError, load_topology
+from replicator.topology.extras import check_extras
 
 
 async def run_all(topology: Topology, file: Path, console: Console) -> int:
@@ -26,7 +27,9 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
 
     If one cannot be started, the others are stopped again and its status is ours. One that dies later is reported and
     does not end the others: that is what the others are for. SIGHUP makes all of them take a changed file.
+    Raises :class:`ExtraMissing` before any is started.
     """
+    check_extras(topology, *topology.names)
     stopping, hung_up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

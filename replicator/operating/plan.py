@@ -92,7 +92,7 @@ class Plan:
             "address": cluster.address,
             "data": str(cluster.data),
             "database": cluster.database,
-            "database_file": None if cluster.database_file is None else str(cluster.database_file),
+            **({} if cluster.database_file is None else {"database_file": str(cluster.database_file)}),
             "pulsar": cluster.pulsar_url,
             "reachable": probe.reachable if probe else None,
             "detail": probe.detail if probe else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import aiohttp
@@ -60,10 +61,18 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
         state = Text(failed, style="red") if failed else _ready(answer.get("tasks"))
         if exposed := answer.get("exposed"):
             state.append(f"\ninsecure: anybody can connect to {', '.join(exposed)}", style="yellow")
+        if restored := answer.get("restored"):
+            state.append(f"\n{_restored(restored)}", style="yellow")
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
         table.add_row(cluster, state, serves, epoch, answer["database"]["state"], str(len(answer["topics"])), size)
     return table
+
+
+def _restored(mark: Mapping[str, Any]) -> str:
+    at = datetime.fromtimestamp(mark["made_at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    lost = "".join(f"; lost: {each}" for each in mark["lost"])
+    return f"restored to {at} (backup {mark['backup']}); {mark['reclaimed_messages']} messages came back{lost}"
 
 
 def _ready(tasks: Mapping[str, Any] | None) -> Text:

@@ -255,7 +255,7 @@ class DataPlane(WorkerConnection):
         if len(answer) > ANSWER_BYTES_MAX:
             self.close()
             raise UnexpectedAnswer(f"worker at {self.url}: {what} answered with more than {ANSWER_BYTES_MAX} bytes")
-        if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        if response.status in (http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS):
             raise PeerUnavailable(f"worker at {self.url} cannot answer {what} now: {_error_text(answer)}")
         if response.status != http.HTTPStatus.OK:
             raise _refusal(self.url, what, response.status, answer)

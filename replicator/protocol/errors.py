@@ -29,6 +29,10 @@ class NotAuthenticated(ProtocolError):
     """The peer did not show who it is."""
 
 
+class NotAuthorized(ProtocolError):
+    """The peer has shown who it is, and may not connect as it wants to."""
+
+
 class Refused(Exception):
     """A request that is answered with an error; the connection goes on."""
 

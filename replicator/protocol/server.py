@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.protocol.authentication import (
@@ -42,7 +42,7 @@ from replicator.protocol.commands_pb2 import (
     ServerError,
 )
 from replicator.protocol.data_commands import Sends
-from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Unresponsive
+from replicator.protocol.errors import NotAuthenticated, NotAuthorized, OutOfOrder, ProtocolError, Unresponsive
 from replicator.protocol.frames import Frame, FrameDecoder, encode, frame_bytes_max
 from replicator.protocol.runs import SendReader
 from replicator.protocol.sessions import Sessions
@@ -95,6 +95,13 @@ COMMANDS: Final = frozenset(
 """What an open connection hands to its caller; the rest is answered here, or is for clients only."""
 
 
+class Claimed(NamedTuple):
+    """What a proxy in front of brokers says of the client that it speaks for."""
+
+    original_principal: str
+    proxy_version: str
+
+
 class _State(Enum):
     CONNECT_AWAITED = "CONNECT awaited"
     AUTHENTICATING = "authenticating"
@@ -137,6 +144,8 @@ class ServerConnection:
         self._ask_at = self.due
         """When the client has to have been heard again."""
         self._method = ""
+        self._claimed: Claimed
+        """What the client says that only a proxy may say."""
         self._expires_at: float | None = None
         self._pending: Pending | None = None
         """What is being found out about what the client showed."""
@@ -258,6 +267,7 @@ class ServerConnection:
                 self.peer = client_of(command.connect)
                 self._state = _State.AUTHENTICATING
                 self._method = method = command.connect.auth_method_name
+                self._claimed = Claimed(command.connect.original_principal, command.connect.proxy_version)
                 credentials = AuthData(auth_method_name=method, auth_data=command.connect.auth_data)
                 yield from self._authenticated(credentials, now)
             case state, kind:
@@ -283,8 +293,23 @@ class ServerConnection:
         yield encode(BaseCommand(type=T.ERROR, error=refusal))
         raise error
 
+    def _check_claimed(self) -> Iterator[bytes]:
+        """Nobody is a proxy here, so nobody speaks for others: whoever claims to is refused, as by a broker that does
+        not count the role among its proxies. Where nobody is told apart the claim means nothing, there as here."""
+        if self._claimed.original_principal.strip():
+            reason = "Invalid roles."
+        elif self._claimed.proxy_version:
+            reason = "Must not set proxyVersion without connecting as a ProxyRole."
+        else:
+            return
+        refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthorizationError, message=reason)
+        yield encode(BaseCommand(type=T.ERROR, error=refusal))
+        raise NotAuthorized(f"{reason} It says that it is a proxy, and there are none here")
+
     def _let_in(self, answer: Admitted, now: float) -> Iterator[bytes]:
         connecting = self._state is _State.AUTHENTICATING
+        if connecting and answer.name:
+            yield from self._check_claimed()
         self.name, self._expires_at, self._answer_by = answer.name, answer.until, None
         if connecting:
             self._state = _State.OPEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,17 +32,19 @@ class Authority:
         """Whom to trust."""
         replace_private(self.file, self._signed(self._name, self._key.public_key(), ca=True).public_bytes(Encoding.PEM))
 
-    def give(self, common_name: str) -> tuple[Path, Path]:
-        """A certificate for ``127.0.0.1`` and ``localhost``, and its key, in files named after ``common_name``; those
-        that are there are replaced."""
+    def give(self, common_name: str, *hosts: str) -> tuple[Path, Path]:
+        """A certificate for ``127.0.0.1``, ``localhost`` and ``hosts``, and its key, in files named after
+        ``common_name``; those that are there are replaced."""
         key = ec.generate_private_key(ec.SECP256R1())
         files = self.directory / f"{common_name}.pem", self.directory / f"{common_name}.key"
         replace_private(files[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        signed = self._signed(_named(common_name), key.public_key(), ca=False)
+        signed = self._signed(_named(common_name), key.public_key(), hosts, ca=False)
         replace_private(files[0], signed.public_bytes(Encoding.PEM))
         return files
 
-    def _signed(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool) -> x509.Certificate:
+    def _signed(
+        self, name: x509.Name, key: ec.EllipticCurvePublicKey, hosts: Sequence[str] = (), *, ca: bool
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
@@ -58,8 +61,8 @@ class Authority:
             .add_extension(_usage(ca=ca), critical=True)
         )
         if not ca:
-            hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, ("localhost", *hosts))]
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
 

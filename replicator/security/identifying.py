@@ -65,8 +65,9 @@ def authenticator_of(ways: Callable[[], Identifying], certificate: ShownCertific
     return _OfConnection(ways, certificate)
 
 
+# What to show, in words: nothing of it is a secret.
 _SHOWN: Final = {
-    "token": "a token (Authorization: Bearer …)",  # nosec B105 - what to show, in words
+    "token": "a token (Authorization: Bearer …)",  # nosec B105
     "basic": "a name and a password (Authorization: Basic …)",
     "tls": "a client certificate",
 }

@@ -1,7 +1,7 @@
 """Carries out what the cores of one topic's sync decide: one action after another, by one task at a time.
 
 1. Actions are carried out in the order in which they were decided. Updates that stand together are merged one after
-   another and saved together.
+   another and saved together; markers that stand together are written together.
 2. When nothing is left, what waits for its messages is saved, and then how far markers were handled: a crash before
    that only handles them again.
 3. What was decided is not decided again. So while the store refuses writes the queue stands still with all that is in
@@ -30,8 +30,8 @@ from replicator.sync.update_applier import UpdateApplier
 from snapshots.actions import Action, ApplyUpdate, RecordMapping, WriteLocalSnapshot, WriteUpdate
 from snapshots.markers import encode_marker
 
-UPDATES_AT_ONCE: Final = 100
-"""Merged before others have their turn: some milliseconds."""
+ACTIONS_AT_ONCE: Final = 100
+"""Updates that are merged before others have their turn, some milliseconds; markers that go to the writer together."""
 REFUSED_PAUSE_SECONDS: Final = 1.0
 """A store that refuses writes is asked again this often."""
 PRODUCER_NAME: Final = "replicator"
@@ -148,7 +148,7 @@ class ActionQueue:
             while more:
                 handled = self._checkpoint.handled
                 while self._actions:
-                    del self._actions[: await self._carry_out_some()]
+                    await self._carry_out_some()
                     self._repeating = False
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
@@ -171,14 +171,20 @@ class ActionQueue:
         self.wake()
         self._on_resumed()
 
-    async def _carry_out_some(self) -> int:
-        """Carry out the first action, or all updates that come first: they are merged one after another, and saved
-        together, so that the last subscription of a marker does not wait for the others' commits. Returns how many."""
-        first = islice(self._actions, UPDATES_AT_ONCE)
-        updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
-        if not updates:
-            await self._carry_out(self._actions[0])
-            return 1
+    async def _carry_out_some(self) -> None:
+        """Carry out the first action, and those of its kind that come right after it. What was done leaves the queue,
+        also where this raises."""
+        first = list(islice(self._actions, ACTIONS_AT_ONCE))
+        if isinstance(first[0], ApplyUpdate):
+            updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
+            await self._apply(updates)
+            del self._actions[: len(updates)]
+        else:
+            await self._write_all(list(takewhile(lambda action: not isinstance(action, ApplyUpdate), first)))
+
+    async def _apply(self, updates: Sequence[Action]) -> None:
+        """They are merged one after another, and saved together, so that the last subscription of a marker does not
+        wait for the others' commits."""
         saving = [
             await self._applier.apply(update, repeating=self._repeating)
             for update in updates
@@ -189,7 +195,27 @@ class ActionQueue:
                 self._shared.counted.updates_ignored += 1
             elif isinstance(outcome, BaseException):
                 raise outcome
-        return len(updates)
+
+    async def _write_all(self, actions: Sequence[Action]) -> None:
+        """They go to the writer in their order, and into as few commits as it makes of them: where a commit takes long,
+        markers come faster than one a commit, and updates must not wait behind them. One that fails stays, and those
+        behind it that were written do not."""
+        done: set[int] = set()
+
+        async def carry_out(number: int, action: Action) -> None:
+            await self._carry_out(action)
+            done.add(number)
+
+        try:
+            outcomes = await asyncio.gather(
+                *(carry_out(number, action) for number, action in enumerate(actions)), return_exceptions=True
+            )
+        finally:
+            if self._actions:  # else the topic is gone
+                self._actions[: len(actions)] = [each for number, each in enumerate(actions) if number not in done]
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _carry_out(self, action: Action) -> None:
         if isinstance(action, RecordMapping):

@@ -112,7 +112,8 @@ class TopicAcks:
         """The whole state, as far as this cluster can vouch for it; ``origins`` are all of which something was here."""
         trimmed_ends = self._trimmed_ends()
         upto = state.mark_delete
-        vector = AckVector({self._cluster: OriginAcks(self._incarnation, self._own_ranges(upto))})
+        own = without(self._own_ranges(upto), self._left_out(self._cluster))  # what a restore lost, and nobody had left
+        vector = AckVector({self._cluster: OriginAcks(self._incarnation, own)})
         for origin, high_water in origins.items():
             if origin == self._cluster:
                 continue
@@ -266,7 +267,7 @@ class TopicAcks:
         found = AckVector()
         for origin, acks in vector.origins.items():
             partly = PositionSet() if self._log.parts is None else self._log.parts.origins.get(origin, PositionSet())
-            holes = [] if origin == self._cluster else self._left_out(origin)
+            holes = self._left_out(origin)
             if (holes or partly) and acks.incarnation == self._incarnation_of(origin):
                 missing = of_missing(acks, holes, partly)
                 if missing:

@@ -9,6 +9,8 @@ from typing import Any
 from replicator import __version__
 from replicator.api.addresses import ClusterAddress
 from replicator.api.browsers import Allowed
+from replicator.engine.restored import restored_mark
+from replicator.gateway.server import Gateway
 from replicator.links.link import Link
 from replicator.running.supervisor import Supervisor
 from replicator.topology import SPARK, Topology
@@ -21,12 +23,13 @@ from snapshots.mapping import SnapshotMapping
 class Reports:
     """Reads the parts when it is asked; holds nothing of its own."""
 
-    def __init__(self, parts: Parts, reloader: TopologyReloader, exposed: Sequence[str] = ()) -> None:
+    def __init__(self, parts: Parts, reloader: TopologyReloader, gateway: Gateway, exposed: Sequence[str] = ()) -> None:
         """``exposed`` are the places at which other hosts reach the worker without being asked who they are."""
         self._parts = parts
         self._exposed = list(exposed)
         self._allowed: tuple[Topology, Allowed] | None = None
         self._reloader = reloader
+        self._gateway = gateway
 
     def ready(self) -> str | None:
         return self._parts.engine.writer.failed or self._parts.failover.not_ready()
@@ -36,6 +39,7 @@ class Reports:
 
     def status(self) -> dict[str, Any]:
         parts, engine, database = self._parts, self._parts.engine, self._parts.database
+        restored = restored_mark(engine.store)
         return {
             "cluster": engine.cluster,
             "version": __version__,
@@ -48,6 +52,8 @@ class Reports:
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
             },
+            "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
+            "restored": None if restored is None else restored.as_json(),
             "exposed": self._exposed,
             "topology": self._reloader.status(),
             "failover": parts.failover.state(),

@@ -41,6 +41,7 @@ class RunningLinks:
         self._waits_for = NOBODY_ASKED
         self._forwarding: tuple[LinkSpec, ...] = ()
         engine.admission.copied_to = self.copied_to
+        engine.admission.passed_on_by = self.passed_on_by
 
     def __iter__(self) -> Iterator[Link]:
         return iter(list(self._running.values()))
@@ -54,6 +55,11 @@ class RunningLinks:
         carrying = [link.route.link for link in self if link.carries(topic)]
         forwarding = (each for each in self._forwarding if each.carries(topic))
         return reached_from(self._engine.cluster, (*carrying, *forwarding))
+
+    def passed_on_by(self, topic: str) -> frozenset[str]:
+        """Those of these clusters from which a link passes it on."""
+        reached = self.copied_to(topic)
+        return frozenset(each.source for each in self._forwarding if each.source in reached and each.carries(topic))
 
     async def change(self, topology: Topology) -> None:
         """From now on the links of ``topology``: what is the same in it goes on undisturbed."""

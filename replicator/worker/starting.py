@@ -29,6 +29,7 @@ from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
 from replicator.api.audit import add_audit
 from replicator.api.backfills import add_backfills
+from replicator.api.backup import add_backup
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
@@ -37,6 +38,8 @@ from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.log.store_files import check_not_restoring
+from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.failover.core import Gate
 from replicator.failover.epochs import from_json
@@ -50,13 +53,16 @@ from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.running.ending import ender_of_environment
+from replicator.running.extras import ExtraMissing
 from replicator.running.supervisor import Supervisor
 from replicator.security.access import use_in_context
+from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Cluster, Topology, database_of
 from replicator.topology.access import access_of_worker
+from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN, TlsSettings
 from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.worker.index_source import IndexSource
@@ -111,8 +117,10 @@ async def run_worker(topology: Topology, cluster: str, *, reload_on_change: bool
 async def start_worker(topology: Topology, name: str, supervisor: Supervisor | None = None) -> Worker:
     """The worker of cluster ``name``, running, with all its parts.
 
-    Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`; then nothing was changed.
+    Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was
+    changed.
     """
+    check_extras(topology, name)
     async with AsyncExitStack() as stack:
         ender = ender_of_environment(os.environ)
         supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
@@ -144,16 +152,18 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
 
         # Each is called when all is there.
         reloader = TopologyReloader(
-            name, topology, lambda changed: worker.carry_out(changed), partial(_problems_of_files, tls, security)
+            name, topology, lambda changed: worker.carry_out(changed), partial(_problems_here, name, tls, security)
         )
-        app = _make_app(parts, Reports(parts, reloader, bound.exposed), security)
+        limits = ClientLimits(limits_of_process())
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
             authenticator=security.authenticator,
             guard=security.guard,
             broker_metadata=cluster.broker_entry_metadata,
+            limits=limits,
         )
+        app = _make_app(parts, Reports(parts, reloader, gateway, bound.exposed), security, limits)
         ports = await _serve(app, gateway, bound, tls, stack, tls_required=cluster.tls_required)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
@@ -204,7 +214,27 @@ async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervis
         policies=cluster.policies.topic_policies(),
         maintained=False,
     )
-    return await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
+    engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
+    try:
+        _check_settled(engine, cluster)
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
+
+
+def _check_settled(engine: Engine, cluster: Cluster) -> None:
+    """Raises :class:`StoreUnusable` for a store that was restored and has not taken back what others have of it."""
+    mark = restored_mark(engine.store)
+    if mark is None:
+        return
+    if mark.settled_at_ms is None:
+        raise StoreUnusable(
+            f"data directory {cluster.data} was restored from backup {mark.backup}, and the others were not asked for "
+            f"what {cluster.name} lost by that: once its log goes on, it has no place there any more. Run "
+            f"`replicator backup reclaim -f FILE --cluster {cluster.name}` first"
+        )
+    log.warning("this store was restored from a backup", cluster=cluster.name, **mark.as_json())
 
 
 def _make_parts(
@@ -267,7 +297,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.staging.start()
 
 
-def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity) -> web.Application:
+def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: ClientLimits) -> web.Application:
     app = make_app(
         parts.engine,
         reports,
@@ -278,8 +308,10 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity) -> web.A
         reports.allowed,
         parts.index.changes.audit,
         security.guarding(),
+        limits,
     )
     add_audit(app, parts.index)
+    add_backup(app, parts.engine, parts.index.changes.audit)
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
@@ -342,22 +374,24 @@ def _tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLCon
     return context
 
 
-def _problems_of_files(tls: ServerTls | None, security: WorkerSecurity, topology: Topology) -> list[str]:
+def _problems_here(name: str, tls: ServerTls | None, security: WorkerSecurity, topology: Topology) -> list[str]:
     """Read the files of TLS and those that ``auth`` names again, which may have been replaced; says why they cannot be
-    used."""
+    used, and what is not installed that a changed topology needs."""
     try:
+        check_extras(topology, name)
         if tls is not None:
             tls.read_files()
         if topology.auth.enabled != security.enabled:
             return ["auth: turning it on or off needs a restart of the worker"]
         security.read(topology.auth)
-    except (WorkerError, SecurityError) as error:
+    except (WorkerError, SecurityError, ExtraMissing) as error:
         return [str(error)]
     return []
 
 
 def _check_directory(data: Path) -> None:
     """Raises :class:`StoreUnusable` if ``data`` cannot be made or written, without making it."""
+    check_not_restoring(data)
     place = data
     while not place.exists():
         place = place.parent

@@ -23,6 +23,7 @@ from replicator.drills.ports import free_ports
 SOAK = pytest.mark.skipif("SOAK" not in os.environ, reason="most of a minute each: make soak runs them all")
 MESSAGES = 6000
 RATE = 2000
+SECURE_MESSAGES = 30_000
 VERIFY_COUNTS = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
 KINDS = ("exclusive", "shared", "key-shared", "failover", "batch-index")
 UP_SECONDS_MAX = 60
@@ -69,6 +70,25 @@ def test_official_clients_lose_nothing_and_get_nothing_again_that_had_settled(tm
     check(report, MESSAGES)
     assert report["client"] == "pulsar"
     assert [each["name"] for each in report["subscriptions"]] == [f"drill-{kind}" for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("client", "engine"), [("own", "embedded"), ("pulsar", "embedded"), pytest.param("own", "spark", marks=SOAK)]
+)
+def test_with_tls_and_tokens_everywhere_nothing_is_lost_while_both_are_replaced(
+    tmp_path: Path, client: str, engine: str
+) -> None:
+    """It lasts longer than a token counts (10 s) and a certificate is used (5 s), before the failover and after it."""
+    if client == "pulsar":
+        pytest.importorskip("pulsar")
+    messages = MESSAGES if engine == "spark" else SECURE_MESSAGES
+    options = ("--secure", "--client", client, "--messages", str(messages), "--rate", "1000")
+    report = run_drill(tmp_path / "out", *options, engine=engine)
+    check(report, messages)
+    assert report["secure"] is True
+    assert report["client"] == client
+    # Some eleven where nobody connects anew but for the failover; tokens and certificates are replaced a dozen times.
+    assert 0 < max(report["connections"].values()) <= 40, "no reconnect storm"
 
 
 def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes_alone_do(

@@ -28,7 +28,6 @@ from replicator.client import (
     MessageId,
     MessageTooBig,
     NotAllowedError,
-    OperationNotSupported,
     OutgoingMessage,
     ProducerQueueIsFull,
     Timeout,
@@ -231,11 +230,30 @@ def test_a_message_of_the_largest_size_passes_and_one_more_byte_does_not(with_cl
     with_client(scenario)
 
 
+def test_a_message_says_to_which_clusters_it_is_to_be_copied(with_client: WithClient) -> None:
+    async def scenario(client: Client) -> None:
+        consumer = await client.subscribe("flights", "sub")
+        producer = await client.create_producer("flights", batching_enabled=True)
+        sent = [
+            asyncio.ensure_future(producer.send(b"0")),
+            asyncio.ensure_future(producer.send(b"1", replication_clusters=["eu-west", "ap"])),
+            asyncio.ensure_future(producer.send(b"2", disable_replication=True)),
+            asyncio.ensure_future(producer.send(b"3", replication_clusters=[], disable_replication=False)),
+        ]
+        await asyncio.gather(*sent)
+        messages = [await consumer.receive(timeout_millis=10_000) for _ in sent]
+        assert [each.data() for each in messages] == [b"0", b"1", b"2", b"3"]
+        named = [list(each._entry.metadata.replicate_to) for each in messages]
+        assert named == [[], ["eu-west", "ap"], ["__local__"], []]
+
+    with_client(scenario)
+
+
 def test_what_send_does_not_support_is_refused(with_client: WithClient) -> None:
     async def scenario(client: Client) -> None:
         producer = await client.create_producer("flights")
-        with pytest.raises(OperationNotSupported, match="replication_clusters"):
-            await producer.send(b"x", replication_clusters=["eu-west"])
+        with pytest.raises(InvalidMessage, match="replication_clusters"):
+            await producer.send(b"x", replication_clusters="eu-west")  # type: ignore[arg-type]
         with pytest.raises(InvalidMessage, match="content is str"):
             await producer.send("text")  # type: ignore[arg-type]
         with pytest.raises(InvalidMessage, match="UTF-8"):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import link_support
@@ -18,15 +20,20 @@ from carrier_support import SparkItself
 from engine_support import TOPIC, CuttingProxy, entries_of, eventually, logged, marker, message
 from link_support import ENGINES, Web, carrier_of, link_of, web
 
-from replicator.engine.engine import EngineSettings
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.log.block import BlockHeader, verify_block
+from replicator.engine.log.commit import new_blocks
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import Retention, TopicPolicies
+from replicator.engine.topic import Topic
 from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.links.route import Route
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 from replicator.worker.running_links import RunningLinks
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 A_TO_B = LinkSpec("a", "b")
@@ -151,6 +158,87 @@ def test_a_paused_link_copies_nothing_until_it_is_resumed(tmp_path: Path, engine
             await eventually(lambda: made.entries("b", "a") == copied + waiting)
 
     asyncio.run(main())
+
+
+def test_invariants_2_and_5_messages_for_some_clusters_come_to_those_alone_and_the_others_know_what_they_lack(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over connections that break; what is left out ends with the last message, so nothing follows it."""
+    random = Random(7)
+    arrived: set[frozenset[str] | None] = set()
+
+    def noted(block: bytes) -> BlockHeader:
+        header = verify_block(block)
+        arrived.add(header.only)
+        return header
+
+    monkeypatch.setattr(new_blocks, "verify_block", noted)
+    kinds: list[list[str]] = [[], ["b"], ["c"], ["b", "c"], ["__local__"], ["elsewhere"]]
+
+    async def main() -> None:
+        async with web(tmp_path, [A_TO_B, LinkSpec("a", "c")], engine=engine, started=False) as made:
+            proxy = CuttingProxy(made.servers["b"].port, seed=3, bytes_max=20_000)
+            async with proxy:
+                spec = A_TO_B
+                link = made.links["a>b"] = Link(
+                    made.engines["a"], "b", proxy.address, route=Route.of(made.topology, spec)
+                )
+                if engine == SPARK:
+                    await made.carriers["a>b"].stop()
+                    made.carriers["a>b"] = carrier_of(made, spec, proxy.address)
+                    made.carriers["a>b"].start()
+                link.start()
+                made.links["a>c"].start()
+                topic = await made.engines["a"].topic(TOPIC)
+                expected: dict[str, list[bytes]] = {"b": [], "c": []}
+                lacking: dict[str, set[Position]] = {"b": set(), "c": set()}
+                for number in range(120):
+                    named = random.choice(kinds) if number < 118 else ["__local__"]
+                    entries = [for_clusters(named, b"%d %d " % (number, each) + bytes(100)) for each in range(3)]
+                    positions = await topic.publish(entries)
+                    for name in expected:
+                        if not named or name in named:
+                            expected[name] += entries
+                        else:
+                            lacking[name] |= set(positions)
+                    if number % 20 == 0:
+                        await asyncio.sleep(0.02)
+                proxy.cutting = False
+                for name, entries in expected.items():
+                    await eventually(lambda name=name, entries=entries: made.entries(name, "a") == entries, name)
+                    there = made.engines[name]
+                    await eventually(lambda there=there: high_water(there) == topic.log.last, "the end is known")
+                    found = there.find(TOPIC)
+                    assert found is not None
+                    holes = found.origins.left_out("a")
+                    assert {each for each in positions_of(topic) if lies_in(each, holes)} == lacking[name]
+                await eventually(lambda: all(not each.status()["backlog_entries"] for each in made.links.values()))
+                for_nobody_else = [each for each in arrived if each is not None and not each & {"b", "c"}]
+                assert for_nobody_else == [], "what is for neither has left its cluster"
+                await link.stop()
+                if engine == SPARK:
+                    await made.carriers["a>b"].stop()
+
+    asyncio.run(main())
+
+
+def for_clusters(named: list[str], payload: bytes) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=named)
+    return encode_entry(metadata, payload)
+
+
+def high_water(engine: Engine) -> Position | None:
+    topic = engine.find(TOPIC)
+    mark = None if topic is None else topic.origins.high_water("a")
+    return None if mark is None else mark.position
+
+
+def positions_of(topic: Topic) -> list[Position]:
+    return [entry.position for entry in topic.reading.entries(BEFORE_ALL, None, 10**6, 10**9)]
+
+
+def lies_in(position: Position, holes: Iterable[tuple[Position, Position]]) -> bool:
+    return any(after < position <= upto for after, upto in holes)
 
 
 def test_a_rate_is_kept(tmp_path: Path, engine: str) -> None:

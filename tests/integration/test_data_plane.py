@@ -185,7 +185,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
         row = {"incarnation": 7, "position": "9:1"}
         assert (await get("high-water?origin=us-east"))["topics"] == {TOPIC: row}
         both = await get("high-water?origins=us-east,eu-west,nobody")
-        assert (both["cluster"], both["protocol"]) == ("eu-west", PROTOCOL_VERSION)
+        assert (both["cluster"], both["protocol"]) == ("eu-west", data_plane.PROTOCOL_UNSAID)
         assert both["topics"][TOPIC]["us-east"] == row
         assert both["topics"][TOPIC]["eu-west"]["position"] == str(topic.origins.high_water("eu-west").position)
         assert (await get("high-water?origin=nobody"))["topics"] == {}

@@ -1,4 +1,4 @@
-"""Messages that say to which clusters they are to be copied: taken where links do just that, and else refused."""
+"""Messages that say to which clusters they are to be copied: they are stored for those alone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from asynchronous import asynchronous
 from engine_support import opened
-from gateway_support import BareClient, ServedEngine, served_engine
+from gateway_support import BareClient, ServedEngine, linked_engines, served_engine
 
-from replicator.engine.errors import EngineError, NotAllowedError
+from replicator.engine.errors import NotAllowedError
+from replicator.engine.log.block import BlockHeader
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.topics.namespace_policies import NamespacePolicies
-from replicator.gateway import producing
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import BaseCommand, CommandProducer, CommandSend, ServerError
 from replicator.protocol.frames import encode_head
 from replicator.topology import EMBEDDED, Cluster, Link, PipelineSettings, Topology
 from replicator.worker.running_links import RunningLinks
+from snapshots.position import BEFORE_ALL
 
 pulsar = pytest.importorskip("pulsar")
 
@@ -44,25 +45,71 @@ def client(linked: ServedEngine) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("topic", "options"),
+    ("options", "only"),
     [
-        (FREE, {"disable_replication": True}),
-        (FREE, {"replication_clusters": ["eu"]}),
-        (LINKED, {"replication_clusters": ["eu", "ap"]}),
-        (LINKED, {"replication_clusters": ["eu", "ap", "elsewhere"]}),
+        ({"disable_replication": True}, set()),
+        ({"replication_clusters": ["eu"]}, {"eu"}),
+        ({"replication_clusters": ["eu", "ap", "elsewhere"]}, {"eu", "ap", "elsewhere"}),
+        ({"replication_clusters": ["eu", "no cluster", "", "x" * 65, "é"]}, {"eu"}),
+        ({}, None),
     ],
 )
 @pytest.mark.parametrize("batched", [False, True])
-def test_what_links_do_anyway_is_taken(client: Any, topic: str, options: dict[str, Any], batched: bool) -> None:
-    producer = client.create_producer(topic, batching_enabled=batched)
+def test_a_message_is_stored_with_the_clusters_that_may_have_it(
+    client: Any, linked: ServedEngine, options: dict[str, Any], only: set[str] | None, batched: bool
+) -> None:
+    producer = client.create_producer(LINKED, batching_enabled=batched)
     sent = producer.send(b"m", **options)
-    reader = client.create_reader(topic, sent, start_message_id_inclusive=True)
-    assert reader.read_next(WAIT_MS).data() == b"m"
+    reader = client.create_reader(LINKED, sent, start_message_id_inclusive=True)
+    assert reader.read_next(WAIT_MS).data() == b"m", "here everybody gets it"
+    assert last_block(linked).only == only
 
 
-@pytest.mark.parametrize("clusters", [["__local__"], ["eu"], ["eu", "elsewhere"]])
-def test_what_links_would_not_heed_is_refused_by_the_official_error(linked: ServedEngine, clusters: list[str]) -> None:
-    """With the clusters that would get it all the same; what is sent beside it is stored."""
+def test_what_is_sent_together_for_different_clusters_is_stored_in_its_order_in_blocks_of_its_own(
+    linked: ServedEngine,
+) -> None:
+    named: list[list[str]] = [[], [], ["eu"], [], ["__local__"], ["__local__"], ["eu", "ap"], [], ["ap", "eu"]]
+    with BareClient(linked.port) as bare:
+        bare.request(
+            lambda number: BaseCommand(
+                type=BaseCommand.PRODUCER, producer=CommandProducer(topic=LINKED, producer_id=1, request_id=number)
+            )
+        )
+        frames = []
+        for number, clusters in enumerate(named):
+            entry = for_clusters(number, clusters)
+            command = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=number))
+            frames.append(encode_head(command, len(entry)) + entry)
+        bare.socket.sendall(b"".join(frames))
+        receipts = [bare.next(BaseCommand.SEND_RECEIPT).command.send_receipt for _ in named]
+    assert [each.sequence_id for each in receipts] == list(range(len(named)))
+    entries = [each.message_id.entryId for each in receipts]
+    assert entries == list(range(entries[0], entries[0] + len(named)))
+    stored = [header for header in headers(linked) for _ in range(header.entries)][-len(named) :]
+    expected = [frozenset(clusters) - {"__local__"} if clusters else None for clusters in named]
+    assert [header.only for header in stored] == expected
+
+
+def test_a_message_for_more_clusters_than_a_block_has_room_for_is_refused_by_the_official_error(
+    linked: ServedEngine,
+) -> None:
+    refused_is_answered(linked, [f"cluster-{number}" for number in range(500)], "is for 500 clusters")
+
+
+def test_where_clusters_pass_a_topic_on_and_not_all_are_named_it_is_refused_by_the_official_error(
+    linked: ServedEngine,
+) -> None:
+    """A cluster that lacks it and one that has it would both bring the topic to a third."""
+    linked.engine.admission.passed_on_by = lambda topic: {"eu"} if topic == LINKED else ()
+    try:
+        refused_is_answered(linked, ["eu"], "not to be copied to ap, and eu pass on")
+        refused_is_answered(linked, ["__local__"], "not to be copied to ap, eu, and eu pass on")
+    finally:
+        linked.engine.admission.passed_on_by = lambda topic: ()
+
+
+def refused_is_answered(linked: ServedEngine, clusters: list[str], why: str) -> None:
+    """What is sent beside it is stored."""
     with BareClient(linked.port) as bare:
         bare.request(
             lambda number: BaseCommand(
@@ -71,36 +118,55 @@ def test_what_links_would_not_heed_is_refused_by_the_official_error(linked: Serv
         )
         frames = []
         for number, named in enumerate(([], clusters, [])):
-            metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, replicate_to=named)
-            entry = encode_entry(metadata, b"m")
+            entry = for_clusters(number, named)
             command = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=number))
             frames.append(encode_head(command, len(entry)) + entry)
         bare.socket.sendall(b"".join(frames))
         refusal = bare.next(BaseCommand.SEND_ERROR).command.send_error
         assert (refusal.sequence_id, refusal.error) == (1, ServerError.NotAllowedError)
-        assert ("to ap too" if "eu" in clusters else "to ap, eu too") in refusal.message
+        assert why in refusal.message
         receipts = [bare.next(BaseCommand.SEND_RECEIPT).command.send_receipt.sequence_id for _ in range(2)]
         assert receipts == [0, 2]
 
 
-def test_the_official_client_is_told_again_and_again_and_never_that_it_is_stored(
-    client: Any, linked: ServedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The C++ client sends what is refused again over another connection, with other brokers too, and its send timeout
-    does not end that: a blocking ``send`` waits until the producer is closed."""
-    refused, told = [], []
-    refusal = producing.ProducerSession._refusal
+def test_official_clients_of_linked_clusters_find_each_message_where_it_may_be(tmp_path: Path) -> None:
+    with linked_engines(tmp_path, "us", "eu", "ap") as clusters:
+        clients = {
+            name: pulsar.Client(each.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+            for name, each in clusters.items()
+        }
+        producer = clients["us"].create_producer(FREE)
+        producer.send(b"all")
+        producer.send(b"here", disable_replication=True)
+        producer.send(b"eu", replication_clusters=["eu"])
+        producer.send(b"both", replication_clusters=["eu", "ap"])
+        producer.send(b"ap", replication_clusters=["ap"])
+        producer.send(b"end")
+        expected = {
+            "us": [b"all", b"here", b"eu", b"both", b"ap", b"end"],
+            "eu": [b"all", b"eu", b"both", b"end"],
+            "ap": [b"all", b"both", b"ap", b"end"],
+        }
+        for name, messages in expected.items():
+            reader = clients[name].create_reader(FREE, pulsar.MessageId.earliest)
+            assert [reader.read_next(WAIT_MS).data() for _ in messages] == messages, name
+        for each in clients.values():
+            each.close()
 
-    def counted(session: producing.ProducerSession, sequence_id: int, error: EngineError) -> bytes:
-        refused.append(sequence_id)
-        return refusal(session, sequence_id, error)
 
-    monkeypatch.setattr(producing.ProducerSession, "_refusal", counted)
-    producer = client.create_producer(LINKED, send_timeout_millis=1_000)
-    producer.send_async(b"m", lambda result, _: told.append(result), disable_replication=True)
-    linked.until(lambda: len(refused) > 2, "it is sent again")
-    producer.close()
-    assert told != [pulsar.Result.Ok]
+def for_clusters(number: int, clusters: list[str]) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, replicate_to=clusters)
+    return encode_entry(metadata, b"m")
+
+
+def headers(served: ServedEngine) -> list[BlockHeader]:
+    topic = served.engine.find(LINKED)
+    assert topic is not None
+    return served.ask(lambda: [each.header for each in topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]])
+
+
+def last_block(served: ServedEngine) -> BlockHeader:
+    return headers(served)[-1]
 
 
 @asynchronous
@@ -118,12 +184,14 @@ async def test_where_messages_go_follows_the_links_and_the_clusters_of_the_names
             assert admission.copied_to("persistent://public/default/both") == {"eu", "ap", "sa"}
             both = await engine.topic("persistent://public/default/both")
             metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=["eu", "ap"])
-            with pytest.raises(NotAllowedError, match="to sa too"):
+            assert admission.passed_on_by("persistent://public/default/t") == {"eu"}
+            with pytest.raises(NotAllowedError, match="to sa, and eu pass on"):
                 await both.publish([encode_entry(metadata, b"m")])
             await engine.catalog.set_namespace("public/default", NamespacePolicies(replication_clusters=("eu",)))
             assert admission.copied_to("persistent://public/default/both") == {"eu", "ap"}
             await both.publish([encode_entry(metadata, b"m")])
             await running.change(Topology(clusters, (), PipelineSettings(engine=EMBEDDED)))
             assert admission.copied_to("persistent://public/default/both") == frozenset()
+            assert admission.passed_on_by("persistent://public/default/both") == frozenset()
         finally:
             await running.stop()

@@ -28,6 +28,7 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links import copier
 from replicator.links import link as links
+from replicator.links.errors import NotResolved
 from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL, Position
 
@@ -68,6 +69,12 @@ async def pair(path: Path, destination: EngineSettings | None = None) -> AsyncIt
         server = await stack.enter_async_context(serving(west, {"us-east"}))
         link = await stack.enter_async_context(linked(east, "eu-west", server.address))
         yield Pair(east, west, server, link)
+
+
+def has(engine: Engine, entries: list[bytes]) -> bool:
+    """Whether a cluster has these of us-east, and no others."""
+    found = engine.find(TOPIC)
+    return found is not None and entries_of(found, "us-east") == entries
 
 
 def numbered(first: int, count: int, size: int = 0) -> list[bytes]:
@@ -386,6 +393,94 @@ def test_invariant_10_a_source_restored_from_an_old_copy_reuses_no_position_and_
                 await other.publish(numbered(0, 1))
                 await eventually(lambda: (found := west.find("other")) and found.log.messages == 1, "the other topic")
             assert entries_of(west.find(TOPIC), "us-east") == numbered(0, 6)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("gone_on", [False, True])
+def test_a_source_that_lost_data_goes_on_when_an_operator_says_so_and_never_claims_what_it_lost(
+    tmp_path: Path, gone_on: bool
+) -> None:
+    """No policy of the link does that. Invariants 5 and 10."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "eu-west", "eu-west") as west, serving(west, {"us-east"}) as server:
+            for first in (0, 3):
+                async with opened(tmp_path / "us-east") as east, linked(east, "eu-west", server.address):
+                    lost = await (await east.topic(TOPIC)).publish(numbered(first, 3))
+                    await eventually(lambda: has(west, numbered(0, first + 3)), "the copies")  # noqa: B023
+                if first == 0:
+                    shutil.copytree(tmp_path / "us-east", tmp_path / "old")
+            new: list[bytes] = []
+            async with opened(tmp_path / "old") as east:
+                topic = await east.topic(TOPIC)
+                if gone_on:
+                    new = numbered(100, 3)
+                    await topic.publish(new)
+                async with linked(east, "eu-west", server.address) as link:
+                    await eventually(lambda: TOPIC in link.status()["halted"], "a halt that says why")
+                    assert [gap["kind"] for gap in link.status()["gaps"]] == ["lost-data"]
+                    with pytest.raises(NotResolved, match="cannot end the gap"):
+                        await link.resolve(TOPIC, "copy-anew")
+                    await link.resolve(TOPIC, "skip-and-record")
+                    new += numbered(200, 2)
+                    later = await topic.publish(numbered(200, 2))
+                    await eventually(lambda: has(west, [*numbered(0, 6), *new]), "what came later")
+                    assert min(later) > max(lost)
+                    assert later[0].ledger != lost[0].ledger, "what came next there may be somebody's"
+                    assert [skip["kind"] for skip in link.status()["skipped"]] == ["lost-data"]
+                ((after, upto),) = topic.origins.left_out("us-east")
+                assert after < min(lost)
+                assert upto == max(lost)
+            async with opened(tmp_path / "old") as east, linked(east, "eu-west", server.address) as link:
+                topic = await east.topic(TOPIC)
+                assert topic.origins.left_out("us-east") == [(after, upto)]
+                await topic.publish(numbered(300, 1))
+                await eventually(lambda: has(west, [*numbered(0, 6), *new, *numbered(300, 1)]), "and after a restart")
+
+    asyncio.run(main())
+
+
+def test_what_a_restored_source_could_not_take_back_is_a_gap_for_who_lacks_it_too(tmp_path: Path) -> None:
+    """And for nobody else: whoever has it goes on at once."""
+
+    async def main() -> None:
+        async with (
+            opened(tmp_path / "eu-west", "eu-west") as west,
+            serving(west, {"us-east"}) as server,
+            opened(tmp_path / "ap-south", "ap-south") as south,
+            serving(south, {"us-east"}) as server_south,
+        ):
+            async with opened(tmp_path / "us-east") as east:
+                await (await east.topic(TOPIC)).publish(numbered(0, 3))
+            shutil.copytree(tmp_path / "us-east", tmp_path / "old")
+            for first, addresses in ((3, (server, server_south)), (4, (server,))):
+                async with opened(tmp_path / "us-east") as east, AsyncExitStack() as stack:
+                    topic = await east.topic(TOPIC)
+                    for each in addresses:
+                        await stack.enter_async_context(linked(east, each.engine.cluster, each.address))
+                    (last,) = await topic.publish(numbered(first, 1))
+                    for each in addresses:
+                        await eventually(lambda: has(each.engine, numbered(0, first + 1)), "the copy")  # noqa: B023
+            async with opened(tmp_path / "old") as east:
+                topic = await east.topic(TOPIC)
+                hole = (topic.origins.vector()["us-east"], last)
+                await east.writer.reclaim(topic.tail, topic.log.last, (), holes=[hole], upto=last, numbered=False)
+            async with (
+                opened(tmp_path / "old") as east,
+                linked(east, "eu-west", server.address),
+                linked(east, "ap-south", server_south.address) as link,
+            ):
+                await (await east.topic(TOPIC)).publish(numbered(9, 1))
+                await eventually(lambda: has(west, [*numbered(0, 5), *numbered(9, 1)]), "who has all of it")
+                await eventually(lambda: TOPIC in link.status()["halted"], "a halt that says why")
+                assert [gap["kind"] for gap in link.status()["gaps"]] == ["trimmed"]
+                await link.resolve(TOPIC, "skip-and-record")
+                await eventually(lambda: has(south, [*numbered(0, 4), *numbered(9, 1)]), "what is left")
+                found = south.find(TOPIC)
+                assert found is not None
+                ((_, upto),) = found.origins.left_out("us-east")
+                assert upto >= last, "it never claims what it does not have"
 
     asyncio.run(main())
 

@@ -15,12 +15,16 @@ from link_support import link_of, web
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import BacklogQuotaExceeded
 from replicator.engine.log import link_frame
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links import link as links
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
+
+SPOKEN = f"{link_frame.PROTOCOL_OLDEST} to {link_frame.PROTOCOL_VERSION}"
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +142,8 @@ def test_two_versions_of_the_protocol_refuse_each_other_clearly(
             ):
                 answer = await response.json()
             assert response.status == 400
-            assert f"the link speaks version 1, this worker {link_frame.PROTOCOL_VERSION}" in answer["message"]
+            refused = f"a speaks version 1 of the links' protocol, b {SPOKEN}"
+            assert f"{refused}: upgrade the worker of a" in answer["message"]
 
             async def old(request: aiohttp_web.Request) -> aiohttp_web.Response:
                 return aiohttp_web.json_response({"cluster": "b", "topics": {}})
@@ -152,9 +157,56 @@ def test_two_versions_of_the_protocol_refuse_each_other_clearly(
             link.address = f"127.0.0.1:{runner.addresses[0][1]}"
             link.start()
             await eventually(lambda: link.state == "failed")
-            assert f"speaks version 1 of the links' protocol, this worker {link_frame.PROTOCOL_VERSION}" in link.detail
+            refused = f"b speaks version 1 of the links' protocol, a {SPOKEN}"
+            assert f"{refused}: upgrade the worker of b" in link.detail
             await link.stop()
             await runner.cleanup()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("newer", ["source", "destination"])
+def test_a_later_version_and_this_one_speak_what_both_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: str
+) -> None:
+    """One end speaks version 4 to 5, as the next release will, and the other what this one does."""
+    module = "replicator.links.transport" if newer == "source" else "replicator.api.data_plane"
+    later = link_frame.PROTOCOL_VERSION + 1
+
+    def of_later(theirs: int) -> int | None:
+        version = min(theirs, later)
+        return version if version >= link_frame.PROTOCOL_OLDEST else None
+
+    monkeypatch.setattr(f"{module}.PROTOCOL_VERSION", later)
+    monkeypatch.setattr(f"{module}.agreed_version", of_later)
+
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b")]) as made:
+            entries = await made.publish("a", 0, 20)
+            await eventually(lambda: made.entries("b", "a") == entries)
+
+    asyncio.run(main())
+
+
+def test_a_version_that_nobody_speaks_any_more_is_not_agreed_on() -> None:
+    assert link_frame.agreed_version(link_frame.PROTOCOL_VERSION) == link_frame.PROTOCOL_VERSION
+    assert link_frame.agreed_version(link_frame.PROTOCOL_VERSION + 3) == link_frame.PROTOCOL_VERSION
+    assert link_frame.agreed_version(link_frame.PROTOCOL_OLDEST - 1) is None
+
+
+def test_a_marker_of_a_later_version_waits_at_its_source(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b")]) as made:
+            entries = await made.publish("a", 0, 3)
+            await eventually(lambda: made.entries("b", "a") == entries)
+            topic = await made.engines["a"].topic(TOPIC)
+            metadata = MessageMetadata(producer_name="w", sequence_id=1, publish_time=1, marker_type=13)
+            metadata.marker_version = 2
+            await topic.writing.marker(encode_entry(metadata, b""))
+            link = made.links["a>b"]
+            await eventually(lambda: any("version 2" in str(each) for each in link.status().values()))
+            assert "upgrade the worker of b" in str(link.status())
+            assert made.entries("b", "a") == entries
 
     asyncio.run(main())
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import psycopg
 import pytest
 from engine_support import TOPIC, Inbox, eventually, message
@@ -135,6 +136,45 @@ def test_a_postgres_that_is_killed_over_and_over_under_load_is_caught_up(data_di
                         os.kill(both.postmaster(name), signal.SIGKILL)
                 await flow.some()
             await comes_right(both)
+
+    asyncio.run(main())
+
+
+def test_what_operators_change_meanwhile_is_kept_counted_and_written_when_postgres_is_back(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order; past the limit the oldest go, which is shown. No change waits for it, or is refused."""
+    monkeypatch.setattr("replicator.index.waiting.KEPT_MAX", 3)
+    monkeypatch.setattr("replicator.index.audit_queue.KEPT_MAX", 3)
+    namespace = "acme/orders"
+
+    async def main() -> None:
+        async with pair(data_dir) as both:
+            name = NAMES[0]
+            worker, base = both.workers[name], f"http://{both.topology.cluster(name).address}"
+            both.signal_server(name, signal.SIGSTOP)
+            try:
+                async with aiohttp.ClientSession() as session:
+                    for age in range(1, 6):
+                        body = {"retentionTimeInMinutes": age, "retentionSizeInMB": age}
+                        path = f"{base}/admin/v2/namespaces/{namespace}"
+                        async with session.put(path) as made:
+                            assert made.status in (204, 409)
+                        async with session.post(f"{path}/retention", json=body) as answer:
+                            assert answer.status == 204
+                        async with session.get(f"{path}/retention") as answer:
+                            assert (await answer.json())["retentionTimeInMinutes"] == age, "it counts at once"
+                    async with session.get(f"{base}/replication/v1/status") as answer:
+                        told = (await answer.json())["audit"]
+                    assert told["waiting"] == 3
+                    assert told["dropped"] >= 2
+            finally:
+                both.signal_server(name, signal.SIGCONT)
+            await eventually(lambda: worker.parts.index.changes.audit_waiting == 0, "they are written", seconds=60)
+            kept = [each.detail for each in await worker.parts.index.audit_log() if each.subject.endswith("/retention")]
+            ages = [each["after"]["retentionTimeInMinutes"] for each in kept if each]
+            assert ages == sorted(ages, reverse=True)
+            assert ages[0] == 5
 
     asyncio.run(main())
 

@@ -18,6 +18,7 @@ from replicator.api import rest_produce
 from replicator.client import Client, InitialPosition, Message
 from replicator.engine.types import AccessMode, ProducerOptions
 from replicator.metadata.metadata_pb2 import MessageMetadata
+from snapshots.position import BEFORE_ALL
 
 
 class Rest:
@@ -98,7 +99,7 @@ async def test_a_message_that_cannot_be_is_answered_by_its_own_error(tmp_path: P
             {"payload": []},
             {"payload": "x", "eventTime": "yesterday"},
             {"payload": "x", "eventTime": -1},
-            {"payload": "x", "disableReplication": True},
+            {"payload": "x", "replicationClusters": "eu"},
             {"payload": "x", "key": "\ud800"},
             {"payload": "y" * (5 * 1024 * 1024 + 100_000)},
             {"payload": "also good"},
@@ -106,6 +107,26 @@ async def test_a_message_that_cannot_be_is_answered_by_its_own_error(tmp_path: P
         assert [answer["errorCode"] for answer in answers] == [0, *[rest_produce.FAILED] * 8, 0]
         assert "payload is missing" in answers[1]["errorMsg"]
         assert [each.data() for each in await rest.messages(TOPIC, 2)] == [b"good", b"also good"]
+
+
+@asynchronous
+async def test_messages_for_some_clusters_are_stored_for_those_in_the_order_of_the_request(tmp_path: Path) -> None:
+    async with served(tmp_path) as rest:
+        answers = await rest.produce(
+            TOPIC,
+            {"payload": "0"},
+            {"payload": "1", "replicationClusters": ["eu", "ap"]},
+            {"payload": "2", "replicationClusters": ["ap", "eu"]},
+            {"payload": "3", "disableReplication": True},
+            {"payload": "4", "disableReplication": False, "replicationClusters": None},
+        )
+        assert [answer["errorCode"] for answer in answers] == [0] * 5
+        assert [each.data() for each in await rest.messages(TOPIC, 5)] == [b"%d" % number for number in range(5)]
+        topic = rest.engine.find(TOPIC.replace("persistent/", "persistent://", 1))
+        assert topic is not None
+        blocks, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 20)
+        stored = [each.header.only for each in blocks for _ in range(each.header.messages)]
+        assert stored == [None, frozenset({"eu", "ap"}), frozenset({"eu", "ap"}), frozenset(), None]
 
 
 @asynchronous

@@ -105,6 +105,18 @@ def test_who_does_not_show_who_they_are_is_refused(
         client.create_producer(TOPIC)
 
 
+@pytest.mark.parametrize("claimed", ["another", "operator"])
+def test_who_asks_for_another_as_a_proxy_does_is_refused_over_http(
+    worker: ServedWorker, secrets: Secrets, claimed: str
+) -> None:
+    for role in ("app", "boss-of-nothing"):
+        shown = {"Authorization": f"Bearer {secrets.token(role)}", "X-Original-Principal": claimed}
+        answer = worker.ask("GET", "/lookup/v2/topic/persistent/acme/orders/t", None, shown)
+        assert (answer.status, answer.json["error"]) == (401, "NotIdentified")
+    own = {"Authorization": f"Bearer {secrets.token('app')}", "X-Original-Principal": "app"}
+    assert worker.ask("GET", "/lookup/v2/topic/persistent/acme/orders/t", None, own).status == 200
+
+
 def test_what_was_not_granted_is_refused_and_changes_nothing(worker: ServedWorker, secrets: Secrets) -> None:
     before = worker.ask("GET", "persistent/acme/orders").json
     with connected(worker.pulsar_url, pulsar.AuthenticationToken(secrets.token("stranger"))) as client:

@@ -14,15 +14,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from asynchronous import asynchronous
 from engine_support import eventually
 from failover_support import free_ports
 from security_support import Secrets
+from served_worker import served_worker
 
 from bench.security import hostile_connections
-from replicator.client import AuthenticationToken, Client
+from replicator.client import AuthenticationTLS, AuthenticationToken, Client
+from replicator.gateway.connection import UNREAD_BYTES_MAX
+from replicator.operating.processes import WorkerProcess
 from replicator.security.access import Access, use_in_context
 from replicator.security.asking import worker_session
 from replicator.security.certificate_making import Authority
@@ -224,6 +228,86 @@ async def test_two_hundred_hostile_connections_disturb_nobody_and_hold_nothing(d
             connections = len(asyncio.all_tasks())
         assert both.workers["a"].parts.engine.writer.failed is None
         assert connections < 2_000, "what they hold is bounded"
+
+
+@asynchronous
+async def test_invariant_11_hostile_connections_take_a_bounded_part_of_a_workers_memory(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    """A worker in a process of its own; what 200 of them take together is less than one may be sent at most."""
+    both = Pair(data_dir, Secrets.made(tmp_path / "secrets"))
+    use_in_context(Access(token=both.secrets.token("operator"), tls=True, trust=both.authority.file))
+    worker = WorkerProcess("a", f"127.0.0.1:{both.ports['a']}", both.file, log_file=tmp_path / "a.log")
+    await worker.start()
+    try:
+        await worker.ready()
+        process = psutil.Process(worker.pid)
+        await published(both, "a", 200)
+        before = process.memory_info().rss
+        async with hostile_connections("127.0.0.1", both.ports["a"], both.authority.file):
+            await published(both, "a", 200)
+            grown = process.memory_info().rss - before
+        assert grown < UNREAD_BYTES_MAX, f"{grown:,} bytes"
+    finally:
+        await worker.stop()
+
+
+@asynchronous
+async def test_workers_show_each_other_their_certificates(data_dir: Path, tmp_path: Path) -> None:
+    """No token anywhere: the common name of a certificate is the role, and may replicate only what it was granted."""
+    both = Pair(data_dir, Secrets.made(tmp_path / "secrets"))
+    both.auth = {
+        "certificates": "common-name",
+        "superusers": ["operator"],
+        "permissions": {"public/default": {"a": ["replicate"], "b": ["replicate"]}, "acme": {"a": ["replicate"]}},
+    }
+    both.write()
+    content = yaml.safe_load(both.file.read_text())
+    for cluster in content["clusters"].values():
+        cluster["tls"]["ca"] = str(both.authority.file)
+    both.file.write_text(yaml.safe_dump(content))
+    certificate, key = map(str, both.authority.give("operator"))
+    try:
+        for name in both.ports:
+            # Each worker is a task of its own here, as it is a process elsewhere: what it shows is its own certificate.
+            both.workers[name] = await asyncio.create_task(start_worker(load_topology(both.file), name))
+        client = Client(
+            both.url("b"),
+            authentication=AuthenticationTLS(certificate, key),
+            tls_trust_certs_file_path=str(both.authority.file),
+        )
+        async with client:
+            await (await client.create_producer("persistent://acme/orders/t")).send(b"b may not bring this to a")
+            producer = await client.create_producer(TOPIC)
+            for _ in range(10):
+                await producer.send(b"m")
+        await eventually(lambda: both.messages("a") == 10, "what was published is copied")
+        await eventually(lambda: bool(both.link("b")["halted"]), "what its role may not bring stops alone")
+        (halted,) = both.link("b")["halted"].items()
+        assert halted[0] == "persistent://acme/orders/t"
+        assert "NotPermitted" in halted[1]
+        assert both.workers["a"].parts.engine.find("persistent://acme/orders/t") is None
+    finally:
+        for worker in both.workers.values():
+            await worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("setting", "answers"),
+    [
+        (None, {"operator": 200, "scraper": 403, "": 401}),
+        (["scraper"], {"operator": 200, "scraper": 200, "app": 403, "": 401}),
+        ("open", {"operator": 200, "app": 200, "": 200}),
+    ],
+)
+def test_metrics_have_a_switch_of_their_own(tmp_path: Path, setting: Any, answers: dict[str, int]) -> None:
+    secrets = Secrets.made(tmp_path)
+    auth = secrets.auth(**({} if setting is None else {"metrics": setting}))
+    with served_worker(sections={"auth": auth}) as worker:
+        for role, status in answers.items():
+            shown = {"Authorization": f"Bearer {secrets.token(role)}"} if role else {}
+            assert worker.ask("GET", "/metrics", None, shown).status == status, role
+            assert worker.ask("GET", "/replication/v1/status", None, shown).status != 200 or role == "operator"
 
 
 def test_a_worker_whose_keys_cannot_be_read_does_not_start_and_says_which(data_dir: Path, tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ OFFLINE: Final = {
     "tokens create-key-pair": "it writes files",
     "tokens create": "who has the key is who decides",
     "tokens show": "it reads what it is given",
+    "backup list": "it reads and writes where backups are kept, as whoever may do that",
+    "backup verify": "the same",
+    "backup prune": "the same",
+    "backup restore": "the same, and a directory; what it asks workers, `backup reclaim` asks too",
     "drills list": "it reads reports that are files, or a database by its URL",
     "drills show": "the same",
     "drills compare": "the same",
@@ -37,6 +41,7 @@ BY_ROUTES: Final = {
     "report": "the same",
     "backfill": "the same",
     "pipeline run": "the same",
+    "backup reclaim": "the same routes are asked, and a directory is changed by who may",
 }
 SHOWS_WHO_DOES_NOT_ANSWER: Final = {"plan"}
 GIVEN: Final[dict[str, str]] = {
@@ -58,6 +63,7 @@ GIVEN: Final[dict[str, str]] = {
     "messages": "1",
     "older_than": "1h",
     "clusters": "solo",
+    "at": "memory://backups",
 }
 MORE: Final[dict[str, tuple[str, ...]]] = {
     "links resolve": ("--policy", "skip"),

@@ -167,6 +167,38 @@ def test_messages_that_are_left_out_are_not_there_and_nobody_waits_for_them(tmp_
     asyncio.run(main())
 
 
+def test_a_message_for_other_clusters_is_left_out_whatever_the_sql_says(tmp_path: Path) -> None:
+    """It does not leave its cluster, and the SQL does not see it."""
+    seen: list[bytes] = []
+
+    def keeps(row: dict[str, Any]) -> bool:
+        seen.append(row["payload"])
+        return not_eu(row)
+
+    def named(text: str, *clusters: str) -> bytes:
+        metadata = MessageMetadata(producer_name="p", sequence_id=7, publish_time=PUBLISH_TIME_MS)
+        metadata.properties.add(key="region", value="us")
+        metadata.replicate_to.extend(clusters)
+        return encode_entry(metadata, text.encode())
+
+    async def main() -> None:
+        async with linked(tmp_path) as clusters:
+            for text, *names in (("0", "c"), ("1",), ("2", "b"), ("3", "__local__"), ("4", "c", "b"), ("5", "c")):
+                await publish(clusters, [named(text, *names)])
+            await carried(clusters, keeps)
+            there, here = clusters.engines["b"].find(TOPIC), clusters.engines["a"].find(TOPIC)
+            assert there is not None
+            assert here is not None
+            _, messages, _ = await delivered(clusters, 3)
+            assert [text for text, _ in messages] == [b"1", b"2", b"4"]
+            assert there.origins.high_waters()["a"] == here.origins.high_waters()["a"], "a drain has an end"
+            holes = there.origins.left_out("a")
+            assert [(each.entry, upto.entry) for each, upto in holes] == [(-1, 0), (2, 3), (4, 5)]
+            assert sorted(seen) == [b"1", b"2", b"4"]
+
+    asyncio.run(main())
+
+
 def test_what_was_left_out_stays_so_when_the_worker_starts_again_and_when_the_log_is_trimmed(tmp_path: Path) -> None:
     async def main() -> None:
         async with linked(tmp_path) as clusters:

@@ -165,12 +165,14 @@ def test_a_topic_that_is_deleted_between_plan_and_read_is_an_error_or_skipped(wo
     assert [batch.to_pylist() for batch in queries["skip"].reader.read(planned["skip"][0])] == [[{"payload": b"2"}]]
 
 
+@pytest.mark.parametrize("status", [503, 429])
 def test_a_worker_that_comes_back_soon_does_not_stop_a_query(
-    worker: WireWorker, monkeypatch: pytest.MonkeyPatch
+    worker: WireWorker, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
+    """Nor does one that has too much to do for now."""
     publish(worker.topic(FLIGHTS), 0, 1)
     query = Query(url=worker.url)
-    worker.refuse["positions"] = 503
+    worker.refuse["positions"] = status
     asked = len(worker.requests)
     monkeypatch.setattr(stream_source, "RETRY_SECONDS_MAX", 0.3)
     with pytest.raises(PeerUnavailable, match=f"worker at {worker.url} cannot answer positions now"):
@@ -180,11 +182,14 @@ def test_a_worker_that_comes_back_soon_does_not_stop_a_query(
     assert list(query.batches()) == [[0, 1]]
 
 
-def test_a_worker_that_goes_while_a_task_reads_and_comes_back_soon_does_not_stop_a_query(worker: WireWorker) -> None:
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_worker_that_goes_while_a_task_reads_and_comes_back_soon_does_not_stop_a_query(
+    worker: WireWorker, status: int
+) -> None:
     publish(worker.topic(FLIGHTS), 0, 1)
     query = Query(url=worker.url)
     assert query.plan()
-    worker.refuse["blocks"] = 503
+    worker.refuse["blocks"] = status
     back = threading.Timer(0.3, worker.refuse.clear)
     back.start()
     try:

@@ -14,8 +14,10 @@ from pyroaring import BitMap
 from test_sync_restored import Cluster, carry, carry_until
 
 from replicator.engine.log.block import BlockView
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.live.filtering import Chain, filter_block
 from replicator.topology import Link, Topology
 from snapshots.position import BEFORE_ALL, Position
@@ -117,6 +119,50 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_were_left_out_on_their_wa
         assert cursor.is_consumed(place(b, published[2])), "the hub has a part of it"
         await carry_until(lambda: cursor.acked_indexes(place(b, published[3])) == BitMap([1]), *links)
         for each in (o, a, b, h):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+def test_invariant_5_messages_for_some_clusters_are_left_to_those_that_have_them(tmp_path: Path) -> None:
+    """b consumes all that it has, and tells its whole state: what is for c, or for a alone, is left to a."""
+
+    def named(*clusters: str) -> bytes:
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=clusters)
+        return encode_entry(metadata, b"m")
+
+    async def main() -> None:
+        a, b, c = (Cluster(name, tmp_path) for name in "abc")
+        for each in (a, b, c):
+            await each.start()
+        published = []
+        for clusters in ((), ("c",), ("b",), ("__local__",), (), ("b", "c")):
+            published += await a.topic.publish([named(*clusters)])
+        await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        links = [(a, b), (b, a), (a, c), (c, a)]
+        await carry_until(lambda: all("sub" in each.topic.subscriptions for each in (b, c)), *links)
+        assert [each.origin_position for each in b.messages()] == [published[at] for at in (0, 2, 4, 5)]
+        assert [each.origin_position for each in c.messages()] == [published[at] for at in (0, 1, 4, 5)]
+
+        await b.subscription.acknowledge([Ack(each.position) for each in b.messages()])
+        assert b.backlog == 0, "nobody waits for what is not there"
+        await carry_until(lambda: a.backlog == 2, *links)
+        cursor = a.subscription.cursor
+        for _ in range(2):
+            assert [at for at, each in enumerate(published) if not cursor.is_consumed(each)] == [1, 3]
+            told = b.sync.counters()["updates_sent"]
+            b.sync.announce_all()
+            await carry_until(lambda told=told: b.sync.counters()["updates_sent"] > told, *links)
+            await carry(b, a)
+        await carry_until(lambda: c.backlog == 1, *links)
+        assert not c.subscription.cursor.is_consumed(place(c, published[1])), "b never had it"
+
+        await c.subscription.acknowledge([Ack(place(c, published[1]))])
+        await carry_until(lambda: a.backlog == 1, *links)
+        assert not cursor.is_consumed(published[3]), "nobody else has it"
+        await a.subscription.acknowledge([Ack(published[3])])
+        await carry_until(lambda: a.backlog == b.backlog == c.backlog == 0, *links)
+        for each in (a, b, c):
             await each.stop()
 
     asyncio.run(main())

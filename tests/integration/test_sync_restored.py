@@ -102,14 +102,21 @@ async def carry_until(condition: Callable[[], bool], *links: tuple[Cluster, Clus
 
 
 async def lost_by_a(a: Cluster, b: Cluster, c: Cluster) -> list[Position]:
-    """Cluster a is restored to where c has everything; b has more, which is returned."""
-    for each in (a, b, c):
+    """Cluster a is restored to where c has everything, and goes on; b has more, which is returned."""
+    lost = await restored(a, b, c)
+    await a.topic.publish([message(b"new")] * 5)
+    return lost
+
+
+async def restored(a: Cluster, b: Cluster, *others: Cluster) -> list[Position]:
+    """Cluster a is restored to where the others have everything; b has more, which is returned."""
+    for each in (a, b, *others):
         topic = await each.start()
         if each is a:
             await topic.publish([message()] * 5)
             await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
-    links = list(permutations((a, b, c), 2))
-    await carry_until(lambda: "sub" in b.topic.subscriptions and "sub" in c.topic.subscriptions, *links)
+    links = list(permutations((a, b, *others), 2))
+    await carry_until(lambda: all("sub" in each.topic.subscriptions for each in (b, *others)), *links)
     await a.stop()
     shutil.copytree(a.path, a.path.with_name("old"))
     topic = await a.start()
@@ -118,7 +125,7 @@ async def lost_by_a(a: Cluster, b: Cluster, c: Cluster) -> list[Position]:
     await a.stop()
     shutil.rmtree(a.path)
     a.path.with_name("old").rename(a.path)
-    await (await a.start()).publish([message(b"new")] * 5)
+    await a.start()
     return lost
 
 
@@ -191,6 +198,35 @@ async def trim(cluster: Cluster) -> None:
     await cluster.subscription.acknowledge([Ack(last)])
     await topic.trimming.trim(last)
     assert topic.log.trimmed > BEFORE_ALL
+
+
+def test_invariant_5_a_restored_cluster_does_not_claim_what_it_could_not_take_back(tmp_path: Path) -> None:
+    """It knows of the positions: they are a hole of its own. What it takes as consumed says nothing of them."""
+
+    async def main() -> None:
+        a, b = (Cluster(name, tmp_path) for name in "ab")
+        lost = await restored(a, b)
+        topic = a.topic
+        old = [each for each in await a_messages(b) if each.ledger < lost[0].ledger]
+        assert len(old) == 5
+        before, upto = topic.origins.vector()["a"], b.topic.origins.vector()["a"]
+        await a.engine.writer.reclaim(topic.tail, topic.log.last, (), holes=[(before, upto)], upto=upto, numbered=False)
+        for _ in range(2):
+            await topic.publish([message(b"new")])
+            await consume_all(a)
+            claimed = a.sync.vector(a.topic, a.subscription).origins["a"]
+            assert [each for each in lost if claimed.covers(each)] == []
+            assert [each for each in old if not claimed.covers(each)] == []
+            await carry_until(lambda: all(consumed_at(b, each) for each in old), (a, b))
+            assert [each for each in lost if consumed_at(b, each)] == []
+            await a.stop()
+            topic = await a.start()
+        await b.subscription.acknowledge([Ack(entry.position) for entry in b.messages()])
+        await carry_until(lambda: not a.backlog, (b, a))  # what b tells of the hole means nothing here
+        for each in (a, b):
+            await each.stop()
+
+    asyncio.run(main())
 
 
 def test_invariant_5_an_answer_of_who_has_what_a_third_cluster_lost_makes_no_mapping(tmp_path: Path) -> None:

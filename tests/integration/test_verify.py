@@ -621,6 +621,8 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
         published: list[Position] = []
         for first in range(0, 30, 10):
             published += await source.publish([batch_entry([b"%d" % first, b"+1"]) for _ in range(10)])
+        local = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=["__local__"])
+        await source.publish([encode_entry(local, b"for this cluster alone")])
         await copy(source, destination)
         copied = [
             Position(stored.position.ledger, stored.position.entry + index)
@@ -640,7 +642,7 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
         try:
             clean = await asyncio.to_thread(verify, spark, urls, BOTH_WAYS)
             assert faults(clean) == {}
-            assert (clean.messages, clean.mappings, clean.subscriptions) == (60, 1, 1)
+            assert (clean.messages, clean.mappings, clean.subscriptions) == (61, 1, 1)
             await source.publish([single_entry(b"not copied")])
             await acknowledge(source, "d", Ack(published[20]))
             late = await asyncio.to_thread(verify, spark, urls, BOTH_WAYS)

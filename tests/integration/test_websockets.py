@@ -169,7 +169,7 @@ async def test_answers_come_in_order_and_a_wrong_message_costs_nothing_but_itsel
         await producer.say(context="5")
         await producer.say(payload=text64("x"), eventTime="yesterday", context="6")
         await producer.say(payload=text64("x"), properties=[], context="7")
-        await producer.say(payload=text64("x"), disableReplication=True, context="8")
+        await producer.say(payload=text64("x"), replicationClusters="eu", context="8")
         await producer.say(payload=text64("two"), context="9", nobody="knows")
         answers = [(answer["result"], answer.get("context")) for answer in await producer.receive(9)]
         assert answers == [
@@ -180,11 +180,25 @@ async def test_answers_come_in_order_and_a_wrong_message_costs_nothing_but_itsel
             ("send-error:7", "5"),
             ("send-error:7", "6"),
             ("send-error:3", "7"),
-            ("send-error:8", "8"),
+            ("send-error:3", "8"),
             ("ok", "9"),
         ]
         reader = await api.open("reader", topic, messageId="earliest")
         assert [text_of(each) for each in await reader.receive(2)] == ["one", "two"]
+
+
+@asynchronous
+async def test_a_message_for_some_clusters_is_taken_between_others(worker: ServedWorker, topic: str) -> None:
+    async with opened(worker) as api:
+        producer = await api.open("producer", topic, batchingEnabled="true")
+        await producer.say(payload=text64("one"), context="1")
+        await producer.say(payload=text64("two"), replicationClusters=["eu"], context="2")
+        await producer.say(payload=text64("three"), disableReplication=True, context="3")
+        await producer.say(payload=text64("four"), context="4")
+        answers = [(answer["result"], answer.get("context")) for answer in await producer.receive(4)]
+        assert answers == [("ok", "1"), ("ok", "2"), ("ok", "3"), ("ok", "4")]
+        reader = await api.open("reader", topic, messageId="earliest")
+        assert [text_of(each) for each in await reader.receive(4)] == ["one", "two", "three", "four"]
 
 
 @asynchronous

@@ -18,6 +18,9 @@ from peers_support import pulsar_peer
 from security_support import Secrets
 from served_worker import served_worker
 
+from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
+from replicator.protocol.frames import FrameDecoder, encode
+from replicator.protocol.versions import NEWEST
 from replicator.security.certificate_making import Authority
 
 pulsar = pytest.importorskip("pulsar")
@@ -207,3 +210,49 @@ def test_no_tls_where_nothing_else_is_spoken(theirs: Served, means: Means, tmp_p
     with served_worker(more=more, sections=sections, trust=means.authority.file) as worker:
         theirs_plain = theirs.tls_url.replace("pulsar+ssl://", "pulsar://")
         assert seen(worker.pulsar_url, options) == seen(theirs_plain, options)
+
+
+CLAIMED: dict[str, dict[str, str]] = {
+    "nothing": {},
+    "another role": {"original_principal": "reader"},
+    "its own role": {"original_principal": "app"},
+    "another role, with what that shows": {
+        "original_principal": "reader",
+        "original_auth_data": "x",
+        "original_auth_method": "token",
+    },
+    "no role": {"original_principal": " "},
+    "what another shows, and no role": {"original_auth_data": "x", "original_auth_method": "token"},
+    "the version of a proxy": {"proxy_version": "4.0.0"},
+    "where a proxy connects it": {"proxy_to_broker_url": "127.0.0.1:1"},
+}
+"""What a proxy in front of a broker says of the client that it speaks for."""
+
+
+def answered(url: str, token: str, claimed: dict[str, str]) -> tuple[str, int, str]:
+    """What a connection is answered with that shows a token, and claims something."""
+    host, port = url.removeprefix("pulsar://").split(":")
+    command = CommandConnect(
+        client_version="a test",
+        protocol_version=NEWEST,
+        auth_method_name="token",
+        auth_data=token.encode(),
+        **claimed,  # type: ignore[arg-type]
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(encode(BaseCommand(type=BaseCommand.CONNECT, connect=command)))
+        decoder = FrameDecoder()
+        while True:
+            for frame in decoder.receive(connection.recv(65536)):
+                answer = frame.command
+                if answer.type == BaseCommand.ERROR:
+                    assert connection.recv(65536) == b"", "the connection stays"
+                return BaseCommand.Type.Name(answer.type), answer.error.error, answer.error.message
+
+
+@pytest.mark.parametrize("claimed", CLAIMED)
+def test_who_says_that_it_speaks_for_others_is_answered_the_same_by_both(
+    theirs: Served, ours: Served, means: Means, claimed: str
+) -> None:
+    token = means.secrets.token("app")
+    assert answered(ours.url, token, CLAIMED[claimed]) == answered(theirs.url, token, CLAIMED[claimed])

@@ -98,16 +98,19 @@ configMap: {name: {{ $name }}}
 {{- end -}}
 
 {{- define "replicator.probe" -}}
+{{- $times := .times -}}
 {{- if include "replicator.probesNeedCertificate" .root -}}
 exec:
   command: [replicator, health{{ if eq .path "/readyz" }}, --ready{{ end }}, --file, {{ printf "/etc/replicator/topology/%s" .root.Values.topology.key | quote }}, --cluster, {{ .root.Values.cluster | quote }}]
+{{- /* A process of a second, which a busy node makes ten: asked less often, and waited for. */ -}}
+{{- $times = merge (dict "periodSeconds" (max 30 (int .times.periodSeconds)) "timeoutSeconds" (max 30 (int .times.timeoutSeconds))) .times -}}
 {{- else -}}
 httpGet:
   path: {{ .path }}
   port: main
   scheme: {{ include "replicator.scheme" .root | upper }}
 {{- end }}
-{{ toYaml .times }}
+{{ toYaml $times }}
 {{- end -}}
 
 {{- /* What the topology file says in a pod: `content`, and in it what pods need where it does not say that itself. */ -}}
@@ -256,5 +259,22 @@ securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
 {{- if .Values.database.existingSecret }}
 - to: {{ toYaml .Values.networkPolicy.database | nindent 4 }}
   ports: [{port: {{ .Values.networkPolicy.databasePort }}}]
+{{- end }}
+{{- end -}}
+
+{{- /* What a pod that asks workers shows to them, and whom it trusts. */ -}}
+{{- define "replicator.accessEnv" -}}
+{{- if .Values.auth.existingSecret }}
+- {name: REPLICATOR_TOKEN_FILE, value: {{ printf "/etc/replicator/auth/%s" .Values.auth.tokenKey | quote }}}
+{{- end }}
+{{- if .Values.tls.required }}
+- {name: REPLICATOR_TLS, value: "1"}
+{{- end }}
+{{- if and .Values.tls.enabled .Values.tls.trustOwnCa }}
+- {name: REPLICATOR_TRUST, value: /etc/replicator/tls/ca.crt}
+{{- end }}
+{{- if .Values.tls.requireClientCertificates }}
+- {name: REPLICATOR_CERTIFICATE, value: /etc/replicator/tls/tls.crt}
+- {name: REPLICATOR_KEY, value: /etc/replicator/tls/tls.key}
 {{- end }}
 {{- end -}}

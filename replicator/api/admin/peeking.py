@@ -2,6 +2,8 @@
 
 The answer is the payload, uncompressed, and the metadata in headers, as Pulsar's tools read them. A batch comes whole:
 a tool that finds ``X-Pulsar-num-batch-message`` takes it apart by itself.
+
+A few bytes may become 64 MiB, so what is on its way to readers counts with the pages of the data plane (invariant 11).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from replicator.api.admin.errors import InternalCorruption, MessageNotFound, Pre
 from replicator.api.admin.requests import number_of, one_topic
 from replicator.api.admin.subscriptions import SUBSCRIPTION, TOPIC, find_subscription
 from replicator.api.admin.topic_stats import iso_time
+from replicator.api.data_plane import check_room_for_page, send_page
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
 from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import decode_entry
@@ -44,7 +47,7 @@ def routes() -> list[web.RouteDef]:
     ]
 
 
-async def peek(request: web.Request) -> web.Response:
+async def peek(request: web.Request) -> web.StreamResponse:
     """The n-th entry that the subscription has not consumed, counted from 1."""
     number = number_of(request.match_info["number"], "number", least=1, most=PEEK_POSITION_MAX)
     subscription = await find_subscription(request)
@@ -54,19 +57,19 @@ async def peek(request: web.Request) -> web.Response:
         raise InternalCorruption(str(error)) from None
     if found is None:
         raise MessageNotFound(f"subscription {subscription.name!r} has fewer than {number} entries in its backlog")
-    return _as_response(found)
+    return await _answer(request, found)
 
 
-async def message_by_id(request: web.Request) -> web.Response:
+async def message_by_id(request: web.Request) -> web.StreamResponse:
     """The entry at a position."""
     topic = await one_topic(request)
     position = Position(
         number_of(request.match_info["ledger"], "ledger"), number_of(request.match_info["entry"], "entry")
     )
-    return _entry_at(topic, position)
+    return await _entry_at(request, topic, position)
 
 
-async def examine(request: web.Request) -> web.Response:
+async def examine(request: web.Request) -> web.StreamResponse:
     """The n-th entry of the topic, counted from 1, from its beginning or its end. Past the end it is the last one."""
     number = number_of(request.query.get("messagePosition", "1"), "messagePosition", least=1, most=PEEK_POSITION_MAX)
     from_start = request.query.get("initialPosition", "latest") == "earliest"
@@ -74,7 +77,7 @@ async def examine(request: web.Request) -> web.Response:
     found = await _nth(topic, number, from_start=from_start)
     if found is None:
         raise PreconditionFailed(f"{topic.name} has fewer than {number} messages")
-    return _entry_at(topic, found)
+    return await _entry_at(request, topic, found)
 
 
 async def _nth(topic: Topic, number: int, *, from_start: bool) -> Position | None:
@@ -93,7 +96,7 @@ async def _nth(topic: Topic, number: int, *, from_start: bool) -> Position | Non
     return None
 
 
-def _entry_at(topic: Topic, position: Position) -> web.Response:
+async def _entry_at(request: web.Request, topic: Topic, position: Position) -> web.StreamResponse:
     found: LoggedEntry | None = None
     try:
         if position in topic.log and position not in topic.log.markers:
@@ -104,7 +107,7 @@ def _entry_at(topic: Topic, position: Position) -> web.Response:
         raise InternalCorruption(str(error)) from None
     if found is None:
         raise MessageNotFound(f"{topic.name} has no message at {position}")
-    return _as_response(found)
+    return await _answer(request, found)
 
 
 async def _unconsumed(subscription: Subscription, number: int) -> LoggedEntry | None:
@@ -121,18 +124,16 @@ async def _unconsumed(subscription: Subscription, number: int) -> LoggedEntry | 
     return None
 
 
-def _as_response(entry: LoggedEntry) -> web.Response:
+async def _answer(request: web.Request, entry: LoggedEntry) -> web.StreamResponse:
+    check_room_for_page(request.app)
     try:
         metadata, payload = decode_entry(entry.entry, check=False)
         encrypted = bool(metadata.encryption_keys)
         body = payload if encrypted else decompress(payload, metadata.compression, metadata.uncompressed_size)
     except (EntryCorrupt, MessageTooLarge) as error:
         raise InternalCorruption(f"the entry at {entry.position} cannot be read: {error}") from None
-    return web.Response(
-        body=bytes(body),
-        content_type="application/octet-stream",
-        headers=_headers(entry, metadata, encrypted=encrypted),
-    )
+    headers = {"Content-Type": "application/octet-stream", **_headers(entry, metadata, encrypted=encrypted)}
+    return await send_page(request, body, headers)
 
 
 def _headers(entry: LoggedEntry, metadata: MessageMetadata, *, encrypted: bool) -> dict[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from replicator.engine.admission import LOCAL
+
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -63,6 +65,16 @@ def number_field(fields: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise BadField(f"{name} is no whole number")
     return value
+
+
+def clusters_field(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The clusters to which a message is to be copied, as its metadata says it; empty for all."""
+    if fields.get("disableReplication") is True:
+        return (LOCAL,)
+    named = fields.get("replicationClusters") or []
+    if not isinstance(named, list) or not all(isinstance(each, str) and each.isascii() for each in named):
+        raise BadField("replicationClusters is no list of names of clusters")
+    return tuple(named)
 
 
 def time_field(fields: Mapping[str, Any], name: str) -> int | None:

@@ -21,6 +21,7 @@ from replicator.api.websocket.fields import (
     EPOCH,
     BadField,
     BadTime,
+    clusters_field,
     from_base64,
     number_field,
     read_object,
@@ -100,9 +101,6 @@ def _message(fields: Mapping[str, Any], now_ms: int) -> OutgoingMessage:
         content = from_base64(payload)
     except ValueError as error:
         raise Unsendable(ErrorCode.NOT_BASE64, f"Invalid Base64 message-payload error={error}") from None
-    for name in ("replicationClusters", "disableReplication"):
-        if fields.get(name):
-            raise Unsendable(ErrorCode.UNKNOWN, f"{name} is not supported: links copy every message of a topic")
     deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
     return OutgoingMessage(
         content,
@@ -110,6 +108,7 @@ def _message(fields: Mapping[str, Any], now_ms: int) -> OutgoingMessage:
         text_field(fields, "key"),
         event_timestamp=time_field(fields, "eventTime"),
         deliver_at=deliver_at if deliver_at > 0 else now_ms + deliver_after if deliver_after > 0 else None,
+        clusters=clusters_field(fields),
     )
 
 

@@ -190,6 +190,7 @@ def is_plain(message: OutgoingMessage) -> bool:
         and message.ordering_key is None
         and message.event_timestamp is None
         and message.deliver_at is None
+        and not message.clusters
     )
 
 
@@ -228,6 +229,7 @@ def _metadata_of(message: OutgoingMessage, sequence_id: int, framer: EntryFramer
         metadata.event_time = message.event_timestamp
     if message.deliver_at is not None:
         metadata.deliver_at_time = message.deliver_at
+    metadata.replicate_to.extend(message.clusters)
     return metadata
 
 

@@ -134,7 +134,7 @@ class Producer(MessageSender):
             self._next_sequence_id += 1
         confirmation: Confirmation = self._loop.create_future()
         pending.messages += 1
-        if batch is None or message.deliver_at is not None:
+        if batch is None or message.deliver_at is not None or message.clusters:  # what holds of a whole entry
             self.seal_batches()
             self._send_alone(message, sequence_id, confirmation)
             return confirmation

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from replicator.client.argument_checks import check_properties
 from replicator.client.closing import ClosedAtExit
-from replicator.client.errors import InvalidMessage, MessageTooBig, OperationNotSupported, SchemaError
+from replicator.client.errors import InvalidMessage, MessageTooBig, SchemaError
 from replicator.client.message import MessageId, OutgoingMessage
 from replicator.client.producing.framing import message_bytes, ordering_key_bytes
 from replicator.client.producing.pending import Confirmation
 from replicator.client.schema import Schema
+from replicator.engine.admission import LOCAL
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 
 
@@ -45,19 +46,16 @@ class MessageSender(ClosedAtExit):
     ) -> MessageId:
         """Send one message and wait until it is durable. ``content`` is what the schema encodes, or bytes.
 
-        ``event_timestamp`` and ``deliver_at`` are milliseconds since the epoch. Raises :class:`ProducerQueueIsFull`,
-        :class:`MessageTooBig`, :class:`SchemaError`, :class:`Timeout`, :class:`ConnectError`, :class:`ProducerFenced`,
-        :class:`AlreadyClosed` and what the cluster answers.
+        ``event_timestamp`` and ``deliver_at`` are milliseconds since the epoch; ``replication_clusters`` are the only
+        ones to which links copy it, with ``disable_replication`` they copy it to none. Raises
+        :class:`ProducerQueueIsFull`, :class:`MessageTooBig`, :class:`SchemaError`, :class:`Timeout`,
+        :class:`ConnectError`, :class:`ProducerFenced`, :class:`AlreadyClosed` and what the cluster answers.
         """
-        for name, value in (
-            ("replication_clusters", replication_clusters),
-            ("disable_replication", disable_replication),
-        ):
-            if value:
-                raise OperationNotSupported(f"send: {name} is not supported: links copy every message of a topic")
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at, deliver_after
         )
+        if disable_replication or replication_clusters:
+            message = message._replace(clusters=clusters_of(replication_clusters, disable_replication))
         if self._block_if_queue_full:
             await self.wait_for_room()
         return await self.enqueue_message(message)
@@ -195,3 +193,12 @@ def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:
     if not isinstance(deliver_after, timedelta) or deliver_after < timedelta():
         raise InvalidMessage(f"deliver_after is {deliver_after!r}; it must be a timedelta that is not negative")
     return wall_time_ms() + deliver_after // timedelta(milliseconds=1)
+
+
+def clusters_of(named: Sequence[str] | None, disabled: bool | None) -> tuple[str, ...]:
+    """As a message says it; raises :class:`InvalidMessage` for what is no list of names."""
+    if disabled:
+        return (LOCAL,)
+    if isinstance(named, str) or not all(isinstance(name, str) and name.isascii() for name in named or ()):
+        raise InvalidMessage(f"send: replication_clusters is a list of names of clusters, not {named!r}")
+    return tuple(named or ())

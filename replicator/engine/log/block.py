@@ -9,12 +9,16 @@ Layout, little-endian::
 
     magic "RBK1" | header crc32c u32 | body crc32c u32 | kind u16 | origin length u16 | entries u32 |
     messages u32 | incarnation u64 | origin ledger u64 | origin first entry u64 | publish time ms u64 | origin name |
-    ends u32 × entries | batch sizes u32 × entries | entries, one after another | parts
+    only | ends u32 × entries | batch sizes u32 × entries | entries, one after another | parts
 
-The header's checksum covers everything from the body's checksum to the origin name, and is checked whenever a header is
+The header's checksum covers everything from the body's checksum to the columns, and is checked whenever a header is
 read: what a link passes over, it passes over by a header that is right. The body's covers the rest. ``ends[i]`` is
 where entry i ends, from the start of the entries. All entries of a block are of one kind: messages, markers, or
 local markers (which no link carries).
+
+``only`` is there only if the kind has the bit :data:`_HAS_ONLY`: the producer wants the block in no other clusters than
+these, beside its origin. It is ``length u16 | names, with commas between them``. Links leave the block out for all
+others, by its header alone.
 
 ``parts`` is there only if the kind has the bit :data:`_HAS_PARTS`. It names the batches of which a link left messages
 out, and which: the batch keeps its size, and every message its index (:mod:`replicator.engine.log.parts`)::
@@ -58,6 +62,11 @@ _HEADER = struct.Struct("<HHIIQQQQ")
 _PARTS_SIZE = struct.Struct("<I")
 _HAS_PARTS: Final = 0x100
 """In the field of the kind."""
+_HAS_ONLY: Final = 0x200
+"""In the same."""
+_ONLY_LENGTH: Final = struct.Struct("<H")
+ONLY_BYTES_MAX: Final = 4096
+"""Some hundred clusters; a message that names more is refused."""
 _HEADER_AT = _PREAMBLE.size + _BODY_CHECKSUM.size
 _ORIGIN_AT = _HEADER_AT + _HEADER.size
 
@@ -86,6 +95,12 @@ class BlockHeader:
     """Where the ``ends`` column starts."""
     parts_bytes: int = 0
     """How long the section of what was left out of batches is; 0 if nothing was."""
+    only: frozenset[str] | None = None
+    """The other clusters that may have it; None if all may."""
+
+    def is_for(self, cluster: str) -> bool:
+        """Whether that cluster may have it."""
+        return self.only is None or cluster in self.only or cluster == self.origin
 
     @property
     def origin_last(self) -> Position:
@@ -112,12 +127,14 @@ def build_block(
     entries: Sequence[Buffer],
     batch_sizes: Sequence[int],
     absent: Mapping[int, BitMap] | None = None,
+    only: frozenset[str] | None = None,
     before: bytes = b"",
 ) -> bytes:
     """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers).
 
-    ``absent`` has, for entries that are batches of which messages were left out, the indexes of those. ``before`` is
-    put before the block, for who would else copy it to do so.
+    ``absent`` has, for entries that are batches of which messages were left out, the indexes of those. ``only`` are
+    the other clusters that may have it, if not all may. ``before`` is put before the block, for who would else copy it
+    to do so.
     """
     assert 0 < len(entries) == len(batch_sizes)
     ends = np.cumsum([len(entry) for entry in entries], dtype="<u8")
@@ -132,6 +149,7 @@ def build_block(
         sizes,
         entries,
         encode_parts(absent or {}, sizes),
+        only,
         before,
     )
 
@@ -146,8 +164,12 @@ def read_header(block: Buffer) -> BlockHeader:
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
         block, _HEADER_AT
     )
-    has_parts, kind = kind & _HAS_PARTS, kind & ~_HAS_PARTS
-    columns_at = _ORIGIN_AT + origin_length
+    has_parts, has_only, kind = kind & _HAS_PARTS, kind & _HAS_ONLY, kind & ~(_HAS_PARTS | _HAS_ONLY)
+    only_at = columns_at = _ORIGIN_AT + origin_length
+    if has_only:
+        if len(block) < only_at + _ONLY_LENGTH.size:
+            raise BlockCorrupt("not a block: it ends in its header")
+        columns_at += _ONLY_LENGTH.size + int.from_bytes(block[only_at : only_at + _ONLY_LENGTH.size], "little")
     if google_crc32c.value(bytes(block[_PREAMBLE.size : columns_at])) != int.from_bytes(block[4:8], "little"):
         raise BlockCorrupt(
             f"the checksum of a block's header is wrong (it says {entries} entries from {ledger}:{first})"
@@ -166,7 +188,7 @@ def read_header(block: Buffer) -> BlockHeader:
     parts_bytes = _PARTS_SIZE.size + int.from_bytes(block[-_PARTS_SIZE.size :], "little") if has_parts else 0
     if payload_at + payload_bytes + parts_bytes != len(block) or payload_bytes > BLOCK_BYTES_MAX:
         raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes + parts_bytes}")
-    origin = bytes(block[_ORIGIN_AT:columns_at])
+    origin = bytes(block[_ORIGIN_AT:only_at])
     if _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(f"block names an origin that no cluster can have: {origin[:80]!r}")
     return BlockHeader(
@@ -179,7 +201,32 @@ def read_header(block: Buffer) -> BlockHeader:
         publish_time_ms,
         columns_at,
         parts_bytes,
+        _decode_only(bytes(block[only_at + _ONLY_LENGTH.size : columns_at])) if has_only else None,
     )
+
+
+def _decode_only(names: bytes) -> frozenset[str]:
+    """Raises :class:`BlockCorrupt`."""
+    only = names.split(b",") if names else []
+    if len(names) > ONLY_BYTES_MAX or not all(map(_ORIGIN.fullmatch, only)):
+        raise BlockCorrupt(f"block names clusters that there cannot be: {names[:80]!r}")
+    return frozenset(each.decode("ascii") for each in only)
+
+
+def is_origin(name: str) -> bool:
+    """Whether a cluster can have that name."""
+    return re.fullmatch(ORIGIN_PATTERN, name) is not None
+
+
+def encode_only(only: frozenset[str] | None) -> bytes:
+    """As it stands in a header; raises :class:`BlockCorrupt` for more names than it has room for."""
+    if only is None:
+        return b""
+    assert all(map(is_origin, only)), f"no names of clusters: {only}"
+    names = ",".join(sorted(only)).encode("ascii")
+    if len(names) > ONLY_BYTES_MAX:
+        raise BlockCorrupt(f"a block is for {len(only)} clusters, more than its header has room for")
+    return _ONLY_LENGTH.pack(len(names)) + names
 
 
 def verify_block(block: Buffer) -> BlockHeader:
@@ -271,6 +318,7 @@ class BlockView:
                 {index - start: each for index, each in self.absent.items() if start <= index < stop},
                 self.batch_sizes[start:stop],
             ),
+            header.only,
         )
 
 
@@ -284,13 +332,14 @@ def _assemble(
     batch_sizes: npt.NDArray[np.uint32],
     payload: Sequence[Buffer],
     parts: bytes,
+    only: frozenset[str] | None = None,
     before: bytes = b"",
 ) -> bytes:
     if len(ends) > BLOCK_ENTRIES_MAX or ends[-1] > BLOCK_BYTES_MAX:
         raise BlockCorrupt(f"a block of {len(ends)} entries and {ends[-1]} bytes is over the limit")
     name = origin.encode("ascii")
     header = _HEADER.pack(
-        kind | _HAS_PARTS if parts else kind,
+        kind | (_HAS_PARTS if parts else 0) | (0 if only is None else _HAS_ONLY),
         len(name),
         len(ends),
         int(batch_sizes.sum()),
@@ -306,5 +355,5 @@ def _assemble(
     checksum = 0
     for piece in pieces:
         checksum = google_crc32c.extend(checksum, piece if isinstance(piece, bytes) else bytes(piece))
-    head = _BODY_CHECKSUM.pack(checksum) + header + name
+    head = _BODY_CHECKSUM.pack(checksum) + header + name + encode_only(only)
     return b"".join([before, _PREAMBLE.pack(MAGIC, google_crc32c.value(head)), head, *pieces])

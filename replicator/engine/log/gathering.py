@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from replicator.engine.log.block import Buffer, read_header
+from replicator.engine.log.left_out import note_of
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
 
@@ -17,23 +19,30 @@ MESSAGES_AT: Final = 20
 
 
 def gather_blocks(
-    store: Store, wanted: Sequence[tuple[int, int, int] | None], *, bytes_max: int
+    store: Store,
+    wanted: Sequence[tuple[int, int, int] | None],
+    *,
+    bytes_max: int,
+    notes: Collection[int] = (),
 ) -> tuple[list[int | None], bytes]:
     """The blocks whose topic, ledger and first entry are given, one after another, and the size of each in bytes; None
-    where there is none. The first ones of ``wanted``: at least one, then while they fit into ``bytes_max``.
+    where there is none. The first ones of ``wanted``: at least one, then while they fit into ``bytes_max``. Of those
+    numbered in ``notes`` it is the note that they were left out.
 
-    Nothing of a block is looked at, its checksum neither.
+    Of other blocks nothing is looked at, the checksum neither.
     """
     sizes: list[int | None] = []
-    pieces: list[memoryview] = []
+    pieces: list[Buffer] = []
     taken = 0
     with store.env.begin(db=store.tables["blocks"], buffers=True) as txn:
-        for key in wanted:
+        for number, key in enumerate(wanted):
             value = None if key is None else txn.get(BLOCK_KEY.pack(*key))
             if value is None:
                 sizes.append(None)
                 continue
-            block = value[LOCAL_PREFIX.size :]
+            block: Buffer = value[LOCAL_PREFIX.size :]
+            if number in notes:
+                block = note_of(read_header(block))
             if pieces and taken + len(block) > bytes_max:
                 break
             sizes.append(len(block))
@@ -43,7 +52,8 @@ def gather_blocks(
 
 
 def messages_of(blocks: pa.Array) -> npt.NDArray[np.uint32]:
-    """How many messages each block of a column says that it has; the blocks must be at least as long as a header."""
+    """How many messages each block of a column says that it has; the blocks must be at least as long as a header. What
+    it makes of a note means nothing."""
     offsets = np.frombuffer(blocks.buffers()[1], np.int64, len(blocks) + 1, blocks.offset * 8)
     content = np.frombuffer(blocks.buffers()[2], np.uint8)
     at = offsets[:-1, np.newaxis] + np.arange(MESSAGES_AT, MESSAGES_AT + 4)

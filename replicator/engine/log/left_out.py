@@ -23,7 +23,7 @@ from typing import Final
 import google_crc32c
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import ORIGIN_PATTERN
+from replicator.engine.log.block import ORIGIN_PATTERN, BlockHeader
 from snapshots.position import Position
 
 HOLES_MAX: Final = 1_000
@@ -48,6 +48,11 @@ class LeftOutNote:
     origin: str
     incarnation: int
     upto: Position
+
+
+def note_of(header: BlockHeader) -> bytes:
+    """What goes in the place of a block that is not for the destination."""
+    return encode_note(LeftOutNote(header.origin, header.incarnation, header.origin_last))
 
 
 def encode_note(note: LeftOutNote) -> bytes:

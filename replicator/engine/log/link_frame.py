@@ -19,8 +19,13 @@ from replicator.engine.errors import BlockCorrupt, EntryCorrupt, FrameTooLarge
 from replicator.engine.log.compression import compress, decompress
 from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 
-PROTOCOL_VERSION: Final = 4
-"""Of the stream of frames and of what goes with it; both ends of a link must speak the same."""
+PROTOCOL_VERSION: Final = 5
+"""The newest version that this end speaks, of the stream of frames and of what goes with it, the markers too. It rises
+with what an end of the version before would misread. The source says it when it asks for high-water marks, the
+destination answers what both speak (:func:`agreed_version`), and the source appends in that."""
+PROTOCOL_OLDEST: Final = 4
+"""The oldest that this end still speaks: that of the release before, so that the ends are upgraded one by one.
+An end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""
 CODECS: Final = ("none", "lz4", "zstd")
@@ -40,6 +45,21 @@ class FrameHeader:
     length_bytes: int
     codec: str
     raw_bytes: int
+
+
+def agreed_version(theirs: int) -> int | None:
+    """The version to speak with an end that speaks up to ``theirs``; None if this end does not speak it any more."""
+    version = min(theirs, PROTOCOL_VERSION)
+    return version if version >= PROTOCOL_OLDEST else None
+
+
+def version_refused(theirs: int, *, here: str, there: str) -> str:
+    """Why the ends of a link cannot speak, and what to do; ``here`` and ``there`` are their clusters."""
+    older = here if theirs > PROTOCOL_VERSION else there
+    return (
+        f"{there} speaks version {theirs} of the links' protocol, {here} {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}: "
+        f"upgrade the worker of {older} (docs/upgrade.md)"
+    )
 
 
 def pack_frame(stream: pa.Buffer, codec: str) -> tuple[bytes, pa.Buffer]:

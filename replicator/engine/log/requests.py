@@ -130,6 +130,8 @@ class PublishRequest(Request):
     """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
     turn: Turn | None = None
     """Its place among the publishes of its producer, where others may be on their way behind it."""
+    only: frozenset[str] | None = None
+    """The other clusters that may have these entries; None if all may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,23 @@ class CopyRequest(Request):
 
 
 @dataclass(slots=True)
+class ReclaimRequest(Request):
+    """Appends blocks of this cluster's own at the positions that they had; see
+    :mod:`replicator.engine.log.commit.reclaiming`."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    last: Position = BEFORE_ALL
+    """The LAC of the log when it was asked for; it counts only where the log has no ledger that it goes on with."""
+    blocks: Sequence[tuple[BlockHeader, bytes]] = ()
+    """In their order; verified."""
+    holes: Sequence[Hole] = ()
+    """What nobody has: these positions are not claimed by this cluster."""
+    upto: Position = BEFORE_ALL
+    """Up to where its own positions are then accounted for."""
+    numbered: bool = False
+
+
+@dataclass(slots=True)
 class PutRequest(Request):
     table: str = ""
     key: bytes = b""
@@ -203,6 +222,8 @@ class TrimRequest(Request):
 @dataclass(slots=True)
 class CreateTopicRequest(Request):
     name: str = ""
+    incarnation: int | None = None
+    """Of a topic that this cluster had before it was restored; None for a new one."""
 
 
 @dataclass(slots=True)

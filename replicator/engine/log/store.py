@@ -14,11 +14,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 import numpy as np
 
+from replicator import __version__
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge, StoreUnusable
 from replicator.engine.log.block import (
     ENTRY_IDS_MAX,
@@ -31,8 +32,15 @@ from replicator.engine.log.block import (
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.store_files import identity, lock_directory, open_environment
-from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
+from replicator.engine.log.store_files import (
+    check_not_restoring,
+    identity,
+    lock_directory,
+    open_environment,
+    open_tables,
+    read_row,
+)
+from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
 from replicator.engine.log.topic_rows import TopicRows
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -97,15 +105,18 @@ class Store(TopicRows):
         self.cluster = cluster
         self.size_max = size_max
         """Bytes that appends may fill."""
+        check_not_restoring(path)
         self._lock = lock_directory(path)
         try:
-            self.env, self.tables = open_environment(path, size_max + RESERVE_BYTES, TABLES)
+            self.env = open_environment(path, size_max + RESERVE_BYTES, len(TABLES))
         except BaseException:
             self._lock.close()
             raise
         try:
             self._identity = identity(path / "log" / "data.mdb")
-            self._check_meta(cluster)
+            head = self._checked_head()
+            self.tables = open_tables(self.env, path, TABLES)
+            self._note_head(head)
         except BaseException:
             self.close()
             raise
@@ -137,24 +148,31 @@ class Store(TopicRows):
         pages = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
         return pages * stats[0]["psize"] + append_bytes <= self.size_max
 
-    def _check_meta(self, cluster: str) -> None:
-        with self.env.begin(write=True, db=self.tables["meta"]) as txn:
-            stored = txn.get(b"store")
-            if stored is None:
-                head = {"format": FORMAT, "cluster": cluster, "store_id": uuid.uuid4().hex}
-                txn.put(b"store", json.dumps(head).encode())
-                return
-            head = json.loads(stored)
+    def _checked_head(self) -> dict[str, Any]:
+        """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything
+        is written: another version's tables stay as they are."""
+        stored = read_row(self.env, self.path, "meta", HEAD)
+        if stored is None:
+            return {"format": FORMAT, "cluster": self.cluster, "store_id": uuid.uuid4().hex}
+        head: dict[str, Any] = json.loads(stored)
         if head["format"] != FORMAT:
             raise StoreUnusable(
-                f"data directory {self.path} has format {head['format']}, this version reads {FORMAT}: "
-                "use the version that wrote it, or a newer one"
+                f"data directory {self.path} has store format {head['format']}, written by replicator "
+                f"{head.get('version', 'of another version')}; this is {__version__}, which reads format {FORMAT}: use "
+                "the version that wrote it or a newer one, or restore a backup that this version made (docs/upgrade.md)"
             )
-        if head["cluster"] != cluster:
+        if head["cluster"] != self.cluster:
             raise StoreUnusable(
-                f"data directory {self.path} belongs to cluster {head['cluster']!r}, not {cluster!r}: "
+                f"data directory {self.path} belongs to cluster {head['cluster']!r}, not {self.cluster!r}: "
                 "give each cluster its own directory"
             )
+        return head
+
+    def _note_head(self, head: dict[str, Any]) -> None:
+        """Note which version has the store now: a version that cannot read it names the one that can."""
+        if head.get("version") != __version__:
+            with self.env.begin(write=True, db=self.tables["meta"]) as txn:
+                txn.put(HEAD.encode(), json.dumps({**head, "version": __version__}).encode())
 
     # Small facts of the worker, such as that a database was reached once.
 

@@ -17,6 +17,22 @@ OWNER_ONLY: Final = 0o700
 """Messages are for nobody else on the host. The directory around may be entered: by an embedded Postgres, as root."""
 
 
+LOG: Final = "log"
+"""The directory, below a cluster's, with all that a store consists of: it is moved as one."""
+RESTORING: Final = "restoring"
+"""Beside it while a backup is restored: until all of it is here and checked, no store is opened or made."""
+
+
+def check_not_restoring(path: Path) -> None:
+    """Raises :class:`StoreUnusable` where a restore was begun and has not ended: a worker would begin with an empty
+    store."""
+    if (path / RESTORING).exists():
+        raise StoreUnusable(
+            f"data directory {path}: a backup is being restored here, or its restore was cut off: "
+            f"run `replicator backup restore` again (or delete {path / RESTORING} to go on without)"
+        )
+
+
 def lock_directory(path: Path) -> IO[bytes]:
     """Hold the directory for this process; a second worker on it is refused."""
     try:
@@ -35,31 +51,55 @@ def lock_directory(path: Path) -> IO[bytes]:
     return lock
 
 
-def open_environment(path: Path, size_max: int, table_names: Sequence[str]) -> tuple[lmdb.Environment, dict[str, Any]]:
-    """The environment below ``path`` and its tables, made if there are none. Raises :class:`StoreUnusable`."""
+def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environment:
+    """The environment below ``path``, made if there is none. Raises :class:`StoreUnusable`."""
     try:
         env = lmdb.open(
-            str(path / "log"),
+            str(path / LOG),
             map_size=size_max,
-            max_dbs=len(table_names),
+            max_dbs=tables_max,
             max_readers=READERS_MAX,
             sync=True,
             metasync=True,
             mode=OWNER_ONLY,
         )
-        (path / "log").chmod(OWNER_ONLY)  # one that was made before is closed to others too
+        (path / LOG).chmod(OWNER_ONLY)  # one that was made before is closed to others too
     except (lmdb.Error, OSError) as error:
         raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
     try:
-        _check_size(path / "log" / "data.mdb", env)
+        _check_size(path / LOG / "data.mdb", env)
         env.reader_check()
-        return env, {table: env.open_db(table.encode()) for table in table_names}
     except lmdb.Error as error:
         env.close()
-        raise StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy") from None
+        raise _damaged(path, error) from None
     except BaseException:
         env.close()
         raise
+    return env
+
+
+def open_tables(env: lmdb.Environment, path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The tables of those names, made where they are not there. Raises :class:`StoreUnusable`."""
+    try:
+        return {name: env.open_db(name.encode()) for name in names}
+    except lmdb.Error as error:
+        raise _damaged(path, error) from None
+
+
+def read_row(env: lmdb.Environment, path: Path, table: str, key: str) -> bytes | None:
+    """One row, without making anything; None if there is no such table or row. Raises :class:`StoreUnusable`."""
+    try:
+        database = env.open_db(table.encode(), create=False)
+        with env.begin(db=database) as txn:
+            return txn.get(key.encode())
+    except lmdb.NotFoundError:
+        return None
+    except lmdb.Error as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: lmdb.Error) -> StoreUnusable:
+    return StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy")
 
 
 def identity(file: Path) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 ========== ============================================== =================================================
 table      key                                            value
 ========== ============================================== =================================================
-meta       name                                           JSON: format, cluster, store id, id counter
+meta       name                                           JSON: of "store" the format, the cluster, the store's id and
+                                                          the version that had it last; the id counter
 topics     topic name                                     JSON: topic id, incarnation
 blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block
 markers    topic id | ledger | first entry                entries u32
@@ -60,6 +61,10 @@ from replicator.engine.log.left_out import Hole
 from snapshots.position import BEFORE_ALL, Position
 
 FORMAT: Final = 1
+"""Of all tables together. It rises with what the version before would misread or miss: that version refuses the store.
+A table, a field or a row that the version before may leave alone does not raise it."""
+HEAD: Final = "store"
+"""The row of ``meta`` that says what the store is."""
 TABLES: Final = (
     "meta",
     "topics",

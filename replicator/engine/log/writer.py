@@ -23,9 +23,10 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
-from replicator.engine.log.block import BlockKind
+from replicator.engine.log.block import BlockHeader, BlockKind
 from replicator.engine.log.commit.appending import ID_SALTS
 from replicator.engine.log.commit.group import CommitGroup
+from replicator.engine.log.left_out import Hole
 from replicator.engine.log.requests import (
     AppendedBlock,
     Committed,
@@ -40,6 +41,7 @@ from replicator.engine.log.requests import (
     PublishStagedRequest,
     PutManyRequest,
     PutRequest,
+    ReclaimRequest,
     Request,
     StagedPart,
     SweepRequest,
@@ -63,7 +65,7 @@ would stand still while that is written, and the writer while the next comes in.
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
-_APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest)
+_APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
 
 class Writer:
@@ -110,8 +112,10 @@ class Writer:
         batch_sizes: Sequence[int],
         numbered: Sequence[Numbered] | None = None,
         turn: Turn | None = None,
+        only: frozenset[str] | None = None,
     ) -> list[Position]:
-        """Append entries of this cluster's own; returns their positions once they are durable.
+        """Append entries of this cluster's own; returns their positions once they are durable. ``only`` are the other
+        clusters that may have them, if not all may.
 
         With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them. With ``turn``
         they are refused when what went before them is.
@@ -126,6 +130,7 @@ class Writer:
             batch_sizes=batch_sizes,
             numbered=numbered,
             turn=turn,
+            only=only,
         )
         positions: list[Position] = await self._submit(request)
         return positions
@@ -183,9 +188,39 @@ class Writer:
         while more:
             more = await self._submit(TrimRequest(self._loop.create_future(), topic_id=topic_id, upto=upto, tail=tail))
 
-    async def create_topic(self, name: str) -> TopicRecord:
-        """The topic's record, made if there is none."""
-        record: TopicRecord = await self._submit(CreateTopicRequest(self._loop.create_future(), name=name))
+    async def reclaim(
+        self,
+        tail: Tail,
+        last: Position,
+        blocks: Sequence[tuple[BlockHeader, bytes]],
+        *,
+        holes: Sequence[Hole],
+        upto: Position,
+        numbered: bool,
+    ) -> None:
+        """Append blocks of this cluster's own that the log lost, at the positions that they had; ``last`` is the log's
+        LAC. What nobody has are ``holes``; up to ``upto`` all is accounted for then.
+
+        Raises :class:`NotReclaimed`.
+        """
+        await self._submit(
+            ReclaimRequest(
+                self._loop.create_future(),
+                sum(len(block) for _, block in blocks),
+                tail=tail,
+                last=last,
+                blocks=blocks,
+                holes=holes,
+                upto=upto,
+                numbered=numbered,
+            )
+        )
+
+    async def create_topic(self, name: str, *, incarnation: int | None = None) -> TopicRecord:
+        """The topic's record, made if there is none; with ``incarnation`` one that was here before a restore."""
+        record: TopicRecord = await self._submit(
+            CreateTopicRequest(self._loop.create_future(), name=name, incarnation=incarnation)
+        )
         return record
 
     async def delete_topics(self, tails: Sequence[Tail], partitioned: str | None = None) -> None:

@@ -47,8 +47,8 @@ class CheckedEntries:
     size_bytes: int
     batch_sizes: Sequence[int]
     numbered: Sequence[Numbered] | None
-    replicated_to: Sequence[frozenset[str]] = ()
-    """What those entries say that say to which clusters they are to be copied."""
+    only: frozenset[str] | None = None
+    """The clusters to which they are to be copied, as they all say; None if they do not say."""
 
 
 def check_entries(
@@ -56,7 +56,8 @@ def check_entries(
 ) -> CheckedEntries:
     """Check what is to be published in one call. ``producer`` is the name of the connected producer, if there is one.
 
-    Raises :class:`EntryCorrupt`, :class:`MessageTooLarge` or :class:`NotAllowedError` for the first that is wrong.
+    Raises :class:`EntryCorrupt`, :class:`MessageTooLarge` or :class:`NotAllowedError` for the first that is wrong, and
+    where they are for different clusters: they would have to lie in one block.
     """
     if not 0 < len(entries) <= PUBLISH_ENTRIES_MAX:
         raise NotAllowedError(f"1 to {PUBLISH_ENTRIES_MAX} entries can be published at once, not {len(entries)}")
@@ -65,7 +66,7 @@ def check_entries(
         raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
     batch_sizes: list[int] = []
     numbered: list[Numbered] | None = [] if policies.deduplication else None
-    replicated_to: list[frozenset[str]] = []
+    only: set[frozenset[str] | None] = set()
     for entry in entries:
         if policies.max_message_bytes is not None and len(entry) > policies.max_message_bytes:
             raise MessageTooLarge(
@@ -78,8 +79,7 @@ def check_entries(
         if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
             # Stored as any other it would be delivered before the transaction commits, and also when it is aborted.
             raise NotAllowedError("the message belongs to a transaction; there are none here: send it without one")
-        if metadata.replicate_to:
-            replicated_to.append(frozenset(metadata.replicate_to))
+        only.add(frozenset(metadata.replicate_to) if metadata.replicate_to else None)
         if metadata.num_chunks_from_msg:
             _check_chunk(metadata)
         if metadata.HasField("num_messages_in_batch"):
@@ -87,7 +87,9 @@ def check_entries(
         batch_sizes.append(metadata.num_messages_in_batch)
         if numbered is not None:
             numbered.append(_numbered(metadata, producer))
-    return CheckedEntries(size_bytes, batch_sizes, numbered, replicated_to)
+    if len(only) > 1:  # who publishes them together publishes them in parts then
+        raise NotAllowedError("messages for different clusters cannot be published at once")
+    return CheckedEntries(size_bytes, batch_sizes, numbered, only.pop())
 
 
 def _check_chunk(metadata: MessageMetadata) -> None:

@@ -81,8 +81,7 @@ class TopicWriting:
         checked = check_entries(entries, self._policies.effective, None if producer is None else producer.name)
         if checked.size_bytes > self._admission.entry_bytes_max:  # seldom, even of all together
             self._admission.check_entry(max(map(len, entries)))
-        for clusters in checked.replicated_to:
-            self._admission.check_copied_to(self.tail.name, clusters)
+        only = None if checked.only is None else self._admission.only(self.tail.name, checked.only)
         self._admission.check_producer()
         if not self.gate.open:
             await self.gate.enter(checked.size_bytes, producer)
@@ -93,7 +92,7 @@ class TopicWriting:
             producer.figures.messages += sum(checked.batch_sizes)
             producer.figures.bytes += checked.size_bytes
         return await self._writer.publish(
-            self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn
+            self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn, only
         )
 
     async def marker(self, entry: bytes, *, local: bool = False) -> Position:

@@ -51,9 +51,13 @@ class TopicMaking:
         check_plain(name, {} if namespace is None else namespace.partitioned)
         return await self._changes.made_by(full_name, self._make(full_name))
 
-    async def _make(self, full_name: str) -> Topic:
+    async def make_again(self, name: TopicName, incarnation: int) -> Topic:
+        """A topic that this cluster had, in that life of it, and lost by being restored. Nobody else is there yet."""
+        return await self._changes.made_by(str(name), self._make(str(name), incarnation))
+
+    async def _make(self, full_name: str, incarnation: int | None = None) -> Topic:
         try:
-            topic = self._loaded.load(await self._writer.create_topic(full_name))
+            topic = self._loaded.load(await self._writer.create_topic(full_name, incarnation=incarnation))
         finally:
             del self._changes.being_made[full_name]
         self._loaded.tell(self._catalog.index.add_topic(full_name))

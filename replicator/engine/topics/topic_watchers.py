@@ -179,7 +179,6 @@ class TopicWatchers:
 
     def _wake(self, pattern: WatchedPattern) -> None:
         self._waking.discard(pattern)
-        self._not_before.pop(pattern, None)
         self._notify(pattern)
 
 

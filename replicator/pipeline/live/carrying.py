@@ -27,12 +27,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import uvloop
 
 from replicator.engine.log.arrow import encode_append, encode_append_columns
 from replicator.engine.log.gathering import messages_of
 from replicator.links.copier import FRAME_BYTES_TARGET
+from replicator.links.plans import LEFT_OUT, NOTE
 from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport, Reply
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PipelineError, UnexpectedAnswer
@@ -218,7 +220,7 @@ class _Wanted:
         return [
             (
                 self.topics[part.topic]["topic"],
-                [block[:2] for block in self.topics[part.topic]["blocks"][part.start : part.stop]],
+                [asked(block) for block in self.topics[part.topic]["blocks"][part.start : part.stop]],
             )
             for part in self.parts
         ]
@@ -292,9 +294,10 @@ class _Carrying:
         rows = [block for part, _ in kept for block in self._topics[part.topic]["blocks"][part.start : part.stop]]
         names = [self._topics[part.topic]["topic"] for part, _ in kept for _ in range(part.start, part.stop)]
         stream = encode_append_columns(
-            names, [row[4] for row in rows], [row[5] for row in rows], [bool(row[6]) for row in rows], blocks
+            names, [row[4] for row in rows], [row[5] for row in rows], [bool(row[6] & LEFT_OUT) for row in rows], blocks
         )
-        return _Frame(self, stream, tuple(_counted([part for part, _ in kept], blocks)))
+        notes = np.fromiter((bool(row[6] & NOTE) for row in rows), bool, len(rows))
+        return _Frame(self, stream, tuple(_counted([part for part, _ in kept], blocks, notes)))
 
     def _cut(self, parts: Sequence[_Part], column: pa.Array) -> Iterator[tuple[_Part, int]]:
         """The parts as far as they came, each with its place in the column; notes topics that miss a block."""
@@ -328,8 +331,9 @@ class _Carrying:
                 continue  # it stands behind what was refused
             ledger, first, entries = topic["blocks"][part.stop - 1][:3]
             self._reached[part.topic] = f"{ledger}:{first + entries - 1}"
-            self._blocks += part.stop - part.start
-            self._entries += sum(block[2] for block in topic["blocks"][part.start : part.stop])
+            carried = [block for block in topic["blocks"][part.start : part.stop] if not block[6] & NOTE]
+            self._blocks += len(carried)
+            self._entries += sum(block[2] for block in carried)
             self._messages += messages
             self._bytes += size_bytes
 
@@ -356,13 +360,20 @@ class _Carrying:
         )
 
 
-def _counted(parts: Sequence[_Part], blocks: pa.Array) -> Iterator[tuple[_Part, int, int]]:
-    """Each part with its messages and bytes."""
+def asked(row: Sequence[int]) -> list[int]:
+    """A planned block as the data plane is asked for it."""
+    return [row[0], row[1], 1] if row[6] & NOTE else [row[0], row[1]]
+
+
+def _counted(
+    parts: Sequence[_Part], blocks: pa.Array, notes: npt.NDArray[np.bool_]
+) -> Iterator[tuple[_Part, int, int]]:
+    """Each part with its messages and bytes; ``notes`` says which are no blocks."""
     if not parts:
         return
     counts = np.asarray([part.stop - part.start for part in parts])
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     sizes = np.diff(np.frombuffer(blocks.buffers()[1], np.int64, len(blocks) + 1, blocks.offset * 8))
-    messages = np.add.reduceat(messages_of(blocks).astype(np.int64), starts)
+    messages = np.add.reduceat(np.where(notes, 0, messages_of(blocks)).astype(np.int64), starts)
     size_bytes = np.add.reduceat(sizes, starts)
     yield from zip(parts, messages.tolist(), size_bytes.tolist(), strict=True)

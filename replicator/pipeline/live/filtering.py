@@ -153,6 +153,7 @@ def _written_anew(
         entries=entries,
         batch_sizes=sizes,
         absent=absent,
+        only=header.only,
     )
 
 
@@ -252,6 +253,12 @@ class Chain:
         if left.ends_in_hole:
             self._left_out = True
             self._note = LeftOutNote(header.origin, header.incarnation, header.origin_last)
+
+    def left_out(self, planned_previous: Position, note: LeftOutNote) -> None:
+        """A block that was planned with that predecessor is not for the destination."""
+        if self._previous is None:
+            self._previous = planned_previous
+        self._left_out, self._note = True, note
 
     def end(self) -> Iterator[Sent]:
         """What to send when the segment ends."""

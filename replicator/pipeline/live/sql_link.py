@@ -172,16 +172,18 @@ class SegmentReader(PlanReader):
 
 def _blocks(worker: DataPlane, segment: Segment) -> Iterator[tuple[int, str, tuple[int, int], bytes | None]]:
     """The blocks of a segment, numbered through all its topics; None for what is not there any more."""
+    from replicator.pipeline.live.carrying import asked
+
     number = 0
     for topic in segment["topics"]:
-        places = [(int(block[0]), int(block[1])) for block in topic["blocks"]]
+        places = [asked(block) for block in topic["blocks"]]
         at = 0
         while at < len(places):
             found = worker.block_list([(topic["topic"], places[at : at + FETCH_BLOCKS_MAX])])
             if not 0 < len(found) <= len(places) - at:
                 raise PipelineError(f"the source's worker answered with {len(found)} blocks, which were not asked for")
             for place, block in zip(places[at : at + len(found)], found, strict=True):
-                yield number, topic["topic"], place, block.as_py()
+                yield number, topic["topic"], (place[0], place[1]), block.as_py()
                 number += 1
             at += len(found)
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockView, read_header, verify_block
+from replicator.engine.log.left_out import decode_note, is_note
+from replicator.links.plans import LEFT_OUT
 from replicator.pipeline.errors import CannotMask
 from replicator.pipeline.live.carrying import PLAN_STALE
 from replicator.pipeline.live.filtering import Chain, Keep, Masked, Sent, filter_block
@@ -112,6 +114,9 @@ class Rebuilding:
         topic, row = self._topic_of[number]
         if topic in self._refused:
             return
+        if is_note(block):
+            self._note(topic, row, block)
+            return
         try:
             view = BlockView(block, verify_block(block))
             if whole:
@@ -122,9 +127,19 @@ class Rebuilding:
             return
         name = self._topics[topic]["topic"]
         chain = self._chains.setdefault((topic, view.header.origin), Chain(name))
-        self.outgoing += chain.outgoing(Position(row[4], row[5]), bool(row[6]), view, left)
+        self.outgoing += chain.outgoing(Position(row[4], row[5]), bool(row[6] & LEFT_OUT), view, left)
         self._blocks += 1
         self._messages += left.messages
+
+    def _note(self, topic: int, row: list[int], content: bytes) -> None:
+        """A block that is not for the destination, whatever the SQL says."""
+        try:
+            note = decode_note(content)
+        except EngineError as error:
+            self._refused[topic] = (error.code, f"{row[0]}:{row[1]}: {error}")
+            return
+        chain = self._chains.setdefault((topic, note.origin), Chain(self._topics[topic]["topic"]))
+        chain.left_out(Position(row[4], row[5]), note)
 
     def end(self) -> None:
         """All of the segment has come."""

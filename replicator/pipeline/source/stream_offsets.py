@@ -9,6 +9,7 @@ after a restart. So an offset stands for itself, and its size is what counts wit
 3. Up to :data:`READABLE_TOPICS_MAX` topics are written as they are: ``{"us-east": {"persistent://…/a": "3:17"}}``.
 4. More are packed: ``{"us-east": "1~…"}``, the names in order, the ledgers and the entries as numbers, bytes
    of the same weight together, compressed by zlib, and in base 64: 6 to 13 bytes a topic, 40 if names are random.
+5. An offset of a later version than 1 says which under ``~version``; names of clusters have no tilde.
 
 The same positions always make the same text, by which Spark knows that there is nothing new.
 """
@@ -24,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from replicator import __version__
 from replicator.pipeline.errors import BadOffset
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
@@ -32,6 +34,9 @@ READABLE_TOPICS_MAX: Final = 100
 """Of one cluster. Packed, so many are no shorter than what one can read in Spark's progress."""
 PACKED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Unpacked: a million topics with the longest names would be larger, and no worker has them."""
+VERSION_FIELD: Final = "~version"
+VERSION: Final = 1
+"""Of offsets. It is not written while it is 1; a checkpoint with a higher one is a later version's."""
 _VERSION: Final = "1~"
 _LEVEL: Final = 6
 
@@ -55,6 +60,12 @@ def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
     """What :func:`encode_offset` was given. Raises :class:`BadOffset` for what is no offset of this source."""
     if not isinstance(offset, Mapping):
         raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {str(offset)[:80]!r}")
+    if (version := offset.get(VERSION_FIELD, VERSION)) != VERSION:
+        raise BadOffset(
+            f"the query's checkpoint has an offset of version {version}, this replicator ({__version__}) reads version "
+            f"{VERSION}: run the query with the version that wrote it or a newer one, or begin it anew with another "
+            "checkpointLocation (docs/upgrade.md)"
+        )
     positions: dict[str, dict[str, Position]] = {}
     for cluster, topics in offset.items():
         try:

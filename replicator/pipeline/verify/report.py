@@ -23,7 +23,13 @@ FAULTS: Final = {
 }
 """Every kind of fault, with its explanation, in the order of reports."""
 
-_MARKER_NAMES: Final = {10: "snapshot_request", 11: "snapshot_response", 12: "snapshot", 13: "subscription_update"}
+_MARKER_NAMES: Final = {
+    10: "snapshot_request",
+    11: "snapshot_response",
+    12: "snapshot",
+    13: "subscription_update",
+    101: "filler",
+}
 
 
 def marker_name(marker_type: int) -> str:

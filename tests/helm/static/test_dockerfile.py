@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
-from chart_support import CHART, REPOSITORY, require
+from chart_support import CHART, REPOSITORY, tools
 from dockerfile_support import DOCKERFILE, copy_context, lineage, stages
 
 from replicator.cli.main import app
@@ -22,15 +20,7 @@ IMAGES = ("slim", "spark")
 
 
 def test_hadolint_has_nothing_to_say() -> None:
-    found = subprocess.run(
-        [REPOSITORY / "tests" / "helm" / "fetch", "--where"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHON": sys.executable},
-    )
-    require("hadolint", found.returncode == 0)
-    program = Path(found.stdout.strip()) / "bin" / "hadolint"
+    program = tools("hadolint") / "bin" / "hadolint"
     said = subprocess.run([program, DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
     assert (said.stdout + said.stderr, said.returncode) == ("", 0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +27,13 @@ from chart_support import (
     one,
     rendered,
     rendered_text,
-    require,
+    tools,
     topology_of,
     values_of,
 )
 
 from replicator.cli.main import app
+from replicator.topology.diff import diff, refusals
 from replicator.topology.reader import parse_topology
 
 GOLDEN: Final = REPOSITORY / "tests" / "helm" / "golden"
@@ -44,21 +44,14 @@ OF_OTHERS: Final = {"Certificate": "cert-manager", "ServiceMonitor": "Prometheus
 
 @pytest.fixture(scope="module")
 def schemas() -> Iterator[Any]:
-    found = subprocess.run(
-        [REPOSITORY / "tests" / "helm" / "fetch", "--where"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHON": sys.executable},
-    )
-    require("kubernetes-validate", found.returncode == 0)
-    sys.path.append(found.stdout.strip())  # last: what is installed here wins
+    folder = str(tools("kubernetes-validate"))
+    sys.path.append(folder)  # last: what is installed here wins
     try:
         import kubernetes_validate
 
         yield kubernetes_validate
     finally:
-        sys.path.remove(found.stdout.strip())
+        sys.path.remove(folder)
 
 
 def test_a_dozen_sets_of_values_are_there() -> None:
@@ -146,12 +139,29 @@ def test_a_token_of_kubernetes_is_where_spark_makes_pods_alone() -> None:
     assert mounted == {("spark-kubernetes", "driver")}
 
 
+def test_a_probe_that_starts_a_process_has_the_time_for_it() -> None:
+    (worker,) = one(rendered("certificates"), "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert worker[kind]["exec"]["command"][:2] == ["replicator", "health"]
+        assert worker[kind]["timeoutSeconds"] >= 30
+        assert worker[kind]["periodSeconds"] >= 30
+
+
 # What is taken under way, and what restarts the pod.
 
 
 def _restart_text(*arguments: str) -> str:
     template = one(rendered("minimal", *arguments), "StatefulSet")["spec"]["template"]
     return str(template["metadata"]["annotations"]["replicator/restart-when-changed"])
+
+
+def _refused_under_way(*arguments: str) -> bool:
+    """What a running worker says to the change: the chart and the worker have to agree on it."""
+    before, after = (
+        parse_topology(yaml.safe_dump(topology_of(rendered("minimal", *given))), Path("/topology.yaml"))
+        for given in ((), arguments)
+    )
+    return before.auth.enabled != after.auth.enabled or bool(refusals(diff(before, after), "us-east"))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +176,7 @@ def _restart_text(*arguments: str) -> str:
     ],
 )
 def test_what_a_worker_takes_under_way_does_not_restart_its_pod(change: str) -> None:
+    assert not _refused_under_way("--set", change)
     assert _restart_text("--set", change) == _restart_text()
     assert topology_of(rendered("minimal", "--set", change)) != topology_of(rendered("minimal"))
 
@@ -183,6 +194,7 @@ def test_what_a_worker_takes_under_way_does_not_restart_its_pod(change: str) -> 
     ],
 )
 def test_what_needs_a_restart_restarts_the_pod(change: str) -> None:
+    assert _refused_under_way("--set", change)
     assert _restart_text("--set", change) != _restart_text()
 
 
@@ -220,6 +232,10 @@ def test_without_reloads_every_change_restarts_the_pod() -> None:
         ("topology.content.tls.required=true", "set tls.required"),
         ("tls.enabled=true", "tls.existingSecret"),
         ("tls.required=true", "need tls.enabled"),
+        (
+            "tls.enabled=true,tls.existingSecret=a,tls.requireClientCertificates=true",
+            "topology.content.auth.certificates",
+        ),
         ("driver.enabled=true", "topology.content.pipeline.driver"),
         ("topology.content.pipeline.master=k8s://x", "driver.kubernetes.enabled"),
         ("driver.kubernetes.enabled=true", "needs driver.enabled"),

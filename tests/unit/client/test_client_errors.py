@@ -19,7 +19,15 @@ from replicator.client.errors import (
 from replicator.engine import errors as engine_errors
 from replicator.engine.errors import EngineError
 
-NOT_OF_CLIENTS = {"BlockCorrupt", "CopyGap", "IncarnationMismatch", "FrameTooLarge"} | {
+NOT_OF_CLIENTS = {
+    "BlockCorrupt",
+    "CopyGap",
+    "IncarnationMismatch",
+    "MarkerNewer",
+    "FrameTooLarge",
+    "NotReclaimed",
+    "StoreCopyFailed",
+} | {
     "InvalidWriter",
     "StagingFull",
     "StagedMissing",

@@ -13,7 +13,6 @@ from replicator.client.errors import (
     ConnectError,
     InvalidMessage,
     MessageTooBig,
-    OperationNotSupported,
     ProducerBlockedQuotaExceededError,
     ProducerFenced,
     ProducerQueueIsFull,
@@ -435,8 +434,8 @@ def test_a_value_that_does_not_fit_the_schema_names_the_topic_and_takes_no_place
         ({"content": b"", "deliver_at": 1, "deliver_after": timedelta()}, InvalidMessage, "not both"),
         ({"content": b"", "deliver_after": 5}, InvalidMessage, "timedelta"),
         ({"content": b"", "deliver_after": timedelta(seconds=-1)}, InvalidMessage, "timedelta"),
-        ({"content": b"", "disable_replication": True}, OperationNotSupported, "disable_replication"),
-        ({"content": b"", "replication_clusters": ["eu"]}, OperationNotSupported, "replication_clusters"),
+        ({"content": b"", "replication_clusters": "eu"}, InvalidMessage, "replication_clusters"),
+        ({"content": b"", "replication_clusters": ["\ud800"]}, InvalidMessage, "replication_clusters"),
         ({"content": bytes(5 * 1024 * 1024 + 1)}, MessageTooBig, "limit"),
     ],
 )

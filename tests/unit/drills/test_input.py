@@ -14,7 +14,7 @@ import pytest
 
 from replicator.drills import input as drill_input
 from replicator.drills.errors import InputError
-from replicator.drills.input import KEY_BYTES_MAX, LINE_BYTES_MAX, Flights, JsonLines
+from replicator.drills.input import KEY_BYTES_MAX, LINE_BYTES_MAX, Flights, JsonLines, MadeUp
 
 FLIGHTS_HEADER = "year,month,day,dep_time,tailnum,minute,time_hour"
 
@@ -77,7 +77,7 @@ def test_the_package_of_the_flights_is_not_imported() -> None:
 
 def test_without_the_demo_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drill_input, "_FLIGHTS_PACKAGE", "no_such_package")
-    with pytest.raises(InputError, match=r"pip install 'replicator\[demo\]'.*--input"):
+    with pytest.raises(InputError, match="install the extra demo"):
         Flights().check()
 
 
@@ -163,3 +163,10 @@ def test_an_empty_missing_or_odd_file_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file"):
         JsonLines(tmp_path / "pipe", "id").check()
+
+
+def test_made_up_messages_are_the_same_at_each_drill() -> None:
+    made = list(MadeUp(500))
+    assert made == list(MadeUp(500))
+    assert len(made) == MadeUp(500).check() == 500
+    assert all(json.loads(payload)["meter"] == key for key, payload in made)

@@ -177,3 +177,51 @@ def test_a_flipped_bit_of_a_header_is_found_without_reading_the_body(entries: li
     block[bit // 8] ^= 1 << bit % 8
     with pytest.raises(BlockCorrupt):
         read_header(bytes(block))
+
+
+def for_some(only: frozenset[str] | None, entries: int = 3) -> bytes:
+    return build_block(
+        kind=BlockKind.MESSAGES,
+        origin="us-east",
+        incarnation=1,
+        origin_first=Position(3, 10),
+        publish_time_ms=5,
+        entries=[bytes([number]) * 20 for number in range(entries)],
+        batch_sizes=[1] * entries,
+        only=only,
+    )
+
+
+@given(st.none() | st.frozensets(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True), max_size=20))
+def test_a_block_says_for_which_clusters_it_is_and_so_do_its_parts(only: frozenset[str] | None) -> None:
+    block = for_some(only)
+    header = verify_block(block)
+    assert header.only == only
+    assert header.is_for("us-east"), "where it was published"
+    assert header.is_for("elsewhere") is (only is None or "elsewhere" in only)
+    view = BlockView(block, header)
+    assert [bytes(entry)[:1] for entry in view.entries()] == [b"\x00", b"\x01", b"\x02"]
+    part = view.slice(1, 3)
+    assert verify_block(part).only == only
+    assert (len(block) == len(for_some(None))) is (only is None)
+
+
+def test_a_block_for_everybody_is_the_same_bytes_as_ever() -> None:
+    assert int.from_bytes(for_some(None)[12:14], "little") == BlockKind.MESSAGES
+
+
+def test_names_of_clusters_that_there_cannot_be_are_corrupt_and_too_many_are_refused() -> None:
+    block = for_some(frozenset({"eu", "ap"}))
+    at = block.index(b"ap,eu")
+    for wrong in (b"ap eu", b"ap,,u", b",p,eu", b"ap,e\xff"):
+        changed = bytearray(block)
+        changed[at : at + 5] = wrong
+        columns_at = at + 5
+        changed[4:8] = struct.pack("<I", google_crc32c.value(bytes(changed[8:columns_at])))
+        with pytest.raises(BlockCorrupt):
+            read_header(bytes(changed))
+    for size in (len(block), at, at - 1, 57):
+        with pytest.raises(BlockCorrupt):
+            read_header(block[:size] if size < len(block) else block[:-1])
+    with pytest.raises(BlockCorrupt, match="more than its header has room for"):
+        for_some(frozenset(f"cluster-{number}" for number in range(1_000)))

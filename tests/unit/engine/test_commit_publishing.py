@@ -18,7 +18,9 @@ from engine_support import (
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit import publishing
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.writer import GROUP_PUBLISH_BYTES_MAX
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -72,6 +74,38 @@ def test_markers_and_messages_do_not_share_a_block(tmp_path: Path) -> None:
             kinds = [BlockKind.MESSAGES, BlockKind.MARKERS, BlockKind.LOCAL_MARKERS, BlockKind.MESSAGES]
             assert [block.header.kind for block in blocks] == kinds
             assert [block.position.entry for block in blocks] == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_messages_for_different_clusters_do_not_share_a_block(tmp_path: Path) -> None:
+    def named(*clusters: str) -> bytes:
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=clusters)
+        return encode_entry(metadata, b"m")
+
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic = await engine.topic(TOPIC)
+            kinds: list[tuple[str, ...]] = [
+                (),
+                (),
+                ("b",),
+                ("b", "__local__"),
+                ("c", "b"),
+                ("b", "c"),
+                ("__local__",),
+                (),
+            ]
+            await one_group(engine, clock, *(topic.publish([named(*clusters)]) for clusters in kinds))
+            blocks, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=10**6)
+            assert [(each.header.entries, each.header.only) for each in blocks] == [
+                (2, None),
+                (2, frozenset({"b"})),
+                (2, frozenset({"b", "c"})),
+                (1, frozenset()),
+                (1, None),
+            ]
 
     asyncio.run(main())
 

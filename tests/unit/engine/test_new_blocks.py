@@ -6,7 +6,7 @@ import pytest
 from engine_support import make_block, message
 
 from replicator.engine.errors import BlockCorrupt, CopyGap, IncarnationMismatch, NotAllowedError
-from replicator.engine.log.block import BlockKind
+from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.left_out import LeftOutNote, decode_note, encode_note, is_note
 from replicator.engine.log.requests import CopiedBlock, NewBlock, NewHole
@@ -103,3 +103,22 @@ def test_a_damaged_note_is_refused(at: int) -> None:
     damaged[at] ^= 1
     with pytest.raises(BlockCorrupt):
         select_new([CopiedBlock(BEFORE_ALL, bytes(damaged))], cluster="y", topic="t", high_water={})
+
+
+def test_invariant_5_a_block_that_is_not_for_this_cluster_is_a_hole_whoever_sends_it() -> None:
+    """A link sends a note in its place; what an older or a faulty one sends does not come in by that."""
+    block = build_block(
+        kind=BlockKind.MESSAGES,
+        origin="x",
+        incarnation=7,
+        origin_first=Position(9, 2),
+        publish_time_ms=1,
+        entries=ENTRIES[:2],
+        batch_sizes=[1, 1],
+        only=frozenset({"z"}),
+    )
+    found = selected(sent(0, 2), CopiedBlock(Position(9, 1), block), sent(4, 1, previous=3))
+    assert ranges(found) == [(Position(9, 0), Position(9, 1)), (Position(9, 4), Position(9, 4))]
+    assert found[1] == NewHole(LeftOutNote("x", 7, Position(9, 3)), Position(9, 1))
+    assert selected(CopiedBlock(Position(9, 1), block), reached=3) == []
+    assert select_new([CopiedBlock(BEFORE_ALL, block)], cluster="z", topic="t", high_water={})[0] != found[1]

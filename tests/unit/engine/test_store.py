@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from engine_support import TOPIC, batch, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
 
+from replicator import __version__
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreUnusable
 from replicator.engine.log.block import BlockKind
@@ -98,9 +99,23 @@ def test_the_directory_of_another_cluster_is_refused_and_not_changed(tmp_path: P
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         await closed(tmp_path)
-        rewrite_head(tmp_path, format=2)
-        with pytest.raises(StoreUnusable, match="format 2, this version reads 1"):
+        rewrite_head(tmp_path, format=2, version="7.0.0")
+        before = (tmp_path / "log" / "data.mdb").read_bytes()
+        with pytest.raises(
+            StoreUnusable, match=r"format 2, written by replicator 7\.0\.0.*reads format 1.*upgrade\.md"
+        ):
             await Engine.open(tmp_path, cluster="us-east")
+        assert (tmp_path / "log" / "data.mdb").read_bytes() == before, "nothing is written before it is refused"
+
+    asyncio.run(main())
+
+
+def test_a_store_says_which_version_had_it_last(tmp_path: Path) -> None:
+    async def main() -> None:
+        await closed(tmp_path)
+        rewrite_head(tmp_path, version="0.0.9")
+        async with opened(tmp_path) as engine:
+            assert engine.store.meta("store")["version"] == __version__
 
     asyncio.run(main())
 

@@ -101,6 +101,20 @@ def test_a_target_with_more_acknowledged_is_as_good_as_an_equal_one(here: Any, t
     assert ("more of A" in subscription.evidence) is as_good
 
 
+@pytest.mark.parametrize(
+    ("left_out", "equal"),
+    [([["1:3", "1:5"]], True), ([["1:3", "1:4"], ["1:4", "1:7"]], True), ([["1:3", "1:4"]], False), ([], False)],
+)
+def test_what_the_source_never_had_may_be_left_at_the_target(left_out: list[list[str]], equal: bool) -> None:
+    """As after a failback, of messages that were for one cluster alone."""
+    here, there = digests("abc"), digests("other")
+    here[NAME]["left_out"] = {"A": left_out}
+    for each, beyond in ((here, [["1:8", "1:9"]]), (there, [["1:4", "1:5"], ["1:8", "1:9"]])):
+        each[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": {"incarnation": 7, "beyond": beyond, "batches": {}}}
+    (subscription,) = compared(topic(backlog=2), topic(backlog=4), digests=(here, there)).subscriptions
+    assert subscription.equal is equal
+
+
 def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None:
     there = digests("abc", other="y", other_position="5:8")
     assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True

@@ -80,6 +80,8 @@ def test_messages_that_only_the_destination_has_are_lost_data() -> None:
 def test_each_kind_of_gap_ends_only_by_what_loses_nothing_in_silence(what: str, allowed: set[str]) -> None:
     found = Gap(what, "own", "")
     assert {policy for policy in (STOP, SKIP_AND_RECORD, COPY_ANEW) if found.allows(policy)} == allowed
+    asked = {policy for policy in (STOP, SKIP_AND_RECORD, COPY_ANEW) if found.allows(policy, asked=True)}
+    assert asked == (allowed or {SKIP_AND_RECORD}), "an operator may go on where the link by itself may not"
 
 
 def test_what_is_missing_before_a_block_is_the_newest_below_it() -> None:

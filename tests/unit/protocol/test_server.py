@@ -23,7 +23,7 @@ from replicator.protocol.commands_pb2 import (
     FeatureFlags,
     ServerError,
 )
-from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Refused, Unresponsive
+from replicator.protocol.errors import NotAuthenticated, NotAuthorized, OutOfOrder, ProtocolError, Refused, Unresponsive
 from replicator.protocol.frames import Frame, FrameDecoder, encode
 from replicator.protocol.server import (
     COMMANDS,
@@ -37,13 +37,16 @@ from replicator.protocol.versions import NEWEST
 T = BaseCommand.Type
 
 
-def connect(version: int = NEWEST, *, method: str = "", credentials: bytes = b"", refreshes: bool = False) -> bytes:
+def connect(
+    version: int = NEWEST, *, method: str = "", credentials: bytes = b"", refreshes: bool = False, **more: str
+) -> bytes:
     command = CommandConnect(
         client_version="test",
         protocol_version=version,
         auth_method_name=method,
         auth_data=credentials,
         feature_flags=FeatureFlags(supports_auth_refresh=refreshes),
+        **more,
     )
     return encode(BaseCommand(type=T.CONNECT, connect=command))
 
@@ -204,6 +207,45 @@ def test_in_the_middle_of_authentication_only_the_answer_may_come() -> None:
     connection = ServerConnection(0.0, software="server", authenticator=TwoRounds())
     with pytest.raises(OutOfOrder, match="authenticating"):
         list(connection.receive(connect(method="quiz", credentials=b"hello") + flow(), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "reason"),
+    [
+        ({"original_principal": "another"}, "Invalid roles."),
+        ({"original_principal": "pupil"}, "Invalid roles."),
+        (
+            {"original_principal": "another", "original_auth_data": "x", "original_auth_method": "quiz"},
+            "Invalid roles.",
+        ),
+        ({"proxy_version": "4.0.0"}, "Must not set proxyVersion without connecting as a ProxyRole."),
+    ],
+)
+def test_who_says_that_it_speaks_for_others_is_refused_as_by_a_broker_that_knows_no_such_proxy(
+    claimed: dict[str, str], reason: str
+) -> None:
+    connection, steps = ServerConnection(0.0, software="server", authenticator=TwoRounds()), list[Frame | bytes]()
+    with pytest.raises(NotAuthorized):
+        steps.extend(connection.receive(connect(method="quiz", credentials=b"4", **claimed), 0.0))
+    (refusal,) = sent(steps)
+    assert (refusal.error.error, refusal.error.message) == (ServerError.AuthorizationError, reason)
+    assert connection.over
+    assert not connection.name
+
+
+@pytest.mark.parametrize(
+    "claimed", [{"original_principal": " "}, {"original_auth_data": "x"}, {"proxy_to_broker_url": "h:1"}]
+)
+def test_what_says_nothing_of_another_client_is_passed_over(claimed: dict[str, str]) -> None:
+    connection = ServerConnection(0.0, software="server", authenticator=TwoRounds())
+    list(connection.receive(connect(method="quiz", credentials=b"4", **claimed), 0.0))
+    assert connection.open
+
+
+def test_where_nobody_is_told_apart_a_proxy_may_say_what_it_likes() -> None:
+    connection = server()
+    list(connection.receive(connect(original_principal="another", proxy_version="4.0.0"), 0.0))
+    assert connection.open
 
 
 def let_in(*, refreshes: bool) -> ServerConnection:

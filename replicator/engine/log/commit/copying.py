@@ -13,39 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import lmdb
 
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
-from replicator.engine.log.commit.appending import LogAppender
-from replicator.engine.log.commit.deduplicating import GroupDeduplication
+from replicator.engine.log.commit.block_writing import BlockWriting
+from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.commit.new_blocks import select_new
-from replicator.engine.log.left_out import Hole, with_hole
-from replicator.engine.log.requests import Committed, CopyRequest, Extent, NewHole, Tail
+from replicator.engine.log.requests import CopyRequest, Extent, NewHole, Tail
 from replicator.engine.log.store_tables import HighWater, PartsRow
 from replicator.engine.producing.sequence_index import Pair
 
 
-class BlockCopies:
+class BlockCopies(BlockWriting):
     """Writes the copied blocks of one transaction."""
 
-    __slots__ = ("_appender", "_cluster", "_committed", "_dbs", "_deduplication")
-
-    def __init__(
-        self,
-        dbs: dict[str, Any],
-        cluster: str,
-        appender: LogAppender,
-        deduplication: GroupDeduplication,
-        committed: Committed,
-    ) -> None:
-        self._dbs = dbs
-        self._cluster = cluster
-        self._appender = appender
-        self._deduplication = deduplication
-        self._committed = committed
+    __slots__ = ()
 
     def copy(self, txn: lmdb.Transaction, request: CopyRequest) -> list[Extent]:
         tail, appender = request.tail, self._appender
@@ -58,7 +42,7 @@ class BlockCopies:
             header = new.header
             local_first = appender.next_position(tail)
             if new.hole is not None:
-                self._put_hole(txn, tail, header.origin, new.hole)
+                put_hole(txn, self._dbs, tail, header.origin, new.hole)
             twins: Sequence[Pair] = ()
             # A batch that lacks messages is nobody's twin: the other one has more, and hiding that would lose it.
             if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES and not header.parts_bytes:
@@ -76,22 +60,9 @@ class BlockCopies:
     def _pass_over(self, txn: lmdb.Transaction, tail: Tail, new: NewHole) -> None:
         note = new.note
         self._appender.remember(tail)
-        self._put_hole(txn, tail, note.origin, (new.after, note.upto))
+        put_hole(txn, self._dbs, tail, note.origin, (new.after, note.upto))
         self._appender.put_high_water(txn, tail, note.origin, HighWater(note.incarnation, note.upto))
         self._committed.left_out.setdefault(tail.topic_id, []).append(note)
-
-    def _put_hole(self, txn: lmdb.Transaction, tail: Tail, origin: str, hole: Hole) -> None:
-        before = tail.holes.get(origin)
-        if before is None:
-            before = tables.read_holes(txn, self._dbs["left_out"], tail.topic_id, origin)
-        after = tail.holes[origin] = with_hole(before, *hole)
-        prefix = tables.extent_key_prefix(tail.topic_id, origin)
-        database = self._dbs["left_out"]
-        joined = len(after) < len(before)
-        for start, _ in set(before).difference(after) if joined else ():
-            txn.delete(prefix + tables.encode_place(start), db=database)
-        for start, end in set(after).difference(before) if joined else after[-1:]:
-            txn.put(prefix + tables.encode_place(start), tables.encode_place(end), db=database)
 
     def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
         """Write the extent, or lengthen the one before it where both sides go on without a gap."""

@@ -69,6 +69,15 @@ class GroupDeduplication:
         """Note that a block of this cluster's own has these sequence ids, from the position ``first`` on."""
         self._index(txn, tail).record(txn, self._dbs, self._cluster, first, numbered)
 
+    def reclaimed(
+        self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[Numbered | None]
+    ) -> None:
+        """Note the sequence ids of a block of this cluster's own that was lost here, and came back from another."""
+        self._switch_index(txn, tail, on=True)
+        complete = self._index(txn, tail).record(txn, self._dbs, self._cluster, first, numbered)
+        self._table(txn, tail).note(complete, self._now_ms)
+        tail.numbered = True
+
     def twins_of(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> list[Pair]:
         """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
         tail, header = request.tail, new.header

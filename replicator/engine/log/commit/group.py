@@ -24,6 +24,7 @@ from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
+from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
     Committed,
@@ -36,6 +37,7 @@ from replicator.engine.log.requests import (
     PublishStagedRequest,
     PutManyRequest,
     PutRequest,
+    ReclaimRequest,
     Request,
     SweepRequest,
     TerminateRequest,
@@ -45,7 +47,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.trim import trim_log
 from replicator.engine.topics.topic_deletion import sweep_topic
 
-_OF_A_TOPIC: Final = (CopyRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
+_OF_A_TOPIC: Final = (CopyRequest, ReclaimRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
 
 
 class CommitGroup:
@@ -103,7 +105,10 @@ class CommitGroup:
             self._put_all(txn, request.writes)
             return positions
         if isinstance(request, CreateTopicRequest):
-            return create_topic(txn, self._dbs, request.name, self._appender)
+            return create_topic(txn, self._dbs, request.name, self._appender, request.incarnation)
+        if isinstance(request, ReclaimRequest):
+            reclaims = Reclaims(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
+            return reclaims.reclaim(txn, request)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):

@@ -6,7 +6,8 @@ this cluster's own is refused.
 
 For each block or note, in the order in which they were sent:
 
-1. Refuse what cannot be taken: a damaged block, one of this cluster, of another incarnation, or after a gap.
+1. Refuse what cannot be taken: a damaged block, one of this cluster, of another incarnation, or after a gap; and
+   markers that only a later version understands, which would be passed over here: they wait at the source.
 2. Drop it if all of it is here. If its first entries are here, cut them off.
 3. Where the link left messages out before it, note the hole between the high-water mark and the block.
 4. The high-water mark that the next one is compared with is the end of this one.
@@ -16,11 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from replicator.engine.errors import CopyGap, IncarnationMismatch, NotAllowedError
+from replicator.engine.errors import (
+    CopyGap,
+    EntryCorrupt,
+    IncarnationMismatch,
+    MarkerNewer,
+    MessageTooLarge,
+    NotAllowedError,
+)
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
+from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.left_out import Hole, LeftOutNote, decode_note, is_note
 from replicator.engine.log.requests import CopiedBlock, NewBlock, NewHole
 from replicator.engine.log.store_tables import HighWater
+from snapshots.markers import MARKER_VERSION
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -29,8 +39,8 @@ def select_new(
 ) -> list[NewBlock | NewHole]:
     """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
 
-    Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch` or :class:`NotAllowedError` if one
-    of them cannot be taken.
+    Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`, :class:`NotAllowedError` or
+    :class:`MarkerNewer` if one of them cannot be taken.
     """
     selected: list[NewBlock | NewHole] = []
     reached = dict(high_water)
@@ -45,9 +55,16 @@ def select_new(
             raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
         if header.kind is BlockKind.LOCAL_MARKERS:
             raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
+        if header.kind is BlockKind.MARKERS:
+            _check_versions(BlockView(block, header), cluster)
         have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
         _check_follows(f"topic {topic!r}, origin {header.origin!r}", copied.previous, header, have)
         if header.origin_last <= have.position:
+            continue
+        if not header.is_for(cluster):  # a link would have sent a note; whoever sends it all the same, it is left out
+            note = LeftOutNote(header.origin, header.incarnation, header.origin_last)
+            reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+            selected.append(NewHole(note, have.position))
             continue
         hole: Hole | None = None
         if header.origin_first <= have.position:
@@ -60,6 +77,19 @@ def select_new(
         reached[header.origin] = HighWater(header.incarnation, header.origin_last)
         selected.append(NewBlock(header, block, hole))
     return selected
+
+
+def _check_versions(markers: BlockView, cluster: str) -> None:
+    for entry in markers.entries():
+        try:
+            metadata, _ = decode_entry(entry, check=False)
+        except (EntryCorrupt, MessageTooLarge):
+            continue  # who reads markers says so
+        if metadata.marker_version > MARKER_VERSION:
+            raise MarkerNewer(
+                f"{markers.header.origin} wrote a marker of version {metadata.marker_version}, {cluster} reads version "
+                f"{MARKER_VERSION}: upgrade the worker of {cluster} (docs/upgrade.md)"
+            )
 
 
 def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNote, have: HighWater) -> None:

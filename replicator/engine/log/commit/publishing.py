@@ -3,8 +3,8 @@
 Invariants (DESIGN §3): 3, requests are taken in their order, and so are their entries; 2, the high-water mark of this
 cluster is written with the block.
 
-1. A publish joins the run before it if that is of the same topic and kind, and the block stays below its targets.
-   Otherwise the run is ended first.
+1. A publish joins the run before it if that is of the same topic and kind and for the same clusters, and the block
+   stays below its targets. Otherwise the run is ended first.
 2. Deduplication looks at each request before it joins, so that a refused one is not part of the run. What its producer
    sent behind a refused one is refused as well (:mod:`replicator.engine.producing.publish_order`).
 3. Ending a run builds one block of what is stored, appends it, and gives each request its positions. A request all of
@@ -92,6 +92,7 @@ class PublishRun:
         if run and (
             run[0].tail is not tail
             or run[0].kind is not request.kind
+            or run[0].only != request.only
             or self._run_bytes + request.bytes > BLOCK_BYTES_TARGET
             or self._run_entries + len(request.entries) > BLOCK_ENTRIES_TARGET
         ):
@@ -110,7 +111,7 @@ class PublishRun:
         if not self._run:
             return
         run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
-        tail, kind = run[0].tail, run[0].kind
+        tail, kind, only = run[0].tail, run[0].kind, run[0].only
         entries: list[Buffer] = []
         sizes: list[int] = []
         for request in run:
@@ -133,10 +134,14 @@ class PublishRun:
             publish_time_ms=self._now_ms,
             entries=entries,
             batch_sizes=sizes,
+            only=only,
             before=self._appender.prefix(tail),
         )
         last = Position(first.ledger, first.entry + len(entries) - 1)
-        header = BlockHeader(kind, self._cluster, tail.incarnation, first, len(entries), sum(sizes), self._now_ms, 0)
+        messages = sum(sizes)
+        header = BlockHeader(
+            kind, self._cluster, tail.incarnation, first, len(entries), messages, self._now_ms, 0, only=only
+        )
         self._appender.append(txn, tail, header, block, prefixed=True)
         if kind is BlockKind.MESSAGES and run[0].numbered is not None:
             numbered = [each for request in run for each in _numbered_stored(request)]

@@ -22,8 +22,11 @@ TOPIC_ID_MAX: Final = 2**32 - 2
 """Keys have four bytes for it, and the id after the last one must fit, too: it ends a range."""
 
 
-def create_topic(txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender: LogAppender) -> TopicRecord:
-    """The topic's record, made with its tenant and namespace if there is none."""
+def create_topic(
+    txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender: LogAppender, incarnation: int | None = None
+) -> TopicRecord:
+    """The topic's record, made with its tenant and namespace if there is none; with ``incarnation`` as a topic that was
+    here before the store was restored."""
     stored = txn.get(name.encode(), db=dbs["topics"])
     if stored is not None:
         record = json.loads(bytes(stored))
@@ -31,7 +34,9 @@ def create_topic(txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender
     topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=dbs["meta"])))) + 1
     if topic_id > TOPIC_ID_MAX:
         raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
-    record = {"id": topic_id, "incarnation": appender.new_id()}
+    if incarnation is not None:
+        appender.last_id = max(appender.last_id, incarnation)
+    record = {"id": topic_id, "incarnation": appender.new_id() if incarnation is None else incarnation}
     txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=dbs["meta"])
     txn.put(name.encode(), json.dumps(record).encode(), db=dbs["topics"])
     parsed = parse_topic(name)

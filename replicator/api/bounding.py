@@ -1,0 +1,83 @@
+"""How many requests one address, and one role, has served at once (:mod:`replicator.security.client_limits`), and how
+long a body may take.
+
+What is beyond is answered by 429, with the time after which to try again. Requests that last are connections by another
+name, and counted as such: streams of links with the connections of their role, WebSockets by themselves. What is public
+is not counted: Kubernetes would end a worker whose answer to a probe is that others ask too much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from replicator.api.guarding import PUBLIC, ROLE, canonical
+from replicator.engine.errors import TooBusy
+from replicator.security.client_limits import ClientLimits, Shares
+
+STREAMS: Final = "/replication/v1/append"
+SOCKETS: Final = "/ws/v2/"
+OWN_TIMES: Final = (STREAMS, SOCKETS)
+"""Whose handlers limit the time between two pieces of a body themselves; the whole may take as long as it likes."""
+BODY_SECONDS_MAX: Final = 75.0
+"""As for a request's head. The largest body has some megabytes."""
+
+log = structlog.get_logger(__name__)
+
+
+def bound_addresses(limits: ClientLimits) -> Middleware:
+    """The middleware that counts by address; before anybody is asked who they are."""
+
+    @web.middleware
+    async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = canonical(request)
+        if route in PUBLIC or route == STREAMS:
+            return await handler(request)
+        shares = limits.sockets_of_address if route.startswith(SOCKETS) else limits.requests_of_address
+        expiry = None if route.startswith(OWN_TIMES) else _cut_slow_body(request)
+        try:
+            return await _counted(shares, request.remote or "", request, handler)
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+
+    return bounded
+
+
+def bound_roles(limits: ClientLimits) -> Middleware:
+    """The one that counts by role; behind the one that finds it out."""
+
+    @web.middleware
+    async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = canonical(request)
+        shares = limits.sockets_of_role if route.startswith(SOCKETS) else limits.requests_of_role
+        shares = limits.connections_of_role if route == STREAMS else shares
+        return await _counted(shares, request.get(ROLE, ""), request, handler)
+
+    return bounded
+
+
+async def _counted(shares: Shares, holder: str, request: web.Request, handler: Handler) -> web.StreamResponse:
+    too_many = shares.take(holder)
+    try:
+        if too_many is not None:
+            raise TooBusy(f"{too_many}: try again later")
+        return await handler(request)
+    finally:
+        shares.give_back(holder)
+
+
+def _cut_slow_body(request: web.Request) -> asyncio.TimerHandle | None:
+    if request.content.is_eof():
+        return None
+
+    def cut() -> None:
+        if request.transport is not None and not request.content.is_eof():
+            log.info("client disconnected", peer=request.remote, reason=f"no whole body within {BODY_SECONDS_MAX:g} s")
+            request.transport.abort()
+
+    return asyncio.get_running_loop().call_later(BODY_SECONDS_MAX, cut)

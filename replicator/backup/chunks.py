@@ -1,0 +1,149 @@
+"""Chunks: pieces of stores, kept once each under the name of their hash.
+
+A chunk's file is ``chunks/ab/<sha256 of the piece>-<size of the file>``. So a piece that many backups have in common is
+kept once, and a file that was cut off is told from a whole one by its size alone. In the file is one byte that says how
+it is packed, the length of the piece, and the piece.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+import pyarrow as pa
+
+from replicator.backup.destination import Destination
+from replicator.backup.errors import BackupDamaged
+
+CHUNKS: Final = "chunks"
+AT_ONCE: Final = 8
+"""Chunks that are read or written at the same time; each is a megabyte in memory."""
+PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A chunk that says it is longer is wrong."""
+_HEAD = struct.Struct("<cI")
+_PLAIN: Final = b"P"
+_ZSTD: Final = b"Z"
+
+
+class Chunks:
+    """The chunks of one cluster at a destination."""
+
+    def __init__(self, destination: Destination, cluster: str) -> None:
+        self._destination = destination
+        self._root = f"{cluster}/{CHUNKS}"
+        self._names: dict[bytes, str] = {}
+        """By digest, of those that are there in whole."""
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Look what is there."""
+        for name, size in self._destination.sizes(self._root).items():
+            digest = _digest_of(name, size)
+            if digest is not None:
+                self._names[digest] = name
+
+    @property
+    def known(self) -> set[bytes]:
+        return set(self._names)
+
+    def stored_size(self, digest: bytes) -> int:
+        """Bytes at the destination."""
+        return int(self._names[digest].rpartition("-")[2])
+
+    def put(self, digest: bytes, piece: bytes) -> int:
+        """Keep a piece; returns how many bytes were written, 0 if it was there."""
+        with self._lock:
+            if digest in self._names:
+                return 0
+        content = pack(piece)
+        name = _name(digest, len(content))
+        self._destination.write(f"{self._root}/{name}", content)
+        with self._lock:
+            self._names[digest] = name
+        return len(content)
+
+    def get(self, digest: bytes, size: int) -> bytes:
+        """The piece of that hash and size. Raises :class:`BackupDamaged`."""
+        name = self._names.get(digest)
+        content = None if name is None else self._destination.read(f"{self._root}/{name}")
+        if name is None or content is None:
+            raise BackupDamaged(f"chunk {digest.hex()} is missing, or was cut off")
+        try:
+            piece = unpack(content)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise BackupDamaged(f"chunk {self._root}/{name} cannot be unpacked: {error}") from None
+        if len(piece) != size or hashlib.sha256(piece).digest() != digest:
+            raise BackupDamaged(f"chunk {self._root}/{name} is damaged: its hash is not the one in its name")
+        return piece
+
+    def get_all(self, wanted: Iterable[tuple[bytes, int]]) -> Iterator[bytes | BackupDamaged]:
+        """The pieces in order, some fetched ahead; for a damaged one what is wrong with it."""
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="chunks") as pool:
+            waiting: list[Future[bytes]] = []
+            for digest, size in wanted:
+                waiting.append(pool.submit(self.get, digest, size))
+                if len(waiting) >= AT_ONCE:
+                    yield _result(waiting.pop(0))
+            while waiting:
+                yield _result(waiting.pop(0))
+
+    def delete(self, digests: Iterable[bytes]) -> None:
+        for digest in digests:
+            self._destination.delete([f"{self._root}/{self._names.pop(digest)}"])
+
+    def delete_unfinished(self) -> None:
+        """What writers that were killed left behind."""
+        self._destination.delete_unfinished(self._root)
+        torn = [
+            f"{self._root}/{name}"
+            for name, size in self._destination.sizes(self._root).items()
+            if _digest_of(name, size) is None
+        ]
+        self._destination.delete(torn)
+
+
+def pack(piece: bytes) -> bytes:
+    packed = pa.compress(piece, codec="zstd", asbytes=True)
+    kind, content = (_ZSTD, packed) if len(packed) < len(piece) else (_PLAIN, piece)
+    return _HEAD.pack(kind, len(piece)) + content
+
+
+def unpack(content: bytes) -> bytes:
+    """Raises :class:`ValueError` or Arrow's errors."""
+    if len(content) < _HEAD.size:
+        raise ValueError("it is too short")
+    kind, size = _HEAD.unpack_from(content)
+    if size > PIECE_BYTES_MAX:
+        raise ValueError(f"it says that it has {size} bytes")
+    packed = content[_HEAD.size :]
+    if kind == _PLAIN:
+        return packed
+    if kind != _ZSTD:
+        raise ValueError(f"it is packed in a way that this version does not know: {kind!r}")
+    unpacked: bytes = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
+    return unpacked
+
+
+def _result(future: Future[bytes]) -> bytes | BackupDamaged:
+    try:
+        return future.result()
+    except BackupDamaged as error:
+        return error
+
+
+def _name(digest: bytes, stored: int) -> str:
+    return f"{digest.hex()[:2]}/{digest.hex()}-{stored}"
+
+
+def _digest_of(name: str, size: int) -> bytes | None:
+    """None for a file that is no whole chunk."""
+    text, _, stored = name.rpartition("/")[2].partition("-")
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return digest if stored == str(size) and name == _name(digest, size) else None

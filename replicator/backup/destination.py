@@ -1,0 +1,142 @@
+"""Where backups are kept: a directory, or any place that fsspec knows (``s3://…``, ``gs://…``, ``sftp://…``).
+
+Files are small and are written whole. In a directory each is written under another name, synced and renamed, so that a
+file that is there is whole; elsewhere that is the business of the service, and names tell how long a file must be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from replicator.backup.errors import BackupError, DestinationUnavailable
+from replicator.topology import mask_password
+
+UNFINISHED: Final = ".unfinished-"
+"""In the names of files that are being written into a directory."""
+
+
+class Destination:
+    """One place. Paths are relative to it, with ``/`` between their parts. Its methods raise
+    :class:`DestinationUnavailable`; they may be called on several threads."""
+
+    def __init__(self, url: str) -> None:
+        """Raises :class:`BackupError` for a URL that nobody knows."""
+        self.url = _shown(url)
+        """For messages: without a password that stands in it."""
+        try:
+            self._fs, self._root = url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise BackupError(
+                f"--at {self.url}: {error}; a directory needs nothing, other places their fsspec package"
+            ) from None
+        except OSError as error:
+            raise DestinationUnavailable(f"{self.url}: {error}") from None
+        self._local = isinstance(self._fs, LocalFileSystem)
+
+    def read(self, path: str) -> bytes | None:
+        """What is in a file; None if there is none."""
+        with self._named(path):
+            try:
+                content: bytes = self._fs.cat_file(self._place(path))
+            except FileNotFoundError:
+                return None
+            return content
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file whole, over one that is there."""
+        with self._named(path):
+            place = self._place(path)
+            if self._local:
+                _write_locally(Path(place), content)
+                return
+            with contextlib.suppress(FileExistsError):
+                self._fs.makedirs(self._fs._parent(place), exist_ok=True)
+            self._fs.pipe_file(place, content)
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """The files below a directory, relative to it, with their sizes; none if it is not there."""
+        with self._named(path):
+            place = self._place(path)
+            try:
+                found: dict[str, dict[str, Any]] = self._fs.find(place, detail=True)
+            except FileNotFoundError:
+                return {}
+            prefix = place.rstrip("/") + "/"
+            return {
+                name.removeprefix(prefix): int(each["size"] or 0)
+                for name, each in found.items()
+                if UNFINISHED not in name.removeprefix(prefix)
+            }
+
+    def directories(self) -> list[str]:
+        """The names of those at the top."""
+        with self._named(""):
+            try:
+                rows = self._fs.ls(str(self._root), detail=True)
+            except FileNotFoundError:
+                return []
+            return sorted(str(row["name"]).rstrip("/").rpartition("/")[2] for row in rows if row["type"] == "directory")
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; those that are gone already are no error."""
+        for path in paths:
+            with self._named(path), contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(self._place(path))
+
+    def delete_unfinished(self, path: str) -> None:
+        """What writers that were killed left behind in a directory."""
+        if self._local:
+            with self._named(path):
+                for place in Path(self._place(path)).rglob(f"*{UNFINISHED}*"):
+                    place.unlink(missing_ok=True)
+
+    def _place(self, path: str) -> str:
+        return f"{str(self._root).rstrip('/')}/{path}"
+
+    @contextmanager
+    def _named(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DestinationUnavailable(f"{self.url}: {path}: {error.strerror or error}") from None
+
+
+def _shown(url: str) -> str:
+    return mask_password(url) if "://" in url else url
+
+
+def _write_locally(place: Path, content: bytes) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = place.with_name(f"{place.name}{UNFINISHED}{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(place)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    sync_directory(place.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Names in it are durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+Progress = Callable[[int], None]
+"""Told how many bytes were handled so far."""

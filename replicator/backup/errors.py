@@ -1,0 +1,19 @@
+"""Errors of backups. Each says what to do where that is not plain."""
+
+from __future__ import annotations
+
+
+class BackupError(Exception):
+    """Base: a mistake in what was asked. Exit status 2."""
+
+
+class BackupDamaged(BackupError):
+    """A backup of which something is missing or wrong. Exit status 1."""
+
+
+class DestinationUnavailable(BackupError):
+    """The place where backups are kept cannot be read or written now. Exit status 3."""
+
+
+class WorkerNotAsked(BackupError):
+    """A worker that does not answer, or refuses. Exit status 3."""

@@ -1,0 +1,153 @@
+"""Manifests: what makes a backup of chunks. A manifest is written last, so that what has none is no backup.
+
+Its file is ``backups/<id>.json``: a line with the hash of the rest, and the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from replicator.backup.destination import Destination
+from replicator.backup.errors import BackupDamaged, BackupError
+
+BACKUPS: Final = "backups"
+FORMAT: Final = 1
+"""Of manifests and chunks; a version that does not know it refuses."""
+_ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{6}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMark:
+    """Where a topic's log ended when the copying began: all up to there is in the backup."""
+
+    incarnation: int
+    lac: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunks:
+    """A file of the store: its chunks in order, each with the hash and size of its piece."""
+
+    name: str
+    chunks: Sequence[tuple[str, int]]
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One backup."""
+
+    id: str
+    cluster: str
+    store_id: str
+    store_format: int
+    made_at_ms: int
+    """When the copying began."""
+    version: str
+    """Of the service."""
+    files: Sequence[FileChunks]
+    topics: Mapping[str, TopicMark] = field(default_factory=dict)
+    written_bytes: int = 0
+    """What this backup added to the destination."""
+    format: int = FORMAT
+
+    @property
+    def made_at(self) -> str:
+        return shown_time(self.made_at_ms)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def digests(self) -> set[bytes]:
+        return {bytes.fromhex(digest) for file in self.files for digest, _ in file.chunks}
+
+
+def new_id(now_ms: int) -> str:
+    """Ids are in the order of time, to the millisecond."""
+    at = datetime.fromtimestamp(now_ms // 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}{now_ms % 1000:03}Z-{secrets.token_hex(3)}"
+
+
+def shown_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    body = json.dumps(asdict(manifest), separators=(",", ":")).encode()
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def decode_manifest(content: bytes, where: str) -> Manifest:
+    """Raises :class:`BackupDamaged`, and :class:`BackupError` for one of a newer version."""
+    digest, _, body = content.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup")
+    try:
+        row: dict[str, Any] = json.loads(body)
+        if row["format"] != FORMAT:
+            raise BackupError(
+                f"{where} has format {row['format']}, this version reads {FORMAT}: use the one that made it"
+            )
+        files = [FileChunks(each["name"], [(str(d), int(size)) for d, size in each["chunks"]]) for each in row["files"]]
+        topics = {name: TopicMark(int(mark["incarnation"]), str(mark["lac"])) for name, mark in row["topics"].items()}
+        return Manifest(**{**row, "files": files, "topics": topics})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BackupDamaged(f"{where} cannot be read: {error!r:.200}") from None
+
+
+class Manifests:
+    """The backups of one cluster at a destination."""
+
+    def __init__(self, destination: Destination, cluster: str) -> None:
+        self._destination = destination
+        self._cluster = cluster
+        self._root = f"{cluster}/{BACKUPS}"
+
+    def ids(self) -> list[str]:
+        """The newest first. What is damaged is among them."""
+        names = (name.removesuffix(".json") for name in self._destination.sizes(self._root))
+        return sorted((name for name in names if _ID.fullmatch(name)), reverse=True)
+
+    def read(self, backup: str) -> Manifest:
+        """Raises :class:`BackupDamaged`; :class:`BackupError` if there is none."""
+        if not _ID.fullmatch(backup):
+            raise BackupError(
+                f"{backup!r} is not the id of a backup: `replicator backup list` shows those that are there"
+            )
+        path = f"{self._root}/{backup}.json"
+        content = self._destination.read(path)
+        if content is None:
+            raise BackupError(f"{self._destination.url} has no backup {backup} of {self._cluster}")
+        manifest = decode_manifest(content, path)
+        if (manifest.id, manifest.cluster) != (backup, self._cluster):
+            raise BackupDamaged(f"{path} says that it is backup {manifest.id} of {manifest.cluster}")
+        return manifest
+
+    def newest(self) -> str:
+        """The id of the newest. Raises :class:`BackupError` if there is none."""
+        ids = self.ids()
+        if not ids:
+            raise BackupError(f"{self._destination.url} has no backup of {self._cluster}")
+        return ids[0]
+
+    def write(self, manifest: Manifest) -> None:
+        self._destination.write(f"{self._root}/{manifest.id}.json", encode_manifest(manifest))
+
+    def delete(self, backup: str) -> None:
+        self._destination.delete([f"{self._root}/{backup}.json"])
+
+
+def clusters_at(destination: Destination) -> list[str]:
+    """Those with a backup there."""
+    return [name for name in destination.directories() if Manifests(destination, name).ids()]

@@ -1,0 +1,41 @@
+"""Deleting old backups, and the chunks that no backup needs any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicator.backup.chunks import Chunks
+from replicator.backup.destination import Destination
+from replicator.backup.locks import PRUNE, Lock
+from replicator.backup.manifest import Manifests
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was deleted."""
+
+    backups: list[str]
+    chunks: int
+    freed_bytes: int
+
+
+def prune(destination: Destination, cluster: str, keep: int) -> Pruned:
+    """Keep the newest ``keep`` backups. Raises :class:`BackupError` while a backup is being made, and
+    :class:`BackupDamaged` before anything is deleted, where it is not known which chunks a backup needs."""
+    assert keep > 0
+    with Lock(destination, cluster, PRUNE):
+        manifests = Manifests(destination, cluster)
+        needed: set[bytes] = set()
+        ids = manifests.ids()
+        for backup in ids[:keep]:
+            needed |= manifests.read(backup).digests()
+        gone = ids[keep:]
+        for backup in gone:  # before their chunks: what has a manifest is whole
+            manifests.delete(backup)
+        chunks = Chunks(destination, cluster)
+        chunks.delete_unfinished()
+        chunks.load()
+        unneeded = chunks.known - needed
+        freed = sum(map(chunks.stored_size, unneeded))
+        chunks.delete(unneeded)
+        return Pruned(gone, len(unneeded), freed)

@@ -1,0 +1,224 @@
+"""Restoring a backup, as a whole or not at all.
+
+1. The directory is held like a worker holds it; a store that is there is in the way, unless it is to be moved aside.
+2. All chunks are written into ``restoring`` beside it. While that is there no worker starts on the directory.
+3. What was written is opened: it must be a store of the cluster and have each topic up to where the backup says.
+4. It gets the mark of a restored store (:mod:`replicator.engine.restored`), and its directory is moved into place at
+   once. Whatever is cut off before that leaves ``restoring``, and the next try begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from replicator.backup.chunks import Chunks
+from replicator.backup.destination import Destination, Progress, sync_directory
+from replicator.backup.errors import BackupDamaged, BackupError
+from replicator.backup.manifest import FileChunks, Manifest, Manifests
+from replicator.backup.sources import STORE_BYTES_MAX, ends_of
+from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_copy import STORE_FILES
+from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, lock_directory
+from replicator.engine.log.store_tables import FORMAT
+from replicator.engine.restored import RestoredMark, put_mark
+from snapshots.position import BEFORE_ALL, Position
+
+PAGE_BYTES: Final = 8 * 1024 * 1024
+PROBLEMS_MAX: Final = 100
+REPLACED: Final = "replaced"
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found in a backup."""
+
+    manifest: Manifest
+    problems: list[str] = field(default_factory=list)
+    topics: int = 0
+    blocks: int = 0
+
+
+def restore(
+    destination: Destination,
+    cluster: str,
+    data: Path,
+    *,
+    backup: str | None = None,
+    replace: bool = False,
+    progress: Progress = lambda _: None,
+) -> tuple[Manifest, RestoredMark, Path | None]:
+    """Restore a backup, the newest if none is named, into the directory ``data`` of a cluster; returns also where the
+    store is that was there. Raises :class:`BackupError`, :class:`StoreUnusable`."""
+    manifests = Manifests(destination, cluster)
+    manifest = manifests.read(backup or manifests.newest())
+    _check_format(manifest)
+    lock = lock_directory(data)
+    try:
+        if (data / LOG).exists() and not replace:
+            raise BackupError(
+                f"{data} has a store already: restore into another directory, or give --replace to move it aside"
+            )
+        restoring = data / RESTORING
+        shutil.rmtree(restoring, ignore_errors=True)
+        restoring.mkdir(mode=OWNER_ONLY)
+        sync_directory(data)
+        problems = _write_files(destination, manifest, restoring, progress)
+        if problems:
+            raise BackupDamaged(f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}")
+        mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
+        _check_and_mark(restoring, manifest, mark)
+        aside = _move_into_place(data)
+    finally:
+        lock.close()
+    return manifest, mark, aside
+
+
+def _check_format(manifest: Manifest) -> None:
+    if manifest.store_format != FORMAT:
+        raise BackupError(
+            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads {FORMAT}: "
+            f"restore it with version {manifest.version}"
+        )
+    if (names := [file.name for file in manifest.files]) != list(STORE_FILES):
+        raise BackupError(f"backup {manifest.id} has the files {names}, this version knows {list(STORE_FILES)}")
+
+
+def _write_files(destination: Destination, manifest: Manifest, directory: Path, progress: Progress) -> list[str]:
+    """Returns what is damaged, up to :data:`PROBLEMS_MAX`."""
+    chunks = Chunks(destination, manifest.cluster)
+    chunks.load()
+    problems: list[str] = []
+    done = 0
+    for file in manifest.files:
+        place = directory / file.name
+        place.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as writing:
+            for piece, size, problem in _read(chunks, file):
+                if problem is not None:
+                    problems.append(problem)
+                    if len(problems) >= PROBLEMS_MAX:
+                        return problems
+                elif piece.count(0) == size:
+                    writing.seek(size, os.SEEK_CUR)  # pages that were never written take no room
+                else:
+                    writing.write(piece)
+                done += size
+                progress(done)
+            writing.truncate(file.size)
+            writing.flush()
+            os.fsync(writing.fileno())
+        sync_directory(place.parent)
+    return problems
+
+
+def _read(chunks: Chunks, file: FileChunks) -> Iterator[tuple[bytes, int, str | None]]:
+    at = 0
+    wanted = [(bytes.fromhex(digest), size) for digest, size in file.chunks]
+    for (_, size), piece in zip(wanted, chunks.get_all(wanted), strict=True):
+        if isinstance(piece, BackupDamaged):
+            yield b"", size, f"{file.name} at byte {at}: {piece}"
+        else:
+            yield piece, size, None
+        at += size
+
+
+def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark) -> None:
+    """Raises :class:`BackupDamaged`."""
+    with _opened(directory, manifest) as store:
+        if problems := list(_lacking(store, manifest)):
+            raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}")
+        put_mark(store, mark)
+
+
+@contextmanager
+def _opened(directory: Path, manifest: Manifest) -> Iterator[Store]:
+    try:
+        store = Store(directory, cluster=manifest.cluster, size_max=STORE_BYTES_MAX)
+    except StoreUnusable as error:
+        raise BackupDamaged(f"the store of backup {manifest.id} cannot be opened: {error}") from None
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _lacking(store: Store, manifest: Manifest) -> Iterator[str]:
+    """What the backup says that it has, and the store in it does not."""
+    ends = ends_of(store)
+    for name, mark in manifest.topics.items():
+        incarnation, last = ends.get(name, (None, BEFORE_ALL))
+        if incarnation is not None and incarnation > mark.incarnation:
+            continue  # it was deleted and made anew while it was copied
+        if incarnation != mark.incarnation or last < Position.parse(mark.lac):
+            yield f"topic {name} ends at {last}, and should reach {mark.lac}"
+
+
+def _move_into_place(data: Path) -> Path | None:
+    aside = None
+    if (data / LOG).exists():
+        aside = data / f"{REPLACED}-{time.time_ns() // 1_000_000}"
+        aside.mkdir(mode=OWNER_ONLY)
+        (data / LOG).rename(aside / LOG)
+        sync_directory(data)
+    (data / RESTORING / LOG).rename(data / LOG)
+    sync_directory(data)
+    shutil.rmtree(data / RESTORING)
+    sync_directory(data)
+    return aside
+
+
+def verify(
+    destination: Destination,
+    cluster: str,
+    scratch: Path,
+    *,
+    backup: str | None = None,
+    progress: Progress = lambda _: None,
+    on_topic: Callable[[str], None] = lambda _: None,
+) -> Checked:
+    """Read all of a backup, open the store in it below ``scratch``, and check each of its blocks.
+
+    Raises :class:`BackupError` where there is no such backup, or it cannot be looked at; what is wrong with one that
+    can is in the result.
+    """
+    manifests = Manifests(destination, cluster)
+    manifest = manifests.read(backup or manifests.newest())
+    _check_format(manifest)
+    checked = Checked(manifest)
+    checked.problems += _write_files(destination, manifest, scratch, progress)
+    if checked.problems:
+        return checked
+    try:
+        with _opened(scratch, manifest) as store:
+            checked.problems += _lacking(store, manifest)
+            for record in store.topics():
+                on_topic(record.name)
+                checked.topics += 1
+                _check_topic(store, record.topic_id, record.name, checked)
+    except BackupDamaged as error:
+        checked.problems.append(str(error))
+    return checked
+
+
+def _check_topic(store: Store, topic_id: int, name: str, checked: Checked) -> None:
+    end = Position((1 << 63) - 1, 0)
+    after = BEFORE_ALL
+    while True:
+        try:
+            blocks, reached = store.read_blocks(topic_id, after, end, bytes_max=PAGE_BYTES)
+        except BlockCorrupt as error:
+            checked.problems.append(f"topic {name} after {after}: {error}")
+            return
+        checked.blocks += len(blocks)
+        if not blocks:
+            return
+        after = reached

@@ -1,0 +1,107 @@
+"""Where the pieces of a backup come from: a worker that runs, or the directory of one that does not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from replicator import __version__
+from replicator.backup.errors import BackupDamaged, WorkerNotAsked
+from replicator.engine.errors import StoreCopyFailed
+from replicator.engine.log.copy_stream import copy_head, read_head, read_pieces
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_copy import Piece, copy_pieces
+from replicator.pipeline.worker_connection import WorkerConnection
+from snapshots.position import BEFORE_ALL, Position
+
+PATH: Final = "/replication/v1/backup"
+STORE_BYTES_MAX: Final = 1 << 40
+"""Address space for a store that is only read, or written to very little."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCopy:
+    """What is copied, and its pieces in order."""
+
+    head: dict[str, Any]
+    pieces: Iterator[Piece]
+
+
+@contextmanager
+def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
+    """From the worker at ``url``. Raises :class:`WorkerNotAsked`."""
+    with _Backup(url) as connection:
+        response = connection.ask(b"".join(known))
+        yield StoreCopy(_head(response), _told(url, response))
+
+
+@contextmanager
+def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreCopy]:
+    """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs."""
+    store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
+    try:
+        head = copy_head(store, ends_of(store), version=__version__, made_at_ms=time.time_ns() // 1_000_000)
+        pieces = copy_pieces(store, known)
+        try:
+            yield StoreCopy(head, pieces)
+        finally:
+            pieces.close()
+    finally:
+        store.close()
+
+
+def ends_of(store: Store) -> dict[str, tuple[int, Position]]:
+    """Each topic's incarnation and LAC."""
+    return {record.name: (record.incarnation, _last(store, record.topic_id)) for record in store.topics()}
+
+
+def _last(store: Store, topic_id: int) -> Position:
+    ledgers = store.ledgers(topic_id)
+    return Position(ledgers[-1].ledger, ledgers[-1].last) if ledgers else BEFORE_ALL
+
+
+class _Backup(WorkerConnection):
+    def ask(self, known: bytes) -> http.client.HTTPResponse:
+        headers = {"Content-Type": "application/octet-stream", **self.shown()}
+        try:
+            self._connection.request("POST", f"{self._base_path}{PATH}", known, headers)
+            response = self._connection.getresponse()
+            if response.status == http.HTTPStatus.OK:
+                return response
+            reason = _reason(response.read(65_536))
+        except (OSError, http.client.HTTPException) as error:
+            raise WorkerNotAsked(f"worker at {self.url} cannot be reached: {error or type(error).__name__}") from None
+        raise WorkerNotAsked(f"worker at {self.url} gives no copy of its store (status {response.status}): {reason}")
+
+
+def _reason(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer[:200].decode(errors="replace")
+
+
+def _head(response: http.client.HTTPResponse) -> dict[str, Any]:
+    try:
+        return read_head(response.read)
+    except (OSError, http.client.HTTPException) as error:
+        raise StoreCopyFailed(f"the copy of the store was cut off: {error or type(error).__name__}") from None
+
+
+def _told(url: str, response: http.client.HTTPResponse) -> Iterator[Piece]:
+    try:
+        yield from read_pieces(response.read)
+    except (OSError, http.client.HTTPException) as error:
+        raise StoreCopyFailed(f"the copy of the store of {url} was cut off: {error or type(error).__name__}") from None
+
+
+def check_is_of(head: dict[str, Any], cluster: str) -> None:
+    """Raises :class:`BackupDamaged` for the copy of another cluster's store."""
+    if head["cluster"] != cluster:
+        raise BackupDamaged(f"the worker is of cluster {head['cluster']!r}, the topology says {cluster!r}")

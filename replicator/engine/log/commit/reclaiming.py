@@ -1,0 +1,113 @@
+"""Reclaiming within one transaction: appends this cluster's own blocks, which others have and a restored log lacks, at
+the positions that they had.
+
+Invariants (DESIGN §3): 2 and 10, a block is appended at its own position or not at all, and no id at or below one that
+is seen here is given out again; 5, what nobody has any more is written as a hole of this cluster's own, which it never
+claims.
+
+1. A block lies where its origin position says: that is this cluster's own position.
+2. Positions between two blocks of one ledger were those of entries of other clusters, or of local markers. Links bring
+   the former again, at new positions; the old ones are filled with local markers that say nothing, as positions of a
+   ledger have no gaps.
+3. The log then goes on in another ledger, as after any start: what came next in this one may have been somebody's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lmdb
+
+from replicator.engine.errors import NotReclaimed
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, build_block
+from replicator.engine.log.commit.block_writing import BlockWriting
+from replicator.engine.log.commit.holes import put_hole
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.left_out import LeftOutNote
+from replicator.engine.log.requests import ReclaimRequest, Tail
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.producing.sequence_index import numbered_of
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from snapshots.position import Position
+
+FILLER_MARKER: Final = 101
+"""The marker type of a filler; nobody reads it. See :class:`snapshots.markers.MarkerType`."""
+FILLED_AT_ONCE: Final = 10_000
+_FILLER: Final = encode_entry(
+    MessageMetadata(producer_name="replicator", sequence_id=0, publish_time=0, marker_type=FILLER_MARKER), b""
+)
+
+
+class Reclaims(BlockWriting):
+    """Writes what is reclaimed in one transaction."""
+
+    __slots__ = ()
+
+    def reclaim(self, txn: lmdb.Transaction, request: ReclaimRequest) -> None:
+        """Raises :class:`NotReclaimed` before anything of the request is written."""
+        self._check(request)
+        tail = request.tail
+        self._appender.remember(tail)
+        ids = [tail.incarnation, request.upto.ledger, *(header.origin_first.ledger for header, _ in request.blocks)]
+        self._appender.last_id = max(self._appender.last_id, *ids)
+        if tail.ledger is None:
+            tail.ledger, tail.next_entry = request.last.ledger, request.last.entry + 1
+        for hole in request.holes:
+            put_hole(txn, self._dbs, tail, self._cluster, hole)
+        for header, block in request.blocks:
+            self._go_to(txn, tail, header.origin_first, header.publish_time_ms)
+            first = self._appender.next_position(tail)
+            assert first == header.origin_first, f"{header.origin_first} would be at {first}"
+            self._appender.append(txn, tail, header, block)
+            if header.kind is BlockKind.MESSAGES and request.numbered:
+                numbered = [numbered_of(entry) for entry in BlockView(block, header).entries()]
+                self._deduplication.reclaimed(txn, tail, first, numbered)
+        if (tail.ledger, tail.next_entry) <= request.upto:
+            self._go_to(txn, tail, request.upto, 0)
+            self._fill(txn, tail, 1, 0)  # nobody has what was there, but others know that there was something
+        tail.ledger = None
+        own = tail.high_water.get(self._cluster)
+        if own is None or own.position < request.upto:
+            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
+        note = LeftOutNote(self._cluster, tail.incarnation, request.upto)
+        self._committed.left_out.setdefault(tail.topic_id, []).append(note)
+
+    def _check(self, request: ReclaimRequest) -> None:
+        tail = request.tail
+        last = request.last if tail.ledger is None else Position(tail.ledger, tail.next_entry - 1)
+        next_at = Position(last.ledger, last.entry + 1)
+        for header, _ in request.blocks:
+            if header.origin != self._cluster or header.incarnation != tail.incarnation or header.parts_bytes:
+                raise NotReclaimed(
+                    f"{tail.name}: the block at {header.origin} {header.origin_first} is not of this log"
+                )
+            if header.origin_first < next_at:
+                raise NotReclaimed(
+                    f"{tail.name}: the log has gone on to {next_at} since it was restored, so that "
+                    f"{header.origin_first} has no place in it any more"
+                )
+            next_at = Position(header.origin_last.ledger, header.origin_last.entry + 1)
+
+    def _go_to(self, txn: lmdb.Transaction, tail: Tail, at: Position, publish_time_ms: int) -> None:
+        """The next position is to be ``at``. A ledger that begins need not begin at 0."""
+        if tail.ledger != at.ledger:
+            tail.ledger, tail.next_entry = at
+        self._fill(txn, tail, at.entry - tail.next_entry, publish_time_ms)
+
+    def _fill(self, txn: lmdb.Transaction, tail: Tail, entries: int, publish_time_ms: int) -> None:
+        for done in range(0, entries, FILLED_AT_ONCE):
+            count = min(entries - done, FILLED_AT_ONCE)
+            first = self._appender.next_position(tail)
+            block = build_block(
+                kind=BlockKind.LOCAL_MARKERS,
+                origin=self._cluster,
+                incarnation=tail.incarnation,
+                origin_first=first,
+                publish_time_ms=publish_time_ms,
+                entries=[_FILLER] * count,
+                batch_sizes=[0] * count,
+            )
+            header = BlockHeader(
+                BlockKind.LOCAL_MARKERS, self._cluster, tail.incarnation, first, count, 0, publish_time_ms, 0
+            )
+            self._appender.append(txn, tail, header, block)

@@ -1,0 +1,111 @@
+"""The form in which a worker sends a copy of its store: a head, the pieces in order, and an end.
+
+Each frame is a kind (one byte), a length u32, and so many bytes. A stream without its end frame was cut off.
+
+==== ==================================================================
+kind content
+==== ==================================================================
+H    JSON: what is copied (:func:`encode_head`)
+K    file name NUL, hash, size u32: a piece that who asked has already
+C    file name NUL, hash, and the piece
+E    empty: that was all
+X    why the copying was given up, as text
+==== ==================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from replicator.engine.errors import StoreCopyFailed
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_copy import PIECE_BYTES, Piece
+from replicator.engine.log.store_tables import FORMAT
+from snapshots.position import Position
+
+DIGEST_BYTES: Final = 32
+KNOWN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The hashes that who asks has, one after another: 2 million, of a store of 2 TB."""
+HEAD_BYTES_MAX: Final = 64 * 1024 * 1024
+_FRAME = struct.Struct("<cI")
+_SIZE = struct.Struct("<I")
+
+
+def copy_head(
+    store: Store, ends: Mapping[str, tuple[int, Position]], *, version: str, made_at_ms: int
+) -> dict[str, Any]:
+    """What a copy says of the store that it is of; ``ends`` are each topic's incarnation and LAC before the copying."""
+    topics = {name: {"incarnation": incarnation, "lac": str(last)} for name, (incarnation, last) in ends.items()}
+    return {
+        "cluster": store.cluster,
+        "store_id": store.meta("store")["store_id"],
+        "store_format": FORMAT,
+        "version": version,
+        "made_at_ms": made_at_ms,
+        "topics": topics,
+    }
+
+
+def encode_head(head: Mapping[str, Any]) -> bytes:
+    return _frame(b"H", json.dumps(head).encode())
+
+
+def encode_piece(piece: Piece) -> bytes:
+    name = piece.file.encode() + b"\0"
+    if piece.content is None:
+        return _frame(b"K", name + piece.digest + _SIZE.pack(piece.size))
+    return _frame(b"C", name + piece.digest + piece.content)
+
+
+def encode_end(failed: str | None = None) -> bytes:
+    return _frame(b"E", b"") if failed is None else _frame(b"X", failed.encode())
+
+
+def _frame(kind: bytes, content: bytes) -> bytes:
+    return _FRAME.pack(kind, len(content)) + content
+
+
+def read_head(read: Callable[[int], bytes]) -> dict[str, Any]:
+    """``read`` gives so many bytes, or fewer at the end. Raises :class:`StoreCopyFailed`."""
+    kind, content = _read_frame(read, HEAD_BYTES_MAX)
+    if kind != b"H":
+        raise StoreCopyFailed("the copy of the store does not begin with what it is: is this a worker?")
+    try:
+        head: dict[str, Any] = json.loads(content)
+    except ValueError as error:
+        raise StoreCopyFailed(f"the head of the copy cannot be read: {error}") from None
+    return head
+
+
+def read_pieces(read: Callable[[int], bytes]) -> Iterator[Piece]:
+    """What follows the head. Raises :class:`StoreCopyFailed` where it is cut off, or was given up."""
+    while True:
+        kind, content = _read_frame(read, PIECE_BYTES + 4096)
+        if kind == b"E":
+            return
+        if kind == b"X":
+            raise StoreCopyFailed(content.decode(errors="replace"))
+        name, _, rest = content.partition(b"\0")
+        digest, body = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
+        if kind == b"C":
+            yield Piece(name.decode(), digest, len(body), body)
+        elif kind == b"K" and len(body) == _SIZE.size:
+            yield Piece(name.decode(), digest, _SIZE.unpack(body)[0], None)
+        else:
+            raise StoreCopyFailed(f"the copy of the store has a frame that this version does not know: {kind!r}")
+
+
+def _read_frame(read: Callable[[int], bytes], content_max: int) -> tuple[bytes, bytes]:
+    preamble = read(_FRAME.size)
+    if len(preamble) < _FRAME.size:
+        raise StoreCopyFailed("the copy of the store was cut off")
+    kind, size = _FRAME.unpack(preamble)
+    if size > content_max:
+        raise StoreCopyFailed(f"the copy of the store has a frame of {size} bytes, which is over the limit")
+    content = read(size)
+    if len(content) < size:
+        raise StoreCopyFailed("the copy of the store was cut off")
+    return kind, content

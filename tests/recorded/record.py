@@ -1,0 +1,141 @@
+"""Records what this version writes: ``python tests/recorded/record.py`` from the clone, with ``tests`` on PYTHONPATH.
+
+It is run once for a release, and what it writes is committed: later versions are held to it. Two workers with links, a
+database each and real clients make the store; the rest is made by what makes it in a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import lzma
+import shutil
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import recorded_samples as samples
+from failover_support import free_ports
+
+from replicator import __version__
+from replicator.client import Client, ConsumerType, InitialPosition
+from replicator.engine.engine import Engine
+from replicator.engine.log.arrow import decode_append
+from replicator.engine.log.link_frame import CODECS, PROTOCOL_VERSION, pack_frame
+from replicator.engine.log.store_tables import FORMAT
+from replicator.index.database import head_revision
+from replicator.pipeline.source.stream_offsets import encode_offset
+from replicator.topology import load_topology
+from replicator.worker.starting import start_worker
+from snapshots.markers import MARKER_VERSION, encode_marker
+
+PARTITIONED = "persistent/public/default/parts/partitions"
+COMPACTED = "persistent/public/default/newest"
+
+
+def main() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="replicator-record-"))
+    directory.chmod(0o755)
+    try:
+        asyncio.run(record_store(directory))
+    finally:
+        shutil.rmtree(directory)
+    frames = {codec: b"".join(map(bytes, pack_frame(samples.frame_stream(), codec))).hex() for codec in CODECS}
+    markers = [[int(kind), payload.hex()] for kind, payload in map(encode_marker, samples.markers())]
+    write("frames.json", {"protocol": PROTOCOL_VERSION, "frames": frames})
+    write("markers.json", {"version": MARKER_VERSION, "markers": markers})
+    write("offsets.json", [encode_offset(each) for each in samples.offsets()])
+    write("database.json", {"revision": head_revision()})
+
+
+def write(name: str, content: object) -> None:
+    (samples.RECORDED / name).write_text(json.dumps(content, indent=1) + "\n")
+
+
+async def record_store(directory: Path) -> None:
+    ports = dict(zip(("us-east", samples.CLUSTER), free_ports(2), strict=True))
+    rows = [f"  {name}: {{address: '127.0.0.1:{port}', data: ./{name}}}\n" for name, port in ports.items()]
+    file = directory / "topology.yaml"
+    file.write_text(
+        f"clusters:\n{''.join(rows)}links: [{{between: [us-east, {samples.CLUSTER}]}}]\n"
+        "pipeline: {engine: embedded}\n"
+    )
+    topology = load_topology(file)
+    workers = [await start_worker(topology, name) for name in topology.names]
+    try:
+        await fill(ports)
+    finally:
+        for worker in workers:
+            await worker.stop()
+    data = directory / samples.CLUSTER
+    engine = await Engine.open(data, cluster=samples.CLUSTER)
+    try:
+        filtered = await engine.topic("persistent://public/default/filtered")
+        (blocks,) = decode_append(samples.frame_stream()).values()
+        await filtered.writing.copy(blocks)  # with a hole, and a batch that is here in part
+        write("store.json", {"format": FORMAT, "version": __version__, "store": samples.described(engine)})
+        copied = directory / "copy"
+        copied.mkdir()
+        engine.store.env.copy(str(copied), compact=True)
+    finally:
+        await engine.close()
+    packed = lzma.compress((copied / "data.mdb").read_bytes(), preset=9)
+    (samples.RECORDED / "store.mdb.xz").write_bytes(packed)
+
+
+async def fill(ports: dict[str, int]) -> None:
+    here = f"http://127.0.0.1:{ports[samples.CLUSTER]}/admin/v2"
+    async with (
+        aiohttp.ClientSession() as session,
+        Client(f"pulsar://127.0.0.1:{ports['us-east']}") as us,
+        Client(f"pulsar://127.0.0.1:{ports[samples.CLUSTER]}") as eu,
+    ):
+
+        async def ask(method: str, path: str, body: object = None) -> None:
+            async with session.request(method, f"{here}/{path}", json=body) as response:
+                assert response.status < 300, (path, await response.text())
+
+        await ask("PUT", PARTITIONED, 3)
+        await ask("POST", "namespaces/public/default/deduplication", True)
+        await ask("POST", "namespaces/public/default/permissions/reader", ["consume"])
+        options = {
+            "consumer_type": ConsumerType.Shared,
+            "initial_position": InitialPosition.Earliest,
+            "replicate_subscription_state_enabled": True,
+            "ack_receipt_enabled": True,
+        }
+        reading = await eu.subscribe("orders", "billing", subscription_properties={"team": "money"}, **options)
+        gone = await eu.subscribe("orders", "gone", **options)
+        for client, name in ((us, "us-east"), (eu, samples.CLUSTER)):
+            producer = await client.create_producer("orders", producer_name=f"{name}-writer")
+            for number in range(60):
+                producer.enqueue(b"%s %d" % (name.encode(), number), partition_key=f"key-{number % 5}")
+                if number % 7 == 0:
+                    await producer.flush()
+            await producer.close()
+        received = [await reading.receive() for _ in range(120)]
+        for message in received[:40] + received[60:100:2]:
+            await reading.acknowledge(message)
+        await gone.unsubscribe()
+        newest = await eu.create_producer("newest")
+        for number in range(30):
+            await newest.send(b"%d" % number, partition_key=f"key-{number % 3}")
+        await ask("PUT", f"{COMPACTED}/compaction")
+        await ask("POST", "persistent/public/default/newest/maxConsumers", 9)
+        fields = [{"name": "id", "type": "long"}]
+        schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+        await ask("POST", "schemas/public/default/newest/schema", {"type": "AVRO", "schema": schema, "properties": {}})
+        parts = await us.create_producer("parts")
+        for number in range(9):
+            await parts.send(b"%d" % number, partition_key=str(number))
+        closed = await eu.create_producer("closed")
+        await closed.send(b"last")
+        await ask("POST", "persistent/public/default/closed/terminate")
+        await reading.close()
+        for producer in (newest, parts, closed):
+            await producer.close()
+        await asyncio.sleep(3)  # for markers to come and be answered; what is recorded is what there is then
+
+
+if __name__ == "__main__":
+    main()

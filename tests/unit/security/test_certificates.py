@@ -1,0 +1,52 @@
+"""Who somebody is by a certificate, as Python's ``ssl`` gives it."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from replicator.security.certificate_making import Authority
+from replicator.security.certificates import RoleFrom, identify_certificate
+from replicator.security.errors import NotIdentified
+from replicator.security.identity import ROLE_CHARS_MAX
+from replicator.topology.fields import TlsSettings
+from replicator.worker.starting import _tls_context
+
+SHOWN = {
+    "subject": ((("organizationName", "acme"),), (("commonName", "outer"),), (("commonName", "inner"),)),
+    "subjectAltName": (("IP Address", "127.0.0.1"), ("DNS", "orders.example"), ("URI", "spiffe://acme/orders")),
+}
+
+
+def test_the_role_is_the_last_common_name_or_the_first_name_among_the_others() -> None:
+    assert identify_certificate(SHOWN, RoleFrom.COMMON_NAME).role == "inner"
+    assert identify_certificate(SHOWN, RoleFrom.SAN).role == "orders.example"
+    for kind in ("DNS", "email", "URI"):
+        shown = {"subjectAltName": (("IP Address", "127.0.0.1"), (kind, "orders"))}
+        assert identify_certificate(shown, RoleFrom.SAN).role == "orders"
+
+
+@pytest.mark.parametrize(
+    ("shown", "role_from"),
+    [
+        (None, RoleFrom.COMMON_NAME),
+        ({}, RoleFrom.SAN),
+        ({"subject": ((("organizationName", "acme"),),)}, RoleFrom.COMMON_NAME),
+        ({"subject": ((("commonName", ""),),)}, RoleFrom.COMMON_NAME),
+        ({"subject": ((("commonName", "x" * (ROLE_CHARS_MAX + 1)),),)}, RoleFrom.COMMON_NAME),
+        ({"subject": SHOWN["subject"]}, RoleFrom.SAN),
+        ({"subjectAltName": (("IP Address", "127.0.0.1"),)}, RoleFrom.SAN),
+    ],
+)
+def test_a_certificate_without_the_name_is_nobodys(shown: dict[str, object] | None, role_from: RoleFrom) -> None:
+    with pytest.raises(NotIdentified):
+        identify_certificate(shown, role_from)
+
+
+def test_a_worker_speaks_nothing_older_than_tls_1_2(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).give("worker")
+    files = TlsSettings.model_validate({"certificate": str(certificate), "key": str(key)})
+    context = _tls_context("worker", files, optional=False)
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
