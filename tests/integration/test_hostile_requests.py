@@ -113,9 +113,9 @@ async def test_heads_that_are_too_large_are_refused(data_dir: Path, lines: bytes
 async def test_what_a_few_bytes_become_is_bounded_for_all_who_look_at_them_together(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message of 8 kB that is 8 MiB uncompressed, and readers who take nothing of it."""
-    monkeypatch.setattr(data_plane, "PAGES_BYTES_MAX", 16 * MIB)
-    zeros = bytes(8 * MIB)
+    """A message of 32 kB that is 32 MiB uncompressed, more than sockets hold, and readers who take nothing of it."""
+    monkeypatch.setattr(data_plane, "PAGES_BYTES_MAX", 64 * MIB)
+    zeros = bytes(32 * MIB)
     metadata = MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, compression=ZLIB, uncompressed_size=len(zeros)
     )
@@ -129,7 +129,7 @@ async def test_what_a_few_bytes_become_is_bounded_for_all_who_look_at_them_toget
                 assert made.status == 204
             topic = await worker.parts.engine.topic(TOPIC.replace("/", "://", 1))
             entry = encode_entry(metadata, compress(zeros, ZLIB))
-            assert len(entry) < MIB // 64
+            assert len(entry) < MIB // 16
             await topic.publish([entry])
             async with session.get(url) as whole:
                 assert whole.headers["Content-Type"] == "application/octet-stream"
