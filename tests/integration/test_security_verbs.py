@@ -23,6 +23,7 @@ OFFLINE: Final = {
     "health": "it asks what everybody may ask, where the worker listens",
     "drill": "its own clusters are its own; it asks those of others by the verbs below",
     "db upgrade": "it asks a database, by the URL in the topology",
+    "db downgrade": "the same",
     "pipeline package": "it writes a file",
     "tokens create-secret-key": "it writes a file",
     "tokens create-key-pair": "it writes files",
