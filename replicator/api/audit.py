@@ -81,7 +81,7 @@ def _action(request: web.Request) -> str:
 
 async def _shown(request: web.Request) -> Any:
     """What a GET of the path answers, as JSON; None where it has none, or it is refused."""
-    wanted = canonical(request)
+    wanted = _read_at(canonical(request))
     for resource in request.app.router.resources():
         if resource.canonical != wanted:
             continue
@@ -89,6 +89,14 @@ async def _shown(request: web.Request) -> Any:
             if route.method == "GET":
                 return await _asked(route.handler, request)
     return None
+
+
+def _read_at(changed: str) -> str:
+    """Where what is changed at a path is read: there, but for permissions, which are read all together."""
+    place, permissions, of = changed.partition("/permissions/")
+    if not permissions:
+        return changed
+    return f"{place}/permissions/subscription" if "subscription" in of else f"{place}/permissions"
 
 
 async def _asked(get: Any, request: web.Request) -> Any:

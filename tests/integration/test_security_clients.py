@@ -170,8 +170,10 @@ def test_an_operator_grants_and_revokes_and_it_is_noted_who_did(worker: ServedWo
         assert worker.ask("DELETE", f"{GRANTED}/newcomer").status == 204
         with pytest.raises(pulsar.exceptions.AuthorizationError):
             client.create_producer(TOPIC)
-    entry = worker.ask("GET", "/replication/v1/audit?newest=1").json["entries"][0]
-    assert (entry["actor"], entry["action"]) == ("operator", "DELETE namespaces/permissions")
+    revoked, granted = worker.ask("GET", "/replication/v1/audit?newest=2").json["entries"]
+    assert (revoked["actor"], revoked["action"]) == ("operator", "DELETE namespaces/permissions")
+    assert (revoked["detail"]["before"], revoked["detail"]["after"]) == ({"newcomer": ["produce"]}, {})
+    assert (granted["detail"]["before"], granted["detail"]["after"]) == ({}, {"newcomer": ["produce"]})
 
 
 def test_subscriptions_can_be_given_to_roles_and_to_prefixes(worker: ServedWorker, secrets: Secrets) -> None:
@@ -181,6 +183,9 @@ def test_subscriptions_can_be_given_to_roles_and_to_prefixes(worker: ServedWorke
         with pytest.raises(pulsar.exceptions.AuthorizationError):
             client.subscribe(TOPIC, "reserved")
         assert worker.ask("DELETE", f"{GRANTED}/reserved/billing").status == 204
+        revoked, granted = worker.ask("GET", "/replication/v1/audit?newest=2").json["entries"]
+        assert granted["detail"]["after"] == revoked["detail"]["before"] == {"reserved": ["billing"]}
+        assert revoked["detail"]["after"] != revoked["detail"]["before"]
         client.subscribe(TOPIC, "reserved").close()
         mode = "namespaces/acme/orders/subscriptionAuthMode"
         assert worker.ask("POST", mode, '"Prefix"').status == 204
