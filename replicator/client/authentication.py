@@ -82,6 +82,7 @@ class Showing:
         """Raises :class:`AuthenticationError` for files that cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.trust_certs_file_path)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
             context.check_hostname = self.validate_hostname and not self.allow_insecure_connection
             if self.allow_insecure_connection:
                 context.verify_mode = ssl.CERT_NONE

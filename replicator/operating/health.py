@@ -46,6 +46,7 @@ def _place(cluster: Cluster) -> str:
 def _context(cluster: Cluster) -> ssl.SSLContext:
     """Shows the worker's own certificate, and does not check who answers: nothing is told to it."""
     context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if cluster.tls is not None and cluster.tls.ca is not None:

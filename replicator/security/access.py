@@ -79,6 +79,7 @@ class Access:
         """The same, wanted in any case."""
         try:
             context = ssl.create_default_context(cafile=self.trust, cadata=None if self.trust else self.trust_pem)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
         except (OSError, ValueError) as error:

@@ -364,6 +364,7 @@ def _tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLCon
     """With ``optional`` clients may leave their certificate out, and show something else then. Raises
     :class:`WorkerError` for files that cannot be read, or do not belong together."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Python 3.11 leaves it to how OpenSSL was built
     try:
         context.load_cert_chain(files.certificate, files.key)
         if files.ca is not None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from replicator.client.authentication import Showing
+from replicator.security.access import Access
 from replicator.security.certificate_making import Authority
 from replicator.security.certificates import RoleFrom, identify_certificate
 from replicator.security.errors import NotIdentified
@@ -48,5 +50,9 @@ def test_a_certificate_without_the_name_is_nobodys(shown: dict[str, object] | No
 def test_a_worker_speaks_nothing_older_than_tls_1_2(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).give("worker")
     files = TlsSettings.model_validate({"certificate": str(certificate), "key": str(key)})
-    context = _tls_context("worker", files, optional=False)
-    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert _tls_context("worker", files, optional=False).minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_who_asks_a_worker_speaks_nothing_older_either() -> None:
+    assert Access(tls=True).make_ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
+    assert Showing().ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
