@@ -51,9 +51,8 @@ class StartPositions:
     def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
         """Why copying cannot start; None if it can."""
 
-        own_holes = topic.origins.left_out(
-            self._engine.cluster
-        )  # of a source that was restored, and knows what it lost
+        # Of a source that was restored, and knows what it lost.
+        own_holes = topic.origins.left_out(self._engine.cluster)
 
         def has(position: Position) -> bool:
             lost = any(after < position <= upto for after, upto in own_holes)
