@@ -167,6 +167,8 @@ def test_lanes_go_on_between_batches_and_are_relieved(
                 await eventually(lambda: (link.planner._plan.number or 0) > first + 2, "batches", SECONDS_MAX)
                 assert link.planner._plan.before == link.planner._plan.number - 1, "no lane was dealt anew"
                 await load.check()
+                # A lane reports with its next question, after the blocks have arrived.
+                await eventually(lambda: link.figures.entries >= load.published, "the last report", SECONDS_MAX)
             assert link.figures.entries == load.published
 
     asyncio.run(main())
