@@ -14,11 +14,11 @@ from snapshots.position import Position
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """``snapshot_interval_ms`` bounds how far the coarse state is behind while the topic moves; ``whole_interval_ms``
-    is how often a subscription that changes is told whole."""
+    is how often a subscription that changes is told whole. ``update_interval_ms`` is the least between two updates."""
 
     snapshot_interval_ms: int = 200
     snapshot_timeout_ms: int = 30_000
-    update_interval_ms: int = 100
+    update_interval_ms: int = 5
     whole_interval_ms: int = 60_000
 
 

@@ -7,7 +7,7 @@ announced twice, so an idle topic gets no markers; what is announced in full now
 announced anyway).
 
 1. A change is noted: the mark-delete position moved, something was acknowledged, a mapping came, a subscription was
-   made or deleted. Changes are collected for ``update_interval_ms``; one marker carries all subscriptions of the topic.
+   made or deleted. :mod:`snapshots.pacing` says when it goes; one marker carries all subscriptions of the topic.
 2. A subscription's update has the coarse state for each peer that a mapping at or below the claim is new to, and the
    exact state: what was acknowledged since the last update, or the whole of it when that is due: in the first update of
    a generation, when somebody asked, after a restart that does not know what was announced, and once in
@@ -31,6 +31,7 @@ from typing import Final, Protocol
 from snapshots.ack_vector import PART_BYTES_TARGET, AckVector
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats, WriteUpdate
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
+from snapshots.pacing import UpdateBudget, UpdatePace
 from snapshots.position import BEFORE_ALL, Position
 
 UPDATES_PER_MARKER_MAX: Final = 1000
@@ -92,6 +93,7 @@ class UpdateAnnouncer:
         stats: ControllerStats,
         mapped: Callable[[str, Position], Position | None],
         acks: AckSource | None,
+        budget: UpdateBudget,
     ) -> None:
         self._local = local
         self.settings = settings
@@ -106,7 +108,7 @@ class UpdateAnnouncer:
         """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
         self._changed: dict[str, None] = {}
         """Subscriptions that there is something to announce of, in order of their change."""
-        self._due_ms = 0
+        self._pace = UpdatePace(budget)
 
     @property
     def has_subscriptions(self) -> bool:
@@ -114,8 +116,8 @@ class UpdateAnnouncer:
 
     @property
     def due_ms(self) -> int | None:
-        """When what is noted is to be announced."""
-        return self._due_ms if self._changed else None
+        """When what is noted is to be announced; None where nothing is, or while an update is under way."""
+        return self._pace.due_ms if self._changed else None
 
     # ---- events -----------------------------------------------------------------------------------------
 
@@ -216,7 +218,13 @@ class UpdateAnnouncer:
         if updates:
             markers.append(WriteUpdate(SubscriptionsUpdate(tuple(updates))))
         self._changed.clear()
+        if markers:
+            self._pace.began(now_ms, len(markers), self.settings.update_interval_ms)
         return markers
+
+    def on_written(self, now_ms: int) -> None:
+        """One of the markers stands in the log, or was refused."""
+        self._pace.ended(now_ms)
 
     def _updates(self, name: str, now_ms: int) -> Iterable[tuple[SubscriptionUpdate, int]]:
         """What there is to announce of one subscription, each part with about its size in bytes."""
@@ -285,7 +293,7 @@ class UpdateAnnouncer:
         if not self._peers:
             return
         if not self._changed:
-            self._due_ms = now_ms + self.settings.update_interval_ms
+            self._pace.changed(now_ms, self.settings.update_interval_ms)
         self._changed[name] = None
 
     # ---- hearing ----------------------------------------------------------------------------------------

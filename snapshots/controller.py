@@ -57,6 +57,7 @@ from snapshots.markers import (
     SnapshotResponse,
     SubscriptionsUpdate,
 )
+from snapshots.pacing import UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
 
 PENDING_REQUESTS_MAX: Final = 256
@@ -78,7 +79,8 @@ class SnapshotController:
     """State sync of one topic in cluster ``local``.
 
     ``peers`` are the clusters that get our markers; ``reachable_origins`` those whose entries reach us. ``next_id``
-    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading.
+    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of
+    all topics of the worker; without one the topic has its own.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class SnapshotController:
         next_id: Callable[[], str],
         settings: ControllerSettings | None = None,
         acks: AckSource | None = None,
+        budget: UpdateBudget | None = None,
     ) -> None:
         self._local = local
         self._settings = settings or ControllerSettings()
@@ -98,7 +101,9 @@ class SnapshotController:
         self._reachable = _others(reachable_origins, local)
         self._tables: dict[str, MappingTable] = {}
         self.stats = ControllerStats()
-        self.updates = UpdateAnnouncer(local, self._peers, self._settings, self.stats, self._mapped, acks)
+        self.updates = UpdateAnnouncer(
+            local, self._peers, self._settings, self.stats, self._mapped, acks, budget or UpdateBudget()
+        )
 
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
@@ -185,6 +190,10 @@ class SnapshotController:
         """A subscription is gone, or not replicated any more; with the generation of its tombstone if others are to
         delete it too, and whether they were told."""
         self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced)
+
+    def on_written(self, now_ms: int) -> None:
+        """A marker of :class:`WriteUpdate` stands in the log, or was refused: the next one may follow."""
+        self.updates.on_written(now_ms)
 
     def on_settings(self, settings: ControllerSettings) -> None:
         """Other paces, from now on; what is due already stays due."""

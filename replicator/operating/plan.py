@@ -141,7 +141,7 @@ class Plan:
         sync, store = self.topology.sync, self.topology.store
         return Text(
             f"Sync: a snapshot every {sync.snapshot_interval_ms} ms while a topic moves "
-            f"(given up after {sync.snapshot_timeout_ms} ms), updates every {sync.update_interval_ms} ms. "
+            f"(given up after {sync.snapshot_timeout_ms} ms), updates at most every {sync.update_interval_ms} ms. "
             f"Store: up to {format_size(store.size_max)} a worker, "
             f"messages up to {format_size(store.message_size_max)}. "
             f"{self._engine_of_links()}"

@@ -40,7 +40,8 @@ log = structlog.get_logger(__name__)
 
 
 class ActionQueue:
-    """Of one topic. ``on_saved`` is called after a checkpoint, ``on_resumed`` when the store takes writes again."""
+    """Of one topic. ``on_saved`` is called after a checkpoint, ``on_resumed`` when the store takes writes again, and
+    ``on_written`` when a marker that announces stands in the log or was refused."""
 
     __slots__ = (
         "_actions",
@@ -50,6 +51,7 @@ class ActionQueue:
         "_markers_to_come",
         "_on_resumed",
         "_on_saved",
+        "_on_written",
         "_paused",
         "_repeating",
         "_sequence",
@@ -70,6 +72,7 @@ class ActionQueue:
         *,
         on_saved: Callable[[], None],
         on_resumed: Callable[[], None],
+        on_written: Callable[[], None],
     ) -> None:
         self._shared = shared
         self._topic = topic
@@ -78,6 +81,7 @@ class ActionQueue:
         self._checkpoint = checkpoint
         self._on_saved = on_saved
         self._on_resumed = on_resumed
+        self._on_written = on_written
         self._loop = asyncio.get_running_loop()
         self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
         self._markers_to_come: dict[str, int] = {}
@@ -224,6 +228,7 @@ class ActionQueue:
             written = await self._write(action.marker, local=isinstance(action, WriteLocalSnapshot))
             if isinstance(action, WriteUpdate):
                 self._note_announced(action, written=written)
+                self._on_written()
 
     async def _write(self, marker: Any, *, local: bool) -> bool:
         try:

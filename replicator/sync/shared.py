@@ -11,6 +11,7 @@ from replicator.sync.index import Index
 from replicator.sync.marker_log import Counters
 from replicator.sync.routes import Routes
 from snapshots.actions import ControllerSettings
+from snapshots.pacing import UpdateBudget
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Shared:
     next_id: Callable[[], str]
     """Ids of snapshots, unique among all that this cluster ever asks for."""
     counted: Counters = field(default_factory=Counters)
+    budget: UpdateBudget = field(default_factory=UpdateBudget)
 
 
 def monotonic_ms() -> int:

@@ -22,10 +22,12 @@ from replicator.sync.topic_acks import TopicAcks
 from snapshots.ack_vector import AckVector
 from snapshots.announcing import Description
 from snapshots.errors import MarkerCorrupt
+from snapshots.pacing import GATHER_MS_MAX
 from snapshots.position import Position
 
-UNANNOUNCED_INTERVALS: Final = 3
-"""After so many intervals of updates, what was acknowledged before is announced."""
+ANNOUNCED_INTERVALS: Final = 3
+"""After so many intervals of updates, the longest that they gather for included, what was acknowledged before is
+announced."""
 
 log = structlog.get_logger(__name__)
 
@@ -119,9 +121,8 @@ class TopicState:
             self._loaded.acks.trim(self._trimmed)
         if self._topic.trimming.in_store > self._trimmed:
             self._trimmed = self._topic.trimming.in_store
-            self._forget_at = (
-                self._loop.time() + UNANNOUNCED_INTERVALS * self._shared.settings.update_interval_ms / 1000
-            )
+            interval_ms = max(self._shared.settings.update_interval_ms, GATHER_MS_MAX)
+            self._forget_at = self._loop.time() + ANNOUNCED_INTERVALS * interval_ms / 1000
             self._shared.index.extents_trimmed(self._topic.name, self._trimmed)
         return True
 

@@ -60,6 +60,7 @@ class TopicSync:
             next_id=shared.next_id,
             settings=shared.settings,
             acks=self._state if shared.exact else None,
+            budget=shared.budget,
         )
         self._applier = UpdateApplier(shared, topic, self.controller, self._state, self._settle)
         self._checkpoint = Checkpoint(shared.engine, topic, self._on_checkpoint_due)
@@ -71,6 +72,7 @@ class TopicSync:
             self._checkpoint,
             on_saved=self._forget_trimmed,
             on_resumed=self._settle,
+            on_written=self._on_written,
         )
         self._off: dict[str, None] = {}
         """Subscriptions that are not replicated, so that what was announced of them was ignored."""
@@ -273,6 +275,10 @@ class TopicSync:
         if deadline_ms is not None:
             delay = max(0, deadline_ms - monotonic_ms()) / 1000
             self._timer = self._loop.call_later(delay, self._on_timer)
+
+    def _on_written(self) -> None:
+        self.controller.on_written(monotonic_ms())
+        self._settle()
 
     def _on_checkpoint_due(self) -> None:
         self._queue.wake()

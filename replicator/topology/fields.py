@@ -353,7 +353,7 @@ class SyncSettings(Section):
     mode: Literal["exact", "mark-delete"] = "exact"
     snapshot_interval_ms: int = Field(default=200, ge=10, le=3_600_000)
     snapshot_timeout_ms: int = Field(default=30_000, ge=100, le=3_600_000)
-    update_interval_ms: int = Field(default=100, ge=1, le=60_000)
+    update_interval_ms: int = Field(default=5, ge=1, le=60_000)
 
 
 class StoreSettings(Section):

@@ -125,11 +125,11 @@ def test_all_workers_take_a_file_that_was_distributed(tmp_path: Path) -> None:
                 write(after, worker.file)
             planned = await command("plan", "-f", "topology.yaml", cwd=tmp_path)
             assert "link us-east → eu-west: removed" in planned.stdout, planned.stderr
-            assert "sync.update_interval_ms: 100 → 50" in planned.stdout
+            assert "sync.update_interval_ms: 5 → 50" in planned.stdout
             done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
             assert done.returncode == 0, done.stderr
-            assert "us-east: link us-east → eu-west: removed; sync.update_interval_ms: 100 → 50" in done.stdout
-            assert "ap-south: sync.update_interval_ms: 100 → 50" in done.stdout
+            assert "us-east: link us-east → eu-west: removed; sync.update_interval_ms: 5 → 50" in done.stdout
+            assert "ap-south: sync.update_interval_ms: 5 → 50" in done.stdout
             assert runs(workers) == dict.fromkeys(NAMES, 1)
             again = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
             assert (again.returncode, runs(workers)) == (0, dict.fromkeys(NAMES, 1))
@@ -279,7 +279,7 @@ def test_scripts_get_what_changed_as_json_and_no_password(tmp_path: Path) -> Non
             done = await command("apply", "-f", "topology.yaml", "--yes", "-o", "json", cwd=tmp_path)
             answer = json.loads(done.stdout)
             assert (answer["applied"], answer["digest"]) == (True, digest(after))
-            assert answer["workers"]["us-east"]["changed"] == ["sync.update_interval_ms: 100 → 50"]
+            assert answer["workers"]["us-east"]["changed"] == ["sync.update_interval_ms: 5 → 50"]
             assert "secret" not in planned.stdout + planned.stderr + done.stdout + done.stderr
 
     asyncio.run(main())

@@ -229,8 +229,11 @@ class ModelCluster:
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case WriteRequest() | WriteResponse() | WriteUpdate():
+                case WriteRequest() | WriteResponse():
                     self.append(Kind.MARKER, [action.marker])
+                case WriteUpdate():
+                    self.append(Kind.MARKER, [action.marker])
+                    self.controller.on_written(self.model.now_ms)
                 case WriteLocalSnapshot():
                     self.append(Kind.LOCAL_MARKER, [action.marker])
                 case RecordMapping():

@@ -11,6 +11,7 @@ from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
 from snapshots.announcing import UPDATES_PER_MARKER_MAX, Description, UpdateAnnouncer
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
+from snapshots.pacing import UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -49,7 +50,13 @@ class Announcer(UpdateAnnouncer):
     def __init__(self, *, exact: bool = True) -> None:
         self.source = Source()
         super().__init__(
-            HERE, [THERE], SETTINGS, ControllerStats(), lambda peer, claim: None, self.source if exact else None
+            HERE,
+            [THERE],
+            SETTINGS,
+            ControllerStats(),
+            lambda peer, claim: None,
+            self.source if exact else None,
+            UpdateBudget(),
         )
 
     def acknowledge(self, name: str, *entries: int, now_ms: int) -> None:
@@ -57,7 +64,10 @@ class Announcer(UpdateAnnouncer):
         self.on_acknowledged(name, now_ms)
 
     def announced(self, now_ms: int) -> list[SubscriptionUpdate]:
-        return [update for action in self.announce(now_ms) for update in action.marker.updates]
+        actions = self.announce(now_ms)
+        for _ in actions:
+            self.on_written(now_ms)
+        return [update for action in actions for update in action.marker.updates]
 
     def hear(self, *updates: SubscriptionUpdate, now_ms: int = 0) -> list[ApplyUpdate]:
         return self.on_updates(SubscriptionsUpdate(updates), THERE, LAC, now_ms)
@@ -74,7 +84,7 @@ def test_a_subscription_that_peers_do_not_know_is_told_whole_and_asks_for_what_t
     announcer = Announcer()
     announcer.source.acknowledge("sub", 1, 2)
     announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
-    assert announcer.due_ms == 100
+    assert announcer.due_ms == 0
     assert announcer.announced(100) == [
         SubscriptionUpdate("sub", {}, 1, acks(1, 2), whole=True, asks=True, properties={"team": "sub"})
     ]
@@ -98,7 +108,7 @@ def test_many_changes_within_an_interval_are_one_update() -> None:
     announcer = known()
     for entry in range(50):
         announcer.acknowledge("sub", entry, now_ms=entry)
-    assert announcer.due_ms == 100
+    assert announcer.due_ms == 0
     assert len(announcer.announced(100)) == 1
 
 

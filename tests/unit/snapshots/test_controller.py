@@ -39,9 +39,20 @@ def at(entry: int) -> Position:
     return Position(1, entry)
 
 
+class WrittenAtOnce(SnapshotController):
+    """Its updates stand in the log as soon as they are decided."""
+
+    def on_tick(self, now_ms: int, log: LogState) -> list[Action]:
+        actions = super().on_tick(now_ms, log)
+        for action in actions:
+            if isinstance(action, WriteUpdate):
+                self.on_written(now_ms)
+        return actions
+
+
 def controller(peers: Collection[str] = (B,), reachable: Collection[str] | None = None) -> SnapshotController:
     numbers = count()
-    return SnapshotController(
+    return WrittenAtOnce(
         A,
         peers=peers,
         reachable_origins=peers if reachable is None else reachable,
@@ -321,7 +332,7 @@ def test_a_new_subscription_is_announced_once_with_all_others_of_the_moment() ->
     core.on_subscription("s", BEFORE_ALL, 1, 0)
     core.on_subscription("t", BEFORE_ALL, 3, 50)
     core.on_subscription("from a peer", BEFORE_ALL, 1, 50, announced=True)
-    assert core.next_deadline(50) == 100
+    assert core.next_deadline(50) == 0
     (action,) = core.on_tick(100, log_state(0))
     assert action == WriteUpdate(SubscriptionsUpdate((SubscriptionUpdate("s", {}, 1), SubscriptionUpdate("t", {}, 3))))
     core.on_subscription("s", BEFORE_ALL, 1, 200)

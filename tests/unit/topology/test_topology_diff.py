@@ -222,7 +222,7 @@ def test_the_limit_of_the_store_needs_a_restart_of_every_worker_and_the_paces_of
     assert [refusals(mode, name) != [] for name in TWO.names] == [True, True]
     sync = diff(TWO, replace(TWO, sync=SyncSettings(update_interval_ms=50)))
     assert [refusals(sync, name) for name in TWO.names] == [[], []]
-    assert words(sync) == ["sync.update_interval_ms: 100 → 50"]
+    assert words(sync) == ["sync.update_interval_ms: 5 → 50"]
 
 
 def test_a_worker_does_not_take_a_topology_without_itself() -> None:

@@ -56,7 +56,7 @@ def test_the_file_is_read_again_and_what_changed_is_said(tmp_path: Path, before:
         worker = Worker(before)
         assert await worker.reloader.reload_file() == []
         after = written(paced(before, 50), tmp_path)
-        assert await worker.reloader.reload_file() == ["sync.update_interval_ms: 100 → 50"]
+        assert await worker.reloader.reload_file() == ["sync.update_interval_ms: 5 → 50"]
         assert worker.ran == [before, after]
         assert worker.reloader.topology == after
         status = worker.reloader.status()
@@ -69,7 +69,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path: Path, be
     async def main() -> None:
         worker = Worker(before)
         written(paced(before, 50), tmp_path)
-        assert await worker.reloader.reload_file(dry_run=True) == ["sync.update_interval_ms: 100 → 50"]
+        assert await worker.reloader.reload_file(dry_run=True) == ["sync.update_interval_ms: 5 → 50"]
         assert worker.ran == []
         assert worker.reloader.topology == before
 
@@ -128,7 +128,7 @@ def test_reloads_come_one_after_another(before: Topology) -> None:
         worker.gate.set()
         said = await asyncio.gather(*reloads)
         assert worker.ran == afters
-        assert said == [[f"sync.update_interval_ms: {old} → {new}"] for old, new in ((100, 50), (50, 60), (60, 70))]
+        assert said == [[f"sync.update_interval_ms: {old} → {new}"] for old, new in ((5, 50), (50, 60), (60, 70))]
 
     asyncio.run(main())
 
@@ -171,7 +171,7 @@ def test_after_a_failure_that_nobody_foresaw_the_same_reload_is_carried_out_agai
         with pytest.raises(RuntimeError):
             await worker.reloader.reload(after)
         worker.fails = False
-        assert await worker.reloader.reload(after) == ["sync.update_interval_ms: 100 → 50"]
+        assert await worker.reloader.reload(after) == ["sync.update_interval_ms: 5 → 50"]
         assert worker.ran == [after]
 
     asyncio.run(main())
