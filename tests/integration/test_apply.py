@@ -273,7 +273,7 @@ def test_scripts_get_what_changed_as_json_and_no_password(tmp_path: Path) -> Non
             assert (change["kind"], change["field"], change["before"], change["after"]) == (
                 "setting-changed",
                 "update_interval_ms",
-                100,
+                5,
                 50,
             )
             done = await command("apply", "-f", "topology.yaml", "--yes", "-o", "json", cwd=tmp_path)
