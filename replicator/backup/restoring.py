@@ -26,9 +26,9 @@ from replicator.backup.manifest import FileChunks, Manifest, Manifests
 from replicator.backup.sources import STORE_BYTES_MAX, ends_of
 from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import STORE_FILES
+from replicator.engine.log.store_copy import DATA_FILE, is_store_file
 from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, lock_directory
-from replicator.engine.log.store_tables import FORMAT
+from replicator.engine.log.store_tables import FORMATS
 from replicator.engine.restored import RestoredMark, put_mark
 from snapshots.position import BEFORE_ALL, Position
 
@@ -83,13 +83,14 @@ def restore(
 
 
 def _check_format(manifest: Manifest) -> None:
-    if manifest.store_format != FORMAT:
+    if manifest.store_format not in FORMATS:
         raise BackupError(
-            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads {FORMAT}: "
+            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads {FORMATS}: "
             f"restore it with version {manifest.version}"
         )
-    if (names := [file.name for file in manifest.files]) != list(STORE_FILES):
-        raise BackupError(f"backup {manifest.id} has the files {names}, this version knows {list(STORE_FILES)}")
+    names = [file.name for file in manifest.files]
+    if names[:1] != [DATA_FILE] or not all(map(is_store_file, names)) or len(set(names)) < len(names):
+        raise BackupError(f"backup {manifest.id} has files that no store of this version has: {names}")
 
 
 def _write_files(destination: Destination, manifest: Manifest, directory: Path, progress: Progress) -> list[str]:
