@@ -85,7 +85,8 @@ def restore(
 def _check_format(manifest: Manifest) -> None:
     if manifest.store_format not in FORMATS:
         raise BackupError(
-            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads {FORMATS}: "
+            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads "
+            f"{' and '.join(map(str, FORMATS))}: "
             f"restore it with version {manifest.version}"
         )
     names = [file.name for file in manifest.files]

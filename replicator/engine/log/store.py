@@ -171,8 +171,9 @@ class Store(TopicRows):
         if head["format"] not in FORMATS:
             raise StoreUnusable(
                 f"data directory {self.path} has store format {head['format']}, written by replicator "
-                f"{head.get('version', 'of another version')}; this is {__version__}, which reads formats {FORMATS}: use "
-                "the version that wrote it or a newer one, or restore a backup that this version made (docs/upgrade.md)"
+                f"{head.get('version', 'of another version')}; this is {__version__}, which reads formats "
+                f"{' and '.join(map(str, FORMATS))}: use the version that wrote it or a newer one, or restore a backup "
+                "that this version made (docs/upgrade.md)"
             )
         if head["cluster"] != self.cluster:
             raise StoreUnusable(

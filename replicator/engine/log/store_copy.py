@@ -6,8 +6,8 @@ Invariant (DESIGN §3): 1, whatever was confirmed before the copying began is in
    last copy lies where it lay: only pieces that are new need to be carried.
 2. A thread writes that copy into a pipe. Who reads it sets the pace; where he stops, or goes, the copying ends.
 3. A second transaction is begun at the same moment, while the writer stands still: it says what lives in the segments
-   (:mod:`replicator.engine.log.segments`). They follow, segment by segment. Where nothing lives there are zeros, so that
-   what was deleted is in no backup.
+   (:mod:`replicator.engine.log.segments`). They follow, segment by segment. Where nothing lives there are zeros, so
+   that what was deleted is in no backup.
 4. While these are open the store cannot use pages and segments again that it frees, and grows by all that it writes. So
    the copying is given up when it takes too long, or when the store comes near its limit (:class:`CopyLimits`).
 

@@ -1,6 +1,6 @@
 """Where the bytes of a block lie in the segments, and the rows that say so.
 
-A row of table ``blocks`` has after its local prefix either the block itself, or, where the bytes lie in a segment, this,
+A row of table ``blocks`` has after its local prefix either the block itself or, if the bytes lie in a segment, this,
 big-endian::
 
     "RSG1" | segment u32 | offset u64 | size u32 | the block's head

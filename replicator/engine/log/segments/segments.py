@@ -181,8 +181,8 @@ class Segments:
         self._span = None
 
     def _hand_over(self, *, last: bool = False, whole: bool = True) -> None:
-        """Begin to write what the buffer holds, if not ``whole`` without what ends within a page; with ``last`` here and
-        now, if it is little."""
+        """Begin to write what the buffer holds; if not ``whole``, without the page that is not full yet. With ``last``
+        it is done here and now, if it is little."""
         span = self._span
         if span is None or span.filled <= span.pending:
             return
