@@ -31,7 +31,7 @@ from replicator.engine.admission import Admission
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
-from replicator.engine.log.segments.segments import SegmentSettings
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies

@@ -253,7 +253,9 @@ class CompactSegmentsRequest(Request):
     """Moves some of what lives in sparse segments, so that they become free."""
 
     begins: bool = False
-    """A pass begins, for those that have not changed since the last one."""
+    """A pass begins,"""
+    quiet_only: bool = True
+    """for those that have not changed since the last one."""
 
 
 @dataclass(slots=True)

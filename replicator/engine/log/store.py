@@ -36,7 +36,8 @@ from replicator.engine.log.block_heads import BlockHead, head_of
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.segments.files import SEGMENTS
 from replicator.engine.log.segments.places import BlockRow, parse_row, read_placed
-from replicator.engine.log.segments.segments import Segments, SegmentSettings
+from replicator.engine.log.segments.segments import Segments
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import (
     LOG,
     check_not_restoring,

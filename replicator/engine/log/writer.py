@@ -241,9 +241,13 @@ class Writer:
         while more:
             more = await self._submit(SweepRequest(self._loop.create_future(), topic_id=topic_id))
 
-    async def compact_segments(self) -> None:
-        """Make those segments free in which little lives and little changes, at a bounded rate."""
-        more = await self._submit(CompactSegmentsRequest(self._loop.create_future(), begins=True))
+    async def compact_segments(self, *, quiet_only: bool = True) -> None:
+        """Make those segments free in which little lives, and nothing changes, at a bounded rate."""
+        if not self._store.segments.space.any_sparse():
+            return
+        more = await self._submit(
+            CompactSegmentsRequest(self._loop.create_future(), begins=True, quiet_only=quiet_only)
+        )
         while more:
             await asyncio.sleep(COMPACTION_PAUSE_SECONDS)
             more = await self._submit(CompactSegmentsRequest(self._loop.create_future()))

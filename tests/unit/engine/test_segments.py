@@ -17,8 +17,8 @@ from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFull
 from replicator.engine.log.block import BlockHeader, BlockKind, build_block, head_bytes, read_head, read_header
 from replicator.engine.log.segments import files
-from replicator.engine.log.segments.segments import SEGMENT_BYTES, Segments, SegmentSettings
-from replicator.engine.log.segments.space import FREE_KEPT
+from replicator.engine.log.segments.segments import Segments
+from replicator.engine.log.segments.settings import FREE_KEPT, SEGMENT_BYTES, SegmentSettings
 from replicator.engine.log.store_copy import copy_pieces
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -202,7 +202,7 @@ def test_a_full_disk_refuses_large_bodies_alone_and_takes_them_again_when_there_
         nonlocal full
         async with opened(tmp_path, settings=ENGINE) as live:
             topic = await live.topic(TOPIC)
-            with pytest.raises(StoreFull, match="disk below .* is full"):
+            with pytest.raises(StoreFull, match=r"disk below .* is full"):
                 await publish(topic, [1])
             await topic.publish([message(b"small")])
             assert segments_of(tmp_path) == [], "nothing half made stays"
@@ -219,9 +219,13 @@ def test_a_store_that_has_reached_its_limit_counts_what_lives_in_segments(tmp_pa
         async with opened(tmp_path, settings=limited) as live:
             topic = await live.topic(TOPIC)
             positions: list[Position] = []
-            with pytest.raises(StoreFull, match=r"limit of 20000000 bytes"):
+
+            async def fill() -> None:
                 for number in range(1000):
-                    positions += await publish(topic, [number], 60 * KIB)
+                    positions.extend(await publish(topic, [number], 60 * KIB))
+
+            with pytest.raises(StoreFull, match=r"limit of 20000000 bytes"):
+                await fill()
             assert len(positions) * 60 * KIB > 10_000_000
             await live.writer.trim(topic.topic_id, positions[-10])
             await publish(topic, [1], 60 * KIB)
@@ -238,7 +242,7 @@ def test_a_block_whose_segment_is_gone_is_named_and_others_are_served(tmp_path: 
         (tmp_path / "log" / files.SEGMENTS / segments_of(tmp_path)[1]).unlink()
         async with opened(tmp_path, settings=ENGINE) as live:
             topic = await live.topic(TOPIC)
-            with pytest.raises(BlockCorrupt, match=r"topic \d+ at .*0000000002.segment, which holds it, cannot be opened"):
+            with pytest.raises(BlockCorrupt, match=r"topic \d+ at .*0000000002.segment, which holds it, "):
                 topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)
             assert entries_of(await live.topic(OTHER), "us-east") == [message(b"small")]
             await publish(topic, [21])

@@ -143,7 +143,7 @@ class CommitGroup:
             return sweep_topic(txn, self._dbs, request.topic_id, self._bodies.leave)
         if isinstance(request, CompactSegmentsRequest):
             if request.begins:
-                self._store.segments.space.begin_pass()
+                self._store.segments.space.begin_pass(quiet_only=request.quiet_only)
             return compact_segments(txn, self._store, self._bodies)
         if isinstance(request, TrimRequest):
             if request.tail is not None:

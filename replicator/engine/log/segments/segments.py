@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from functools import partial
 from pathlib import Path
@@ -30,12 +29,9 @@ from replicator.engine.log.block import Buffer
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.places import Place
 from replicator.engine.log.segments.recent import RecentBytes, Span, new_span
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.segments.space import Readers, Segment, SegmentSpace
 
-SEGMENT_BYTES: Final = 256 * 1024 * 1024
-BODY_BYTES_MIN: Final = 64 * 1024
-"""Smaller blocks lie in the store's table: see docs/benchmarks.md for how it was chosen."""
-RECENT_BYTES_MAX: Final = 128 * 1024 * 1024
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BYTES: Final = 2 * 1024 * 1024
 """So much is handed to the disk while more is gathered."""
@@ -44,15 +40,6 @@ ASIDE_BYTES_MIN: Final = 1024 * 1024
 """Less is written by the writer's thread itself: waking another one takes longer."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentSettings:
-    """``segment_bytes`` 0: large bodies stay in the store's table too."""
-
-    segment_bytes: int = SEGMENT_BYTES
-    body_bytes_min: int = BODY_BYTES_MIN
-    recent_bytes_max: int = RECENT_BYTES_MAX
 
 
 class NoRoom(Exception):
@@ -162,7 +149,7 @@ class Segments:
         """The transaction is durable that refers to what was put, and no more to what is ``freed``."""
         self.space.commit(self._written, freed)
         self._written.clear()
-        for segment in self.space.superfluous():
+        for segment in self.space.superfluous(self.settings.free_kept):
             self._delete(segment)
         self._make_ahead()
 

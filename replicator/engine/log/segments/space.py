@@ -18,8 +18,6 @@ from typing import Final
 
 from replicator.engine.log.segments.places import Place
 
-FREE_KEPT: Final = 2
-"""Free segments that stay on the disk to be used again; further ones are deleted."""
 SPARSE_SHARE: Final = 0.25
 """A segment in which no more than that lives is compacted."""
 
@@ -169,30 +167,34 @@ class SegmentSpace:
             segment.used = used
         self.begin()
 
-    def superfluous(self) -> list[Segment]:
-        """Free segments beyond those that are kept, and those whose files are gone."""
+    def superfluous(self, kept: int) -> list[Segment]:
+        """Free segments beyond so many, and those whose files are gone."""
         unread = list(self._unread())
-        return [each for each in unread if each.capacity][FREE_KEPT:] + [each for each in unread if not each.capacity]
+        return [each for each in unread if each.capacity][kept:] + [each for each in unread if not each.capacity]
 
     def forget(self, segment: Segment) -> None:
         """Its file is gone."""
         del self.segments[segment.number]
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, *, quiet_only: bool) -> None:
         """Compact what has not changed since the last pass: of what is being trimmed there is less by itself."""
         lived = {each.number: each.live for each in self.segments.values()}
-        self._quiet = {number for number, live in lived.items() if self._lived.get(number) == live}
+        self._quiet = {number for number, live in lived.items() if not quiet_only or self._lived.get(number) == live}
         self._lived = lived
 
     def sparse(self) -> Segment | None:
         """The segment that is to be compacted next in this pass, if one is: that with the least that lives."""
-        closed = (
-            self.segments[number]
-            for number in self._quiet & self.segments.keys()
-            if number != (self.open and self.open.number)
-        )
-        sparse = [each for each in closed if 0 < each.live <= SPARSE_SHARE * each.capacity and not each.stuck]
-        return min(sparse, key=lambda each: each.live / each.capacity, default=None)
+        quiet = (each for each in self._sparse() if each.number in self._quiet)
+        return min(quiet, key=lambda each: each.live / each.capacity, default=None)
+
+    def any_sparse(self) -> bool:
+        """Whether there is a segment that a pass might compact. For any thread."""
+        return next(self._sparse(), None) is not None
+
+    def _sparse(self) -> Iterator[Segment]:
+        for each in list(self.segments.values()):
+            if 0 < each.live <= SPARSE_SHARE * each.capacity and each is not self.open and not each.stuck:
+                yield each
 
     def live_bytes(self) -> int:
         return sum(each.live for each in list(self.segments.values()))
