@@ -16,7 +16,7 @@ from replicator.engine.log.segments.settings import SegmentSettings
 
 KIB = 1024
 OTHER = "persistent://public/default/other"
-ENGINE = EngineSettings(segments=SegmentSettings(segment_bytes=1024 * KIB))
+ENGINE = EngineSettings(segments=SegmentSettings(segment_bytes=1024 * KIB, group_bytes_min=0))
 
 
 @pytest.fixture

@@ -306,7 +306,7 @@ class Writer:
         append_bytes = sum(request.bytes for request in group if isinstance(request, _APPENDS))
         if append_bytes and not self._store.has_room(append_bytes):
             return self._commit_in_halves(group)
-        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS))
+        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS), append_bytes)
         try:
             with self._store.commit_lock, self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)

@@ -19,16 +19,20 @@ from replicator.engine.log.store_tables import FORMAT, HEAD
 class GroupBodies:
     """Of one transaction."""
 
-    __slots__ = ("_store", "freed", "placed")
+    __slots__ = ("_bytes_min", "_store", "freed", "placed")
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, appended_bytes: int) -> None:
+        """``appended_bytes`` is about what the transaction appends."""
         self._store = store
+        settings = store.segments.settings
+        worth = appended_bytes >= settings.group_bytes_min
+        self._bytes_min = settings.body_bytes_min if worth else settings.segment_bytes + 1
         self.freed: list[Place] = []
         self.placed = False
 
     def takes(self, size_bytes: int) -> bool:
         """Whether a block of that size goes into a segment."""
-        return self._store.segments.takes(size_bytes)
+        return self._bytes_min <= size_bytes <= self._store.segments.settings.segment_bytes
 
     def put(self, txn: lmdb.Transaction, key: bytes, prefix: Buffer, block: Buffer, entries: int) -> bytes:
         """Put a block into a segment; returns its row in table ``blocks``, whose key and prefix are given."""

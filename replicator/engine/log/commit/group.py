@@ -72,13 +72,14 @@ class CommitGroup:
         "committed",
     )
 
-    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int) -> None:
-        """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1."""
+    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int, appended_bytes: int) -> None:
+        """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1; ``appended_bytes`` is
+        about what the group appends."""
         self._store = store
         self._cluster = cluster = store.cluster
         self._dbs = dbs = store.tables
         self.committed = committed = Committed()
-        self._bodies = bodies = GroupBodies(store)
+        self._bodies = bodies = GroupBodies(store, appended_bytes)
         self._appender = appender = LogAppender(dbs, last_id, now_ms, salt, committed, bodies)
         self._deduplication = deduplication = GroupDeduplication(dbs, cluster, now_ms, appender, store.body_for_writer)
         self._publishes = PublishRun(cluster, now_ms, appender, deduplication, committed)

@@ -96,10 +96,6 @@ class Segments:
 
     # Writing.
 
-    def takes(self, size: int) -> bool:
-        """Whether a block of that size goes into a segment."""
-        return self.settings.body_bytes_min <= size <= self.settings.segment_bytes
-
     def put(self, body: Buffer) -> Place:
         """Where it will lie. Raises :class:`NoRoom` where no segment can be made, and :class:`OSError`."""
         size = len(body)

@@ -9,7 +9,8 @@ SEGMENT_BYTES: Final = 256 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 64 * 1024
 SEGMENT_BYTES_MAX: Final = 16 * 1024**3
 BODY_BYTES_MIN: Final = 64 * 1024
-"""Smaller blocks lie in the store's table: there one costs one sync, and here two."""
+GROUP_BYTES_MIN: Final = 512 * 1024
+"""A group that has less is committed faster without a segment: that has a sync of its own (docs/benchmarks.md)."""
 RECENT_BYTES_MAX: Final = 128 * 1024 * 1024
 FREE_KEPT: Final = 2
 
@@ -20,7 +21,9 @@ class SegmentSettings:
 
     segment_bytes: int = SEGMENT_BYTES
     body_bytes_min: int = BODY_BYTES_MIN
-    """Blocks of that size and larger ones go to segments."""
+    """Blocks of that size and larger ones go to segments,"""
+    group_bytes_min: int = GROUP_BYTES_MIN
+    """if all that is appended by their transaction has at least that size."""
     recent_bytes_max: int = RECENT_BYTES_MAX
     """Memory for what was written last."""
     free_kept: int = FREE_KEPT
