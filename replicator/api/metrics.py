@@ -73,6 +73,10 @@ class StatusCollector(Collector):
         topics, links = status["topics"], status["links"]
         yield self._one("database_up", "1 while Postgres answers.", status["database"]["state"] == "up")
         yield self._one("store_bytes", "Bytes of the store in use.", status["store"]["bytes"])
+        if (segments := status["store"].get("segments")) is not None:
+            text = "Bytes of the segments: of blocks that are there, free to be written, and dead."
+            rows = [([state], segments[f"{state}_bytes"]) for state in ("live", "free", "dead")]
+            yield self._gauge("store_segment_bytes", text, ["state"], rows)
         yield self._one("store_failed", "1 once a write or sync failed.", status["store"]["failed"] is not None)
         if (failover := status.get("failover")) is not None:
             yield self._one("failover_epoch", "The number of the newest failover that is known.", failover["epoch"])

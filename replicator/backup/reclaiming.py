@@ -97,6 +97,7 @@ async def reclaim(
     settings = EngineSettings(
         store_bytes_max=topology.store.size_max,
         message_bytes_max=topology.store.message_size_max,
+        segments=topology.store.segments(),
         policies=cluster.policies.topic_policies(),
         maintained=False,
     )

@@ -24,15 +24,15 @@ from replicator.backup.destination import Destination, Progress, sync_directory
 from replicator.backup.errors import BackupDamaged, BackupError
 from replicator.backup.manifest import FileChunks, Manifest, Manifests
 from replicator.backup.sources import STORE_BYTES_MAX, ends_of
-from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import STORE_FILES
+from replicator.engine.log.store_check import check_store
+from replicator.engine.log.store_copy import DATA_FILE, is_store_file
 from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, lock_directory
-from replicator.engine.log.store_tables import FORMAT
+from replicator.engine.log.store_tables import FORMATS
 from replicator.engine.restored import RestoredMark, put_mark
 from snapshots.position import BEFORE_ALL, Position
 
-PAGE_BYTES: Final = 8 * 1024 * 1024
 PROBLEMS_MAX: Final = 100
 REPLACED: Final = "replaced"
 
@@ -83,13 +83,15 @@ def restore(
 
 
 def _check_format(manifest: Manifest) -> None:
-    if manifest.store_format != FORMAT:
+    if manifest.store_format not in FORMATS:
         raise BackupError(
-            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads {FORMAT}: "
+            f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads "
+            f"{' and '.join(map(str, FORMATS))}: "
             f"restore it with version {manifest.version}"
         )
-    if (names := [file.name for file in manifest.files]) != list(STORE_FILES):
-        raise BackupError(f"backup {manifest.id} has the files {names}, this version knows {list(STORE_FILES)}")
+    names = [file.name for file in manifest.files]
+    if names[:1] != [DATA_FILE] or not all(map(is_store_file, names)) or len(set(names)) < len(names):
+        raise BackupError(f"backup {manifest.id} has files that no store of this version has: {names}")
 
 
 def _write_files(destination: Destination, manifest: Manifest, directory: Path, progress: Progress) -> list[str]:
@@ -200,25 +202,9 @@ def verify(
     try:
         with _opened(scratch, manifest) as store:
             checked.problems += _lacking(store, manifest)
-            for record in store.topics():
-                on_topic(record.name)
-                checked.topics += 1
-                _check_topic(store, record.topic_id, record.name, checked)
+            found = check_store(store, on_topic)
+        checked.topics, checked.blocks = found.topics, found.blocks
+        checked.problems += found.problems
     except BackupDamaged as error:
         checked.problems.append(str(error))
     return checked
-
-
-def _check_topic(store: Store, topic_id: int, name: str, checked: Checked) -> None:
-    end = Position((1 << 63) - 1, 0)
-    after = BEFORE_ALL
-    while True:
-        try:
-            blocks, reached = store.read_blocks(topic_id, after, end, bytes_max=PAGE_BYTES)
-        except BlockCorrupt as error:
-            checked.problems.append(f"topic {name} after {after}: {error}")
-            return
-        checked.blocks += len(blocks)
-        if not blocks:
-            return
-        after = reached

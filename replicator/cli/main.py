@@ -29,6 +29,7 @@ from replicator.cli import (
     namespaces,
     pipeline,
     report,
+    store,
     subscriptions,
     tokens,
     topics,
@@ -70,6 +71,7 @@ app.add_typer(links.app, name="links")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(audit.app, name="audit")
 app.add_typer(backup.app, name="backup")
+app.add_typer(store.app, name="store")
 app.add_typer(tokens.app, name="tokens")
 app.command("translate")(mapping.translate)
 app.add_typer(namespaces.app, name="namespaces")

@@ -31,6 +31,7 @@ from replicator.engine.admission import Admission
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
@@ -65,6 +66,7 @@ class EngineSettings:
     """The largest message that is published here."""
     namespaces_by_use: bool = True
     """Whether tenants and namespaces are made by who uses a topic of theirs."""
+    segments: SegmentSettings = field(default_factory=SegmentSettings)
     cache_bytes_max: int = CACHE_BYTES_MAX
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
     maintenance_seconds: float = INTERVAL_SECONDS
@@ -112,6 +114,7 @@ class Engine:
             self.topics,
             self.supervisor,
             wall_clock_ms=settings.wall_clock_ms,
+            compact_segments=self.writer.compact_segments,
             interval_seconds=settings.maintenance_seconds,
         )
         self.loaded.listeners.append(self.maintenance)
@@ -130,7 +133,8 @@ class Engine:
         Raises :class:`StoreUnusable`; nothing is changed then.
         """
         settings = settings or EngineSettings()
-        engine = cls(Store(path, cluster=cluster, size_max=settings.store_bytes_max), settings, supervisor)
+        store = Store(path, cluster=cluster, size_max=settings.store_bytes_max, segments=settings.segments)
+        engine = cls(store, settings, supervisor)
         try:
             for record in engine.store.topics():
                 try:

@@ -314,7 +314,7 @@ def _sections(before: Topology, after: Topology) -> Iterator[Change]:
             if field == "conf":
                 was, now = before.pipeline.conf_masked, after.pipeline.conf_masked
             restarts = frozenset() if (section, field) in _TAKEN_UNDER_WAY else everyone
-            if field in ("size_max", "message_size_max"):
+            if field in ("size_max", "message_size_max", "segment"):
                 was, now = format_size(was), format_size(now)
             yield Change(SETTING_CHANGED, section, field, was, now, restarts=restarts)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from replicator.engine.log.entry import ENTRY_BYTES_MAX, MESSAGE_BYTES_LIMIT, MESSAGE_BYTES_MAX
+from replicator.engine.log.segments.settings import FREE_KEPT, SEGMENT_BYTES, SegmentSettings
 from replicator.engine.policies import (
     BacklogQuota,
     KeyAssignment,
@@ -41,6 +42,7 @@ from replicator.topology.scalars import (
     check_listen,
     check_master,
     check_origin,
+    check_segment,
     choice,
     data_path,
     format_duration,
@@ -367,10 +369,21 @@ class StoreSettings(Section):
         int, BeforeValidator(parse_size), Field(ge=MESSAGE_BYTES_MIN, le=MESSAGE_BYTES_LIMIT)
     ] = MESSAGE_BYTES_MAX
     """Bytes: the largest message that clients may publish, and what they are told of it."""
+    segment: Annotated[int, BeforeValidator(parse_size), AfterValidator(check_segment)] = SEGMENT_BYTES
+    """Bytes of each file that large bodies are written to; 0 keeps them in the store's table."""
+    segments_kept: int = Field(default=FREE_KEPT, ge=0, le=1000)
+    """Files that nothing lives in any more and that are kept to be used again."""
 
-    def written(self) -> dict[str, str]:
+    def written(self) -> dict[str, str | int]:
         """As the topology file has it."""
-        sizes = {"size_max": format_size(self.size_max)}
+        sizes: dict[str, str | int] = {"size_max": format_size(self.size_max)}
         if self.message_size_max != MESSAGE_BYTES_MAX:
             sizes["message_size_max"] = format_size(self.message_size_max)
+        if self.segment != SEGMENT_BYTES:
+            sizes["segment"] = format_size(self.segment)
+        if self.segments_kept != FREE_KEPT:
+            sizes["segments_kept"] = self.segments_kept
         return sizes
+
+    def segments(self) -> SegmentSettings:
+        return SegmentSettings(segment_bytes=self.segment, free_kept=self.segments_kept)

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BeforeValidator
 
+from replicator.engine.log.segments.settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from replicator.engine.policies_codec import NUMBER_MAX
 
 EMBEDDED: Final = "embedded"
@@ -157,6 +158,16 @@ def parse_size(value: object) -> object:
     if match is None:
         raise ValueError(f"{value[:40]!r} is not a size (for example 64GiB, 500MB, or a number of bytes)")
     return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def check_segment(size_bytes: int) -> int:
+    """Raises ValueError for a size of segments that there cannot be."""
+    if size_bytes and not SEGMENT_BYTES_MIN <= size_bytes <= SEGMENT_BYTES_MAX:
+        raise ValueError(
+            f"{format_size(size_bytes)} is no size of segments: from {format_size(SEGMENT_BYTES_MIN)} to "
+            f"{format_size(SEGMENT_BYTES_MAX)}, or 0 for none"
+        )
+    return size_bytes
 
 
 def format_size(size_bytes: int) -> str:

@@ -51,6 +51,7 @@ class Reports:
                 "failed": engine.writer.failed,
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
+                "segments": engine.store.segments.status(),
             },
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
             "restored": None if restored is None else restored.as_json(),

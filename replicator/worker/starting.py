@@ -210,6 +210,7 @@ async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervis
     settings = EngineSettings(
         store_bytes_max=topology.store.size_max,
         message_bytes_max=topology.store.message_size_max,
+        segments=topology.store.segments(),
         namespaces_by_use=cluster.namespaces_by_use,
         policies=cluster.policies.topic_policies(),
         maintained=False,

@@ -33,6 +33,8 @@ OFFLINE: Final = {
     "backup verify": "the same",
     "backup prune": "the same",
     "backup restore": "the same, and a directory; what it asks workers, `backup reclaim` asks too",
+    "store check": "it reads a directory, of a worker that does not run",
+    "store compact": "it changes a directory, of a worker that does not run",
     "drills list": "it reads reports that are files, or a database by its URL",
     "drills show": "the same",
     "drills compare": "the same",

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import Buffer
 from replicator.engine.log.store import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
 from snapshots.position import Position
@@ -51,7 +52,7 @@ class Outgoing(NamedTuple):
 
     topic: str
     previous: Position
-    block: bytes
+    block: Buffer
     left_out: bool = False
 
 

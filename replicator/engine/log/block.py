@@ -59,6 +59,8 @@ _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
+_FLAGS = struct.Struct("<HH")
+"""The kind with its bits, and the length of the origin: as the header begins."""
 _PARTS_SIZE = struct.Struct("<I")
 _HAS_PARTS: Final = 0x100
 """In the field of the kind."""
@@ -159,6 +161,20 @@ def read_header(block: Buffer) -> BlockHeader:
 
     Raises :class:`BlockCorrupt`. The body's checksum is left to :func:`verify_block`.
     """
+    return read_head(block, len(block))
+
+
+def head_bytes(block: Buffer, entries: int) -> int:
+    """How long the head of a block of so many entries is: what stands before the first of them."""
+    (flags, origin_length) = _FLAGS.unpack_from(block, _HEADER_AT)
+    at = _ORIGIN_AT + origin_length
+    if flags & _HAS_ONLY:
+        at += _ONLY_LENGTH.size + int.from_bytes(block[at : at + _ONLY_LENGTH.size], "little")
+    return int(at) + 8 * entries
+
+
+def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
+    """As :func:`read_header`, of a block of that size of which only the head need be given, unless it has parts."""
     if len(block) < _ORIGIN_AT or bytes(block[:4]) != MAGIC:
         raise BlockCorrupt("not a block: wrong magic or too short")
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
@@ -182,12 +198,12 @@ def read_header(block: Buffer) -> BlockHeader:
         or len(block) < payload_at
     ):
         raise BlockCorrupt(
-            f"block header is not plausible: kind {kind}, {entries} entries from {first}, {len(block)} bytes"
+            f"block header is not plausible: kind {kind}, {entries} entries from {first}, {size_bytes} bytes"
         )
     payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
     parts_bytes = _PARTS_SIZE.size + int.from_bytes(block[-_PARTS_SIZE.size :], "little") if has_parts else 0
-    if payload_at + payload_bytes + parts_bytes != len(block) or payload_bytes > BLOCK_BYTES_MAX:
-        raise BlockCorrupt(f"block of {len(block)} bytes says it has {payload_at + payload_bytes + parts_bytes}")
+    if payload_at + payload_bytes + parts_bytes != size_bytes or payload_bytes > BLOCK_BYTES_MAX:
+        raise BlockCorrupt(f"block of {size_bytes} bytes says it has {payload_at + payload_bytes + parts_bytes}")
     origin = bytes(block[_ORIGIN_AT:only_at])
     if _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(f"block names an origin that no cluster can have: {origin[:80]!r}")

@@ -49,12 +49,13 @@ class BlockHead:
     sizes: bytes
 
 
-def head_of(first: Position, header: BlockHeader, block: memoryview) -> BlockHead:
-    """The head of a block whose header was read; its body is not looked at but for the batch sizes."""
+def head_of(first: Position, header: BlockHeader, block: memoryview, size_bytes: int) -> BlockHead:
+    """The head of a block of that size whose header was read. Of ``block`` only what stands before the entries is
+    looked at."""
     at = header.columns_at + 4 * header.entries
     sizes = np.frombuffer(block, "<u4", header.entries, at)
     uneven = bool((sizes != sizes[0]).any())
-    return BlockHead(first, header, len(block), checksums_of(block), sizes.tobytes() if uneven else b"")
+    return BlockHead(first, header, size_bytes, checksums_of(block), sizes.tobytes() if uneven else b"")
 
 
 def checksums_of(block: memoryview) -> int:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_copy import PIECE_BYTES, Piece
-from replicator.engine.log.store_tables import FORMAT
+from replicator.engine.log.store_tables import FORMATS
 from snapshots.position import Position
 
 DIGEST_BYTES: Final = 32
@@ -42,7 +42,7 @@ def copy_head(
     return {
         "cluster": store.cluster,
         "store_id": store.meta("store")["store_id"],
-        "store_format": FORMAT,
+        "store_format": FORMATS[-1] if store.segments.settings.segment_bytes else store.head["format"],
         "version": version,
         "made_at_ms": made_at_ms,
         "topics": topics,

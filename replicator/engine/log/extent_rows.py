@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replicator.engine.log.block import BlockHeader, read_header
+from replicator.engine.log.block import BlockHeader
+from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store import Store, seek_block
 from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
     EXTENT_KEY_TAIL,
-    LOCAL_PREFIX,
     TOPIC_KEY,
     extent_key_prefix,
 )
@@ -119,7 +119,7 @@ def _headers(store: Store, topic_id: int, after: Position, upto: Position, block
             key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
             if key_topic != topic_id or Position(ledger, first) > upto:
                 return
-            yield LocalHeader(Position(ledger, first), read_header(cursor.value()[LOCAL_PREFIX.size :]))
+            yield LocalHeader(Position(ledger, first), parse_row(cursor.value()).header)
             blocks_max -= 1
             more = cursor.next()
 

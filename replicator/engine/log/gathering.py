@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from replicator.engine.log.block import Buffer, read_header
+from replicator.engine.log.block import Buffer
 from replicator.engine.log.left_out import note_of
+from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
+from replicator.engine.log.store_tables import BLOCK_KEY
 
 MESSAGES_AT: Final = 20
 """Where a block's header says how many messages it has (:mod:`replicator.engine.log.block`)."""
@@ -34,20 +35,20 @@ def gather_blocks(
     sizes: list[int | None] = []
     pieces: list[Buffer] = []
     taken = 0
-    with store.env.begin(db=store.tables["blocks"], buffers=True) as txn:
+    with store.reading_blocks() as txn:
         for number, key in enumerate(wanted):
             value = None if key is None else txn.get(BLOCK_KEY.pack(*key))
             if value is None:
                 sizes.append(None)
                 continue
-            block: Buffer = value[LOCAL_PREFIX.size :]
-            if number in notes:
-                block = note_of(read_header(block))
-            if pieces and taken + len(block) > bytes_max:
+            row = parse_row(value)
+            note = note_of(row.header) if number in notes else None
+            size = row.size_bytes if note is None else len(note)
+            if pieces and taken + size > bytes_max:
                 break
-            sizes.append(len(block))
-            pieces.append(block)
-            taken += len(block)
+            sizes.append(size)
+            pieces.append(store.body(row) if note is None else note)
+            taken += size
         return sizes, b"".join(pieces)  # before the transaction ends: the pieces lie in its pages
 
 

@@ -249,6 +249,16 @@ class SweepRequest(Request):
 
 
 @dataclass(slots=True)
+class CompactSegmentsRequest(Request):
+    """Moves some of what lives in sparse segments, so that they become free."""
+
+    begins: bool = False
+    """A pass begins,"""
+    quiet_only: bool = True
+    """for those that have not changed since the last one."""
+
+
+@dataclass(slots=True)
 class Committed:
     """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
 

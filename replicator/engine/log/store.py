@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +29,17 @@ from replicator.engine.log.block import (
     BlockKind,
     BlockSpan,
     BlockView,
-    read_header,
+    Buffer,
     verify_block,
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
 from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.segments.files import SEGMENTS
+from replicator.engine.log.segments.places import BlockRow, parse_row, read_placed
+from replicator.engine.log.segments.segments import Segments
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import (
+    LOG,
     check_not_restoring,
     identity,
     lock_directory,
@@ -40,7 +47,7 @@ from replicator.engine.log.store_files import (
     open_tables,
     read_row,
 )
-from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
+from replicator.engine.log.store_tables import BLOCK_KEY, FORMATS, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
 from replicator.engine.log.topic_rows import TopicRows
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -65,7 +72,7 @@ class StoredBlock:
 
     position: Position
     header: BlockHeader
-    block: bytes
+    block: Buffer
 
     @property
     def last(self) -> Position:
@@ -100,11 +107,13 @@ class Store(TopicRows):
     Raises :class:`StoreUnusable` when the directory cannot be used; nothing is changed then.
     """
 
-    def __init__(self, path: Path, *, cluster: str, size_max: int) -> None:
+    def __init__(self, path: Path, *, cluster: str, size_max: int, segments: SegmentSettings | None = None) -> None:
         self.path = path
         self.cluster = cluster
         self.size_max = size_max
         """Bytes that appends may fill."""
+        self.commit_lock = threading.Lock()
+        """Held while a transaction is written; who holds it sees the store stand still."""
         check_not_restoring(path)
         self._lock = lock_directory(path)
         try:
@@ -114,14 +123,19 @@ class Store(TopicRows):
             raise
         try:
             self._identity = identity(path / "log" / "data.mdb")
-            head = self._checked_head()
+            self.head = self._checked_head()
             self.tables = open_tables(self.env, path, TABLES)
-            self._note_head(head)
+            self._note_head(self.head)
+            with self.env.begin(buffers=True) as txn:
+                placed = [place for place, _ in read_placed(txn, self.tables["placed"])]
+            self.segments = Segments(path / LOG / SEGMENTS, segments or SegmentSettings(), placed)
         except BaseException:
-            self.close()
+            self.env.close()
+            self._lock.close()
             raise
 
     def close(self) -> None:
+        self.segments.close()
         self.env.close()
         self._lock.close()
 
@@ -135,9 +149,9 @@ class Store(TopicRows):
         return None if found == self._identity else f"{file} was replaced while the worker runs; restart the worker"
 
     def size_bytes(self) -> int:
-        """Bytes in use, pages that are free for re-use included."""
+        """Bytes in use, pages that are free for re-use included; of segments those of blocks that are there."""
         info, stat = self.env.info(), self.env.stat()
-        return int((info["last_pgno"] + 1) * stat["psize"])
+        return int((info["last_pgno"] + 1) * stat["psize"]) + self.segments.space.live_bytes()
 
     def has_room(self, append_bytes: int) -> bool:
         """Whether that many bytes can be appended. The pages are counted only when the file has been full once."""
@@ -146,20 +160,21 @@ class Store(TopicRows):
         with self.env.begin() as txn:
             stats = [txn.stat(db) for db in self.tables.values()]
         pages = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
-        return pages * stats[0]["psize"] + append_bytes <= self.size_max
+        return pages * stats[0]["psize"] + self.segments.space.live_bytes() + append_bytes <= self.size_max
 
     def _checked_head(self) -> dict[str, Any]:
         """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything
         is written: another version's tables stay as they are."""
         stored = read_row(self.env, self.path, "meta", HEAD)
         if stored is None:
-            return {"format": FORMAT, "cluster": self.cluster, "store_id": uuid.uuid4().hex}
+            return {"format": FORMATS[0], "cluster": self.cluster, "store_id": uuid.uuid4().hex}
         head: dict[str, Any] = json.loads(stored)
-        if head["format"] != FORMAT:
+        if head["format"] not in FORMATS:
             raise StoreUnusable(
                 f"data directory {self.path} has store format {head['format']}, written by replicator "
-                f"{head.get('version', 'of another version')}; this is {__version__}, which reads format {FORMAT}: use "
-                "the version that wrote it or a newer one, or restore a backup that this version made (docs/upgrade.md)"
+                f"{head.get('version', 'of another version')}; this is {__version__}, which reads formats "
+                f"{' and '.join(map(str, FORMATS))}: use the version that wrote it or a newer one, or restore a backup "
+                "that this version made (docs/upgrade.md)"
             )
         if head["cluster"] != self.cluster:
             raise StoreUnusable(
@@ -192,7 +207,7 @@ class Store(TopicRows):
                 else:
                     cursor.prev()
                 _, _, last_first = BLOCK_KEY.unpack(cursor.key())
-                header = read_header(cursor.value()[LOCAL_PREFIX.size :])
+                header = parse_row(cursor.value()).header
                 found.append(LedgerExtent(ledger, first, last_first + header.entries - 1))
                 more = cursor.next()
         return found
@@ -208,7 +223,7 @@ class Store(TopicRows):
                 return 0, 0
             value = cursor.value()
             entries, messages = LOCAL_PREFIX.unpack_from(value)
-            header = read_header(value[LOCAL_PREFIX.size :])
+            header = parse_row(value).header
             return int(entries) + header.entries, int(messages) + header.messages
 
     def messages_before(self, topic_id: int, position: Position) -> int:
@@ -220,9 +235,9 @@ class Store(TopicRows):
             _, _, first = BLOCK_KEY.unpack(cursor.key())
             value = cursor.value()
             _, messages = LOCAL_PREFIX.unpack_from(value)
-            header = read_header(value[LOCAL_PREFIX.size :])
-            sizes_at = LOCAL_PREFIX.size + header.columns_at + 4 * header.entries
-            sizes = value[sizes_at : sizes_at + 4 * (position.entry - first)]
+            row = parse_row(value)
+            sizes_at = row.header.columns_at + 4 * row.header.entries
+            sizes = row.head[sizes_at : sizes_at + 4 * (position.entry - first)]
             return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
 
     def message_vector(self, topic_id: int, high_waters: Mapping[str, HighWater]) -> dict[str, Position]:
@@ -240,13 +255,32 @@ class Store(TopicRows):
                 looked_at += 1
                 if looked_at > LOOK_BACK_BLOCKS_MAX:
                     return {origin: found.get(origin, mark.position) for origin, mark in high_waters.items()}
-                header = read_header(cursor.value()[LOCAL_PREFIX.size :])
+                header = parse_row(cursor.value()).header
                 if header.kind is BlockKind.MESSAGES:
                     found.setdefault(header.origin, header.origin_last)
                 more = cursor.prev()
         return {**self.trim(topic_id).vector, **found}
 
     # The log.
+
+    @contextmanager
+    def reading_blocks(self) -> Iterator[lmdb.Transaction]:
+        """A transaction on table ``blocks`` in which the bodies of its rows may be read."""
+        began = self.segments.readers.begin()
+        try:
+            with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+                yield txn
+        finally:
+            self.segments.readers.end(began)
+
+    def body(self, row: BlockRow) -> Buffer:
+        """The block of a row, within :meth:`reading_blocks`. It ends with that if it lies in the table. Raises
+        :class:`BlockCorrupt` where the disk does not give it; its checksum is not looked at."""
+        return row.head if row.place is None else self.segments.read(row.place, row.head)
+
+    def body_for_writer(self, row: BlockRow) -> Buffer:
+        """The same within a transaction of the writer."""
+        return row.head if row.place is None else self.segments.read_for_writer(row.place, row.head)
 
     def read_blocks(
         self,
@@ -267,10 +301,11 @@ class Store(TopicRows):
         """
         found: list[StoredBlock] = []
 
-        def take(position: Position, header: BlockHeader, block: memoryview) -> None:
+        def take(position: Position, row: BlockRow) -> None:
+            block = self._body(row, topic_id, position)
             if verify:
                 self._verify(block, topic_id, position)
-            found.append(StoredBlock(position, header, bytes(block)))
+            found.append(StoredBlock(position, row.header, bytes(block) if row.place is None else block))
 
         reached = self._take_blocks(take, topic_id, after, upto, bytes_max, None, origins)
         return found, reached
@@ -289,15 +324,15 @@ class Store(TopicRows):
         checksums looked at. ``bytes_max`` is of the blocks."""
         found: list[StoredHeader] = []
 
-        def take(position: Position, header: BlockHeader, block: memoryview) -> None:
-            found.append(StoredHeader(position, header, len(block)))
+        def take(position: Position, row: BlockRow) -> None:
+            found.append(StoredHeader(position, row.header, row.size_bytes))
 
         reached = self._take_blocks(take, topic_id, after, upto, bytes_max, blocks_max, origins)
         return found, reached
 
     def _take_blocks(
         self,
-        take: Callable[[Position, BlockHeader, memoryview], None],
+        take: Callable[[Position, BlockRow], None],
         topic_id: int,
         after: Position,
         upto: Position,
@@ -309,23 +344,23 @@ class Store(TopicRows):
         if after >= upto:
             return after
         taken_bytes, taken, passed_over, reached = 0, 0, 0, after
-        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+        with self.reading_blocks() as txn:
             cursor = txn.cursor()
             more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
             while more:
                 key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
                 if key_topic != topic_id or Position(ledger, first) > upto:
                     break
-                block = cursor.value()[LOCAL_PREFIX.size :]
-                header = read_header(block)
+                row = parse_row(cursor.value())
+                header = row.header
                 last = Position(ledger, first + header.entries - 1)
                 if last > after:
                     if origins is None or (header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS):
-                        if taken and (taken_bytes + len(block) > bytes_max or taken == blocks_max):
+                        if taken and (taken_bytes + row.size_bytes > bytes_max or taken == blocks_max):
                             break
-                        take(Position(ledger, first), header, block)
+                        take(Position(ledger, first), row)
                         taken += 1
-                        taken_bytes += len(block)
+                        taken_bytes += row.size_bytes
                     else:
                         passed_over += 1
                     reached = min(last, upto)
@@ -344,9 +379,9 @@ class Store(TopicRows):
         found: list[BlockSpan] = []
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            for first, header, block in _blocks_after(cursor, topic_id, after):
-                last = Position(first.ledger, first.entry + header.entries - 1)
-                found.append(BlockSpan(first, last, len(block), header.publish_time_ms))
+            for first, row in _blocks_after(cursor, topic_id, after):
+                last = Position(first.ledger, first.entry + row.header.entries - 1)
+                found.append(BlockSpan(first, last, row.size_bytes, row.header.publish_time_ms))
                 if len(found) >= blocks_max:
                     break
         return found
@@ -355,8 +390,8 @@ class Store(TopicRows):
         """What the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``] say of themselves."""
         found: list[BlockHead] = []
 
-        def take(position: Position, header: BlockHeader, block: memoryview) -> None:
-            found.append(head_of(position, header, block))
+        def take(position: Position, row: BlockRow) -> None:
+            found.append(head_of(position, row.header, row.head, row.size_bytes))
 
         self._take_blocks(take, topic_id, after, upto, sys.maxsize, blocks_max, None)
         return found
@@ -372,8 +407,9 @@ class Store(TopicRows):
         ``after`` if nothing is before. Costs a header for each block in between.
         """
         reached, decoded = after, 0
-        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            for first, header, block in _blocks_after(txn.cursor(), topic_id, after):
+        with self.reading_blocks() as txn:
+            for first, row in _blocks_after(txn.cursor(), topic_id, after):
+                header = row.header
                 if header.kind is not BlockKind.MESSAGES:
                     continue
                 last = Position(first.ledger, first.entry + header.entries - 1)
@@ -381,6 +417,7 @@ class Store(TopicRows):
                     decoded += header.entries
                     if decoded > REFINE_ENTRIES_MAX + header.entries:
                         break
+                    block = self._body(row, topic_id, first)
                     self._verify(block, topic_id, first)
                     before = _entries_before(BlockView(block, header), published_ms)
                     if before:
@@ -397,42 +434,46 @@ class Store(TopicRows):
             return 0
         total = 0
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            for first, header, block in _blocks_after(txn.cursor(), topic_id, Position(start.ledger, start.entry - 1)):
+            for first, row in _blocks_after(txn.cursor(), topic_id, Position(start.ledger, start.entry - 1)):
+                header = row.header
                 if first > end:
                     break
                 entries = positions.entries_in(first.ledger, first.entry, first.entry + header.entries - 1)
                 if header.messages == header.entries:
                     total += len(entries)
                 elif entries:
-                    sizes = np.frombuffer(block, "<u4", header.entries, header.columns_at + 4 * header.entries)
+                    sizes = np.frombuffer(row.head, "<u4", header.entries, header.columns_at + 4 * header.entries)
                     total += int(sizes[np.asarray(entries.to_array()) - first.entry].sum(dtype=np.int64))
         return total
 
     def block_start(self, topic_id: int, position: Position) -> Position | None:
         """The first position of the block that holds ``position``, or of the first block above it."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            for first, _, _ in _blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
+            for first, _ in _blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
                 return first
         return None
 
-    def _verify(self, block: memoryview, topic_id: int, position: Position) -> None:
+    def _body(self, row: BlockRow, topic_id: int, position: Position) -> Buffer:
+        try:
+            return self.body(row)
+        except BlockCorrupt as error:
+            raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
+
+    def _verify(self, block: Buffer, topic_id: int, position: Position) -> None:
         try:
             verify_block(block)
         except BlockCorrupt as error:
             raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
 
 
-def _blocks_after(
-    cursor: lmdb.Cursor, topic_id: int, after: Position
-) -> Iterator[tuple[Position, BlockHeader, memoryview]]:
-    """The blocks that hold entries above ``after``, each with its local position; a view ends with the transaction."""
+def _blocks_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterator[tuple[Position, BlockRow]]:
+    """The blocks that hold entries above ``after``, each with its local position."""
     more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
     while more:
         key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
         if key_topic != topic_id:
             return
-        block = memoryview(cursor.value())[LOCAL_PREFIX.size :]
-        yield Position(ledger, first), read_header(block), block
+        yield Position(ledger, first), parse_row(cursor.value())
         more = cursor.next()
 
 
@@ -462,8 +503,7 @@ def seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
         at_lower = cursor.prev()
     if at_lower:
         found_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
-        if (found_topic, ledger) == (topic_id, position.ledger):
-            header = read_header(cursor.value()[LOCAL_PREFIX.size :])
-            if first + header.entries > position.entry:
-                return True
+        of_ledger = (found_topic, ledger) == (topic_id, position.ledger)
+        if of_ledger and first + parse_row(cursor.value()).header.entries > position.entry:
+            return True
     return bool(cursor.set_range(key))

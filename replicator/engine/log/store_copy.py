@@ -5,29 +5,38 @@ Invariant (DESIGN §3): 1, whatever was confirmed before the copying began is in
 1. LMDB copies its file within one read transaction, page by page in their order, so that what did not change since the
    last copy lies where it lay: only pieces that are new need to be carried.
 2. A thread writes that copy into a pipe. Who reads it sets the pace; where he stops, or goes, the copying ends.
-3. While the transaction is open the store cannot use pages again that it frees, and grows by all that it writes. So the
-   copying is given up when it takes too long, or when the store comes near its limit (:class:`CopyLimits`).
+3. A second transaction is begun at the same moment, while the writer stands still: it says what lives in the segments
+   (:mod:`replicator.engine.log.segments`). They follow, segment by segment. Where nothing lives there are zeros, so
+   that what was deleted is in no backup.
+4. While these are open the store cannot use pages and segments again that it frees, and grows by all that it writes. So
+   the copying is given up when it takes too long, or when the store comes near its limit (:class:`CopyLimits`).
 
-Only one thing here knows of which files a store consists: :data:`STORE_FILES`.
+Only one thing here knows of which files a store consists: :func:`is_store_file`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import select
 import threading
 import time
 from collections.abc import Container, Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from typing import IO, Any, Final
 
 import lmdb
 
-from replicator.engine.errors import StoreCopyFailed
+from replicator.engine.errors import BlockCorrupt, StoreCopyFailed
+from replicator.engine.log.segments.files import SEGMENTS, segment_name, segment_number
+from replicator.engine.log.segments.places import read_placed
 from replicator.engine.log.store import RESERVE_BYTES, Store
+from replicator.engine.log.store_files import LOG
 
-STORE_FILES: Final = ("log/data.mdb",)
-"""What a store consists of, relative to its directory; all of it lies below ``log``, which is moved as one."""
+DATA_FILE: Final = "log/data.mdb"
+"""Relative to a store's directory, as the names of segments are; all lies below ``log``, which is moved as one."""
 PIECE_BYTES: Final = 1024 * 1024
 """Small enough that a few changed pages do not carry much with them; large enough that a store of 64 GiB is 65,536."""
 COPY_SECONDS_MAX: Final = 3600.0
@@ -77,25 +86,60 @@ def copy_pieces(
     :class:`StoreCopyFailed`.
     """
     limits = limits or CopyLimits()
-    (file,) = STORE_FILES
-    for piece in _pieces(store, limits):
+    for file, piece in _pieces(store, limits):
         digest = hashlib.sha256(piece).digest()
         yield Piece(file, digest, len(piece), None if digest in known else piece)
 
 
-def _pieces(store: Store, limits: CopyLimits) -> Iterator[bytes]:
+def is_store_file(name: str) -> bool:
+    """Whether a store can have a file of that name."""
+    directory, _, file = name.rpartition("/")
+    return name == DATA_FILE or (directory == f"{LOG}/{SEGMENTS}" and segment_number(file) is not None)
+
+
+def _pieces(store: Store, limits: CopyLimits) -> Iterator[tuple[str, bytes]]:
     began, size_at_begin = time.monotonic(), store.size_bytes()
     reading, writing = os.pipe()
-    copying = _Copying(store.env, writing)
-    try:
-        with os.fdopen(reading, "rb", buffering=0) as pipe:
-            while piece := _read_piece(pipe):
+    with ExitStack() as stack:
+        stack.callback(store.segments.readers.end, store.segments.readers.begin())
+        pipe = os.fdopen(reading, "rb", buffering=0)
+        with store.commit_lock:
+            copying = _Copying(store.env, writing)
+            stack.callback(copying.thread.join)  # the pipe is closed then: it ends at its next page
+            stack.callback(pipe.close)
+            select.select([pipe], [], [])  # something comes: LMDB has chosen what it copies
+            txn = stack.enter_context(store.env.begin(buffers=True))
+        while piece := _read_piece(pipe):
+            limits.check(store, began, size_at_begin)
+            yield DATA_FILE, piece
+        copying.thread.join()
+        if copying.failed is not None:
+            raise StoreCopyFailed(f"the store cannot be copied: {copying.failed}")
+        try:
+            for file, piece in _segment_pieces(store, txn):
                 limits.check(store, began, size_at_begin)
-                yield piece
-    finally:
-        copying.thread.join()  # the pipe is closed: it ends at its next page
-    if copying.failed is not None:
-        raise StoreCopyFailed(f"the store cannot be copied: {copying.failed}")
+                yield file, piece
+        except BlockCorrupt as error:
+            raise StoreCopyFailed(f"the store cannot be copied: {error}") from None
+
+
+def _segment_pieces(store: Store, txn: lmdb.Transaction) -> Iterator[tuple[str, bytes]]:
+    """What lives in the segments, each from its start to the end of the last block in it."""
+    for number, places in groupby(read_placed(txn, store.tables["placed"]), key=lambda found: found[0].segment):
+        file, begin, piece = f"{LOG}/{SEGMENTS}/{segment_name(number)}", 0, bytearray(PIECE_BYTES)
+        end = 0
+        for place, _ in places:
+            block, at = store.segments.read_unchecked(place), 0
+            end = place.offset + place.size
+            while at < place.size:
+                while place.offset + at >= begin + PIECE_BYTES:
+                    yield file, bytes(piece)
+                    begin, piece = begin + PIECE_BYTES, bytearray(PIECE_BYTES)
+                inside = place.offset + at - begin
+                taken = min(place.size - at, PIECE_BYTES - inside)
+                piece[inside : inside + taken] = block[at : at + taken]
+                at += taken
+        yield file, bytes(piece[: end - begin])
 
 
 def _read_piece(pipe: IO[bytes]) -> bytes:

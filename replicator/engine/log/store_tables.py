@@ -6,7 +6,9 @@ table      key                                            value
 meta       name                                           JSON: of "store" the format, the cluster, the store's id and
                                                           the version that had it last; the id counter
 topics     topic name                                     JSON: topic id, incarnation
-blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block
+blocks     topic id | ledger | first entry                entries before u64 | messages before u64 | block, or where
+                                                          it lies; see :mod:`replicator.engine.log.segments.places`
+placed     segment u32 | offset u64                       size u32 | key in ``blocks``: the blocks that lie in segments
 markers    topic id | ledger | first entry                entries u32
 high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
 left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
@@ -60,7 +62,9 @@ import lmdb
 from replicator.engine.log.left_out import Hole
 from snapshots.position import BEFORE_ALL, Position
 
-FORMAT: Final = 1
+FORMATS: Final = (1, 2)
+"""Those that this version reads. 2 is 1 with blocks in segments; a store without such a block stays 1."""
+FORMAT: Final = FORMATS[-1]
 """Of all tables together. It rises with what the version before would misread or miss: that version refuses the store.
 A table, a field or a row that the version before may leave alone does not raise it."""
 HEAD: Final = "store"
@@ -69,6 +73,7 @@ TABLES: Final = (
     "meta",
     "topics",
     "blocks",
+    "placed",
     "markers",
     "high_water",
     "left_out",

@@ -168,6 +168,7 @@ class TopicReading:
         stored = self._store.block_of(self._topic_id, position)
         if stored is None:
             raise BlockCorrupt(f"{self._name}: the block that holds {position} is missing from the store")
-        view = BlockView(stored.block, stored.header)
+        # A copy: a slice would keep a buffer of many blocks in memory for as long as this one is in the cache.
+        view = BlockView(bytes(stored.block), stored.header)
         self._cache.put(self._topic_id, stored.position, view, len(stored.block))
         return stored.position, view

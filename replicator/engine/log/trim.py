@@ -14,13 +14,15 @@ with it what was ever counted and which positions were used; 11, one transaction
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.log.block import BlockKind, BlockView, read_header
+from replicator.engine.log.block import BlockKind, BlockView, Buffer
 from replicator.engine.log.ledger_ends import HERE, note_end
 from replicator.engine.log.left_out import Hole, with_holes_below
+from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
@@ -44,7 +46,11 @@ TRIM_ROWS_MAX: Final = 10_000
 """The same for what deduplication keeps of those blocks; the block that reaches it is the last."""
 
 
-def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto: Position) -> bool:
+Leave = Callable[[lmdb.Transaction, Buffer], None]
+"""Told of each row of table ``blocks`` that is deleted."""
+
+
+def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto: Position, leave: Leave) -> bool:
     """Delete blocks that lie at or below ``upto``; returns whether more are left to delete."""
     stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["trims"])
     trimmed = Trim() if stored is None else decode_trim(bytes(stored))
@@ -58,7 +64,9 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
     numbered = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"]) is not None
     while last_first is not None and cursor.set_range(BLOCK_KEY.pack(topic_id, 0, 0)):
         _, ledger, first = BLOCK_KEY.unpack(cursor.key())
-        header = read_header(cursor.value()[LOCAL_PREFIX.size :])
+        value = cursor.value()
+        row = parse_row(value)
+        header = row.header
         last = Position(ledger, first + header.entries - 1)
         if last > upto or Position(ledger, first) == last_first:
             break
@@ -67,14 +75,15 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
             break
         if header.parts_bytes:
             entries = tuple(BlockView(bytes(cursor.value()[LOCAL_PREFIX.size :]), header).absent)
-            row = PartsRow(header.origin, header.origin_first, Position(ledger, first), entries)
-            txn.delete(parts_row(topic_id, row)[0], db=tables["parts"])
+            parts = PartsRow(header.origin, header.origin_first, Position(ledger, first), entries)
+            txn.delete(parts_row(topic_id, parts)[0], db=tables["parts"])
             at = header.origin_first
             ids = (at.entry + entry for entry in entries)
             holes.setdefault(header.origin, []).extend(
                 (Position(at.ledger, each - 1), Position(at.ledger, each)) for each in ids
             )
         txn.delete(bytes(cursor.key()), db=tables["markers"])
+        leave(txn, value)
         cursor.delete()
         if numbered:
             rows += trim_block(txn, tables, topic_id, Position(ledger, first), last)

@@ -30,6 +30,7 @@ from replicator.engine.log.left_out import Hole
 from replicator.engine.log.requests import (
     AppendedBlock,
     Committed,
+    CompactSegmentsRequest,
     CopiedBlock,
     CopyRequest,
     CreateTopicRequest,
@@ -49,6 +50,7 @@ from replicator.engine.log.requests import (
     TerminateRequest,
     TrimRequest,
 )
+from replicator.engine.log.segments.segments import NoRoom
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.deduplication import Numbered
@@ -65,6 +67,8 @@ would stand still while that is written, and the writer while the next comes in.
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
+COMPACTION_PAUSE_SECONDS: Final = 0.25
+"""Between two steps of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most."""
 _APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
 
@@ -237,6 +241,17 @@ class Writer:
         while more:
             more = await self._submit(SweepRequest(self._loop.create_future(), topic_id=topic_id))
 
+    async def compact_segments(self, *, quiet_only: bool = True) -> None:
+        """Make those segments free in which little lives, and nothing changes, at a bounded rate."""
+        if not self._store.segments.space.any_sparse():
+            return
+        more = await self._submit(
+            CompactSegmentsRequest(self._loop.create_future(), begins=True, quiet_only=quiet_only)
+        )
+        while more:
+            await asyncio.sleep(COMPACTION_PAUSE_SECONDS)
+            more = await self._submit(CompactSegmentsRequest(self._loop.create_future()))
+
     async def _submit(self, request: Request) -> Any:
         async with self._entrance:  # first come, first served: a publish must not overtake one that waits for room
             while self._queued_bytes > QUEUE_BYTES_MAX:
@@ -291,28 +306,33 @@ class Writer:
         append_bytes = sum(request.bytes for request in group if isinstance(request, _APPENDS))
         if append_bytes and not self._store.has_room(append_bytes):
             return self._commit_in_halves(group)
-        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS))
+        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS), append_bytes)
         try:
-            with self._store.env.begin(write=True) as txn:
+            with self._store.commit_lock, self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)
         except lmdb.MapFullError:
             batch.roll_back()
             return self._commit_in_halves(group)
+        except NoRoom as error:
+            batch.roll_back()
+            return self._commit_in_halves(group, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever or be confirmed
             batch.roll_back()
             self._broken = True
             self.failed = f"the store failed and confirms nothing more until a restart: {error}"
             return self._refuse(group, StoreFailed(self.failed))
+        batch.durable()
         self._last_id = batch.last_id
         self.commits += 1
         batch.committed.bytes = sum(request.bytes for request in group)
         return batch.committed
 
-    def _commit_in_halves(self, group: list[Request]) -> Committed:
+    def _commit_in_halves(self, group: list[Request], reason: str = "") -> Committed:
         """The group does not fit: what of it does? Deleting, and what is small, has a reserve of its own."""
         if len(group) == 1:
             limit = self._store.size_max
-            return self._refuse(group, StoreFull(f"the store has reached its limit of {limit} bytes (store.size_max)"))
+            reason = reason or f"the store has reached its limit of {limit} bytes (store.size_max)"
+            return self._refuse(group, StoreFull(reason))
         half = len(group) // 2
         committed = self._commit(group[:half])
         committed.extend(self._commit(group[half:]))

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -45,7 +45,8 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from replicator.engine.log.block import BlockHeader, BlockView, Buffer
-from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX, TOPIC_KEY, decode_place, encode_place
+from replicator.engine.log.segments.places import BlockRow, parse_row
+from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place, encode_place
 from replicator.engine.log.twins import TWINS_MAX
 from replicator.engine.producing.deduplication import NONE_YET, SEQUENCE_ID_MAX, Copied, Numbered
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -156,9 +157,18 @@ class SequenceIndex:
     When a transaction fails, it is thrown away: the next one is made from what is stored.
     """
 
-    __slots__ = ("_epoch", "_highest", "_own", "_parsed", "_topic_id", "_twins", "on")
+    __slots__ = ("_body", "_epoch", "_highest", "_own", "_parsed", "_topic_id", "_twins", "on")
 
-    def __init__(self, txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, cluster: str) -> None:
+    def __init__(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        topic_id: int,
+        cluster: str,
+        body: Callable[[BlockRow], Buffer],
+    ) -> None:
+        """``body`` gives the bytes of a block that is stored."""
+        self._body = body
         self._topic_id = topic_id
         self._own = cluster
         stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"])
@@ -323,7 +333,7 @@ class SequenceIndex:
         stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
         if stored is None:
             return None
-        view = BlockView(bytes(stored)[LOCAL_PREFIX.size :])
+        view = BlockView(self._body(parse_row(stored)))
         parsed = _Parsed({}, {})
         for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
             numbered = numbered_of(entry)

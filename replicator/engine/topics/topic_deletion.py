@@ -17,6 +17,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.log.trim import Leave
 
 SWEEP_ROWS_MAX: Final = 1_000
 """Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
@@ -51,7 +52,7 @@ TOPIC_FACTS: Final = (MARKERS_HANDLED,)
 """Small facts of the worker, in the table ``meta``, whose names end with a topic's id."""
 
 
-def sweep_topic(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int) -> bool:
+def sweep_topic(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, leave: Leave) -> bool:
     """Delete rows of a deleted topic; returns whether there may be more of them."""
     prefix = TOPIC_KEY.pack(topic_id)
     left = SWEEP_ROWS_MAX
@@ -62,6 +63,8 @@ def sweep_topic(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int) ->
             if not left:
                 return True
             left -= 1
+            if table == "blocks":
+                leave(txn, cursor.value())
             cursor.delete()  # the cursor is now on the next row, with an empty key at the end
             more = bool(cursor.key())
     for fact in TOPIC_FACTS:

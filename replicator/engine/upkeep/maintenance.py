@@ -12,6 +12,8 @@ topic, in this order, so that what expires can go in the same pass:
 5. Deduplication: producers that were not seen for long are forgotten.
 6. Compaction: a pass is started where one is due, if none that was started here is running.
 
+After all topics, segments of the store in which little lives are made free.
+
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
 """
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from replicator.engine.compaction.compaction import Compaction
+from replicator.engine.errors import StoreFailed, StoreFull
 from replicator.engine.log.block import BlockSpan
 from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
 from replicator.engine.log.store import Store
@@ -61,12 +64,14 @@ class Maintenance:
         supervisor: Supervisor,
         *,
         wall_clock_ms: Callable[[], int],
+        compact_segments: Callable[[], Awaitable[None]],
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self._store = store
         self._topics = topics
         self._wall_clock_ms = wall_clock_ms
         self._interval_seconds = interval_seconds
+        self._compact_segments = compact_segments
         self._sizes: dict[int, LogSizes] = {}
         self._compacting: Compaction | None = None
         self._moved: set[Topic] = set()
@@ -91,6 +96,10 @@ class Maintenance:
             if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             await self._guarded(self._maintain, topic)
+        try:
+            await self._compact_segments()
+        except (StoreFull, StoreFailed) as error:  # there is a next pass
+            log.warning("segments were not compacted", reason=str(error))
 
     # What the engine tells.
 

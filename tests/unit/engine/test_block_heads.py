@@ -16,7 +16,7 @@ def test_a_head_has_all_that_its_block_says_of_itself() -> None:
     uneven = make_block(Position(2**50, 7), [message(b"a"), message(b"b")], origin="eu-west", batch_sizes=[3, 4])
     markers = make_block(Position(3, 8), [message(b"m")], kind=BlockKind.MARKERS)
     blocks = {Position(9, 0): even, Position(9, 2): uneven, Position(2**51, 0): markers}
-    heads = [head_of(first, read_header(block), memoryview(block)) for first, block in blocks.items()]
+    heads = [head_of(first, read_header(block), memoryview(block), len(block)) for first, block in blocks.items()]
     read = list(read_heads(encode_heads(heads).to_pybytes()))
     assert [head.first for head in read] == list(blocks)
     for head, block in zip(read, blocks.values(), strict=True):

@@ -11,6 +11,7 @@ from engine_support import make_block, message
 
 from replicator.engine.log.block import verify_block
 from replicator.engine.log.commit.appending import ID_SALTS, LEDGER_ENTRIES_MAX, LogAppender, PositionTaken
+from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.requests import Committed, Tail
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HighWater
@@ -27,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def appender(store: Store, *, last_id: int = 0, now_ms: int = NOW_MS, salt: int = 5) -> LogAppender:
-    return LogAppender(store.tables, last_id, now_ms, salt, Committed())
+    return LogAppender(store.tables, last_id, now_ms, salt, Committed(), GroupBodies(store, 0))
 
 
 def tail() -> Tail:

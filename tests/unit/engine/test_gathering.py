@@ -65,7 +65,7 @@ def test_blocks_are_gathered_in_the_order_in_which_they_were_asked_for_as_many_a
             asked = [keys[2], None, keys[0], nowhere]
             sizes, content = gather_blocks(engine.store, asked, bytes_max=10**6)
             assert sizes == [size, None, size, None]
-            assert content == stored[2].block + stored[0].block
+            assert content == bytes(stored[2].block) + bytes(stored[0].block)
             assert gather_blocks(engine.store, keys, bytes_max=2 * size)[0] == [size] * 2
             assert gather_blocks(engine.store, keys, bytes_max=1)[0] == [size], "one in any case"
 

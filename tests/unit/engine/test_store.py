@@ -99,10 +99,10 @@ def test_the_directory_of_another_cluster_is_refused_and_not_changed(tmp_path: P
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         await closed(tmp_path)
-        rewrite_head(tmp_path, format=2, version="7.0.0")
+        rewrite_head(tmp_path, format=3, version="7.0.0")
         before = (tmp_path / "log" / "data.mdb").read_bytes()
         with pytest.raises(
-            StoreUnusable, match=r"format 2, written by replicator 7\.0\.0.*reads format 1.*upgrade\.md"
+            StoreUnusable, match=r"format 3, written by replicator 7\.0\.0.*reads formats 1 and 2.*upgrade\.md"
         ):
             await Engine.open(tmp_path, cluster="us-east")
         assert (tmp_path / "log" / "data.mdb").read_bytes() == before, "nothing is written before it is refused"

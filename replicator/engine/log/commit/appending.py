@@ -20,6 +20,7 @@ import lmdb
 
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
+from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.requests import AppendedBlock, Committed, Tail
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.sequence_index import Pair
@@ -40,11 +41,14 @@ class PositionTaken(Exception):
 class LogAppender:
     """Appends to the logs of many topics within one transaction, and notes in ``committed`` what it appended."""
 
-    __slots__ = ("_before", "_committed", "_dbs", "_first_id", "_now_ms", "_salt", "last_id")
+    __slots__ = ("_before", "_bodies", "_committed", "_dbs", "_first_id", "_now_ms", "_salt", "last_id")
 
-    def __init__(self, dbs: dict[str, Any], last_id: int, now_ms: int, salt: int, committed: Committed) -> None:
+    def __init__(
+        self, dbs: dict[str, Any], last_id: int, now_ms: int, salt: int, committed: Committed, bodies: GroupBodies
+    ) -> None:
         """``salt`` is random, 0 to :data:`ID_SALTS` - 1."""
         self._dbs = dbs
+        self._bodies = bodies
         self._now_ms = now_ms
         self._salt = salt
         self._committed = committed
@@ -97,7 +101,7 @@ class LogAppender:
         """``prefixed`` says that ``block`` begins with its :meth:`prefix` already."""
         first = self.next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
-        value = block if prefixed else b"".join((self.prefix(tail), block))
+        value = self._row(txn, tail, key, header, block, prefixed=prefixed)
         if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
             raise PositionTaken(f"position {first} of topic {tail.name!r} is taken")
         if header.kind is not BlockKind.MESSAGES:
@@ -106,6 +110,14 @@ class LogAppender:
         tail.entries += header.entries
         tail.messages += header.messages
         self._committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole, twins, partly))
+
+    def _row(
+        self, txn: lmdb.Transaction, tail: Tail, key: bytes, header: BlockHeader, block: Buffer, *, prefixed: bool
+    ) -> Buffer:
+        before = tables.LOCAL_PREFIX.size if prefixed else 0
+        if header.parts_bytes or not self._bodies.takes(len(block) - before):
+            return block if prefixed else b"".join((self.prefix(tail), block))
+        return self._bodies.put(txn, key, self.prefix(tail), memoryview(block)[before:], header.entries)
 
     def put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
         tail.high_water[origin] = high_water

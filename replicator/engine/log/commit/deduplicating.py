@@ -12,14 +12,14 @@ written with the group, or put back with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import lmdb
 
 from replicator.engine.log import store_tables as tables
-from replicator.engine.log.block import BlockView
+from replicator.engine.log.block import BlockView, Buffer
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.requests import (
     CopyRequest,
@@ -28,6 +28,7 @@ from replicator.engine.log.requests import (
     PublishRequest,
     Tail,
 )
+from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
 from replicator.engine.producing.sequence_index import Pair, SequenceIndex, numbered_of
@@ -38,9 +39,17 @@ from snapshots.position import Position
 class GroupDeduplication:
     """The deduplication of every topic that one transaction touches."""
 
-    __slots__ = ("_appender", "_cluster", "_dbs", "_joined", "_now_ms")
+    __slots__ = ("_appender", "_body", "_cluster", "_dbs", "_joined", "_now_ms")
 
-    def __init__(self, dbs: dict[str, Any], cluster: str, now_ms: int, appender: LogAppender) -> None:
+    def __init__(
+        self,
+        dbs: dict[str, Any],
+        cluster: str,
+        now_ms: int,
+        appender: LogAppender,
+        body: Callable[[BlockRow], Buffer],
+    ) -> None:
+        self._body = body
         self._dbs = dbs
         self._cluster = cluster
         self._now_ms = now_ms
@@ -127,7 +136,7 @@ class GroupDeduplication:
 
     def _index(self, txn: lmdb.Transaction, tail: Tail) -> SequenceIndex:
         if tail.index is None:
-            tail.index = SequenceIndex(txn, self._dbs, tail.topic_id, self._cluster)
+            tail.index = SequenceIndex(txn, self._dbs, tail.topic_id, self._cluster, self._body)
         return tail.index
 
     def _switch_index(self, txn: lmdb.Transaction, tail: Tail, *, on: bool) -> None:

@@ -6,7 +6,8 @@ in the order in which they came.
 1. Neighbouring publishes are gathered by :mod:`.publishing`; whatever else comes ends the run before it.
 2. A request that is refused leaves nothing, and the others of the group go on.
 3. At the end the parts write what they have gathered: sequence ids and the counter of ids.
-4. If the transaction fails, what the parts hold in memory is put back as it was.
+4. Bodies that go to segments are written and synced; then the transaction commits.
+5. If the transaction fails, what the parts hold in memory is put back as it was.
 
 It runs on the thread of :mod:`replicator.engine.log.writer`. Of the event loop it knows only the futures, which it
 passes on.
@@ -21,6 +22,8 @@ import lmdb
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.commit.bodies import GroupBodies
+from replicator.engine.log.commit.compacting import compact_segments
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
@@ -28,6 +31,7 @@ from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
     Committed,
+    CompactSegmentsRequest,
     CopyRequest,
     CreateTopicRequest,
     DeleteTopicsRequest,
@@ -56,15 +60,28 @@ class CommitGroup:
     A group often holds one publish only, so the part for copied blocks, which that does not need, is made when it is.
     """
 
-    __slots__ = ("_appender", "_cluster", "_copies", "_dbs", "_deduplication", "_publishes", "committed")
+    __slots__ = (
+        "_appender",
+        "_bodies",
+        "_cluster",
+        "_copies",
+        "_dbs",
+        "_deduplication",
+        "_publishes",
+        "_store",
+        "committed",
+    )
 
-    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int) -> None:
-        """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1."""
+    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int, appended_bytes: int) -> None:
+        """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1; ``appended_bytes`` is
+        about what the group appends."""
+        self._store = store
         self._cluster = cluster = store.cluster
         self._dbs = dbs = store.tables
         self.committed = committed = Committed()
-        self._appender = appender = LogAppender(dbs, last_id, now_ms, salt, committed)
-        self._deduplication = deduplication = GroupDeduplication(dbs, cluster, now_ms, appender)
+        self._bodies = bodies = GroupBodies(store, appended_bytes)
+        self._appender = appender = LogAppender(dbs, last_id, now_ms, salt, committed, bodies)
+        self._deduplication = deduplication = GroupDeduplication(dbs, cluster, now_ms, appender, store.body_for_writer)
         self._publishes = PublishRun(cluster, now_ms, appender, deduplication, committed)
         self._copies: BlockCopies | None = None
 
@@ -87,8 +104,14 @@ class CommitGroup:
         publishes.end(txn)
         self._deduplication.write(txn)
         self._appender.write(txn)
+        self._bodies.flush(txn)
+
+    def durable(self) -> None:
+        """The transaction is committed."""
+        self._bodies.commit()
 
     def roll_back(self) -> None:
+        self._bodies.roll_back()
         self._appender.roll_back()
         self._deduplication.roll_back()
 
@@ -118,12 +141,16 @@ class CommitGroup:
         if isinstance(request, TerminateRequest):
             return terminate_topic(txn, self._dbs, request.tail, self._appender)
         if isinstance(request, SweepRequest):
-            return sweep_topic(txn, self._dbs, request.topic_id)
+            return sweep_topic(txn, self._dbs, request.topic_id, self._bodies.leave)
+        if isinstance(request, CompactSegmentsRequest):
+            if request.begins:
+                self._store.segments.space.begin_pass(quiet_only=request.quiet_only)
+            return compact_segments(txn, self._store, self._bodies)
         if isinstance(request, TrimRequest):
             if request.tail is not None:
                 self._appender.remember(request.tail)
                 request.tail.holes.clear()  # batches that are trimmed become holes
-            return trim_log(txn, self._dbs, request.topic_id, request.upto)
+            return trim_log(txn, self._dbs, request.topic_id, request.upto, self._bodies.leave)
         if isinstance(request, PutManyRequest):
             for table, prefix in request.cleared:
                 self._clear(txn, table, prefix)

@@ -1,0 +1,98 @@
+"""``replicator store``: what a worker's store holds, whether it is whole, and giving room back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from replicator.cli.admin import OutputFormat, TopologyFile, check_output, opened_topology, rows_table, show
+
+app = typer.Typer(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
+
+err = Console(stderr=True, highlight=False)
+
+Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store.")]
+
+
+@app.command()
+def status(file: TopologyFile, output: OutputFormat = "table") -> None:
+    """How large the stores of the workers that run are, and what lives in their segments."""
+    from replicator.operating.status import fetch_all
+
+    check_output(output)
+    answers = asyncio.run(fetch_all(opened_topology(file)))
+    stores: dict[str, Any] = {
+        cluster: {"error": answer["error"]} if "error" in answer else answer["store"]
+        for cluster, answer in answers.items()
+    }
+    columns = ("cluster", "bytes", "segments", "live", "free", "dead", "written")
+    show(output, stores, rows_table(columns, [(cluster, *_cells(store)) for cluster, store in stores.items()]))
+    if any("error" in store for store in stores.values()):
+        raise typer.Exit(3)
+
+
+def _cells(store: dict[str, Any]) -> tuple[object, ...]:
+    if "error" in store:
+        return (store["error"], "", "", "", "", "")
+    found = store["segments"]
+    written = "past the page cache" if found["direct"] else f"through the page cache: {found['reason']}"
+    return (
+        store["bytes"],
+        found["segments"],
+        found["live_bytes"],
+        found["free_bytes"],
+        found["dead_bytes"],
+        written if found["segments"] else "",
+    )
+
+
+@app.command()
+def check(file: TopologyFile, cluster: Of) -> None:
+    """Read every block of a cluster's store and check it. Exit status 1 if something is wrong.
+
+    The worker must not run. `replicator verify` compares what running clusters have.
+    """
+    from replicator.engine.log.store import Store
+    from replicator.engine.log.store_check import check_store
+
+    topology = opened_topology(file)
+    of = topology.cluster(cluster)
+    store = Store(of.data, cluster=cluster, size_max=topology.store.size_max, segments=topology.store.segments())
+    try:
+        found = check_store(store)
+    finally:
+        store.close()
+    for problem in found.problems:
+        err.print(f"damaged: {problem}", style="red", markup=False, soft_wrap=True)
+    typer.echo(f"{found.topics} topics, {found.blocks} blocks: {'damaged' if found.problems else 'sound'}")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compact(file: TopologyFile, cluster: Of) -> None:
+    """Move what lives in sparse segments together, so that their room is free. The worker must not run.
+
+    A running worker does it by itself for segments in which nothing changes.
+    """
+    freed, left = asyncio.run(_compact(opened_topology(file), cluster))
+    typer.echo(f"freed {freed} bytes; {left} bytes are dead in segments that are not sparse enough to be moved")
+
+
+async def _compact(topology: Any, name: str) -> tuple[int, int]:
+    from replicator.engine.engine import Engine, EngineSettings
+
+    settings = EngineSettings(
+        store_bytes_max=topology.store.size_max, segments=topology.store.segments(), maintained=False
+    )
+    engine = await Engine.open(topology.cluster(name).data, cluster=name, settings=settings)
+    try:
+        before = engine.store.segments.status()
+        await engine.writer.compact_segments(quiet_only=False)
+        after = engine.store.segments.status()
+        return before["dead_bytes"] - after["dead_bytes"], after["dead_bytes"]
+    finally:
+        await engine.close()

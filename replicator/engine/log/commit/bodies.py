@@ -1,0 +1,69 @@
+"""The bodies of the blocks of one transaction: which go to segments, and which leave them.
+
+Invariant (DESIGN §3): 1, what is put here is durable before the transaction commits: :meth:`GroupBodies.flush` is
+called in it.
+"""
+
+from __future__ import annotations
+
+import json
+
+import lmdb
+
+from replicator.engine.log.block import Buffer
+from replicator.engine.log.segments.places import Place, place_in, placed_key, placed_row, placed_value
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import FORMAT, HEAD
+
+
+class GroupBodies:
+    """Of one transaction."""
+
+    __slots__ = ("_bytes_min", "_store", "freed", "placed")
+
+    def __init__(self, store: Store, appended_bytes: int) -> None:
+        """``appended_bytes`` is about what the transaction appends."""
+        self._store = store
+        settings = store.segments.settings
+        worth = appended_bytes >= settings.group_bytes_min
+        self._bytes_min = settings.body_bytes_min if worth else settings.segment_bytes + 1
+        self.freed: list[Place] = []
+        self.placed = False
+
+    def takes(self, size_bytes: int) -> bool:
+        """Whether a block of that size goes into a segment."""
+        return self._bytes_min <= size_bytes <= self._store.segments.settings.segment_bytes
+
+    def put(self, txn: lmdb.Transaction, key: bytes, prefix: Buffer, block: Buffer, entries: int) -> bytes:
+        """Put a block into a segment; returns its row in table ``blocks``, whose key and prefix are given."""
+        view = memoryview(block)
+        place = self._store.segments.put(view)
+        txn.put(*placed_row(place, key), db=self._store.tables["placed"])
+        self.placed = True
+        return placed_value(prefix, place, view, entries)
+
+    def leave(self, txn: lmdb.Transaction, value: Buffer) -> None:
+        """That row of table ``blocks`` is deleted."""
+        place = place_in(value)
+        if place is not None:
+            txn.delete(placed_key(place), db=self._store.tables["placed"])
+            self.freed.append(place)
+
+    def flush(self, txn: lmdb.Transaction) -> None:
+        """What was put is durable when this returns. A store that has segments from now on says so: a version that
+        does not know them refuses it."""
+        if self.placed:
+            self._store.segments.flush()
+            if self._store.head["format"] != FORMAT:
+                head = {**self._store.head, "format": FORMAT}
+                txn.put(HEAD.encode(), json.dumps(head).encode(), db=self._store.tables["meta"])
+
+    def commit(self) -> None:
+        """The transaction is durable."""
+        if self.placed:
+            self._store.head["format"] = FORMAT
+        if self.placed or self.freed:
+            self._store.segments.commit(self.freed)
+
+    def roll_back(self) -> None:
+        self._store.segments.roll_back()

@@ -1,0 +1,57 @@
+"""Moving what lives in a sparse segment to the open one, inside a transaction, so that the segment becomes free.
+
+Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to its new place, after its bytes are durable
+there; 11, one transaction moves a bounded number of bytes.
+
+A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lmdb
+import structlog
+
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import verify_block
+from replicator.engine.log.commit.bodies import GroupBodies
+from replicator.engine.log.segments.places import parse_row, read_placed
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import LOCAL_PREFIX
+
+MOVED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""By one transaction: some hundredths of a second, for which publishes wait."""
+
+log = structlog.get_logger(__name__)
+
+
+def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -> bool:
+    """Move a bounded number of blocks out of the sparsest segment; returns whether there may be more to move."""
+    segment = store.segments.space.sparse()
+    if segment is None:
+        return False
+    taken = moved = 0
+    lying = []
+    for place, key in read_placed(txn, store.tables["placed"], segment.number):
+        lying.append((place, key))
+        taken += place.size
+        if taken >= MOVED_BYTES_MAX:
+            break
+    for place, key in lying:
+        value = txn.get(key, db=store.tables["blocks"])
+        assert value is not None, f"a block at {place} has no row"
+        row = parse_row(value)
+        try:
+            block = store.body_for_writer(row)
+            verify_block(block)
+        except BlockCorrupt as error:
+            log.error("a damaged block keeps its segment", segment=segment.number, reason=str(error))  # noqa: TRY400
+            continue
+        bodies.leave(txn, value)
+        prefix = value[: LOCAL_PREFIX.size]
+        txn.put(key, bodies.put(txn, key, prefix, block, row.header.entries), db=store.tables["blocks"])
+        moved += 1
+    if not moved:
+        segment.stuck = True
+    return True

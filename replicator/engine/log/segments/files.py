@@ -1,0 +1,147 @@
+"""The files of the segments: preallocated, written past the page cache where the file system allows it.
+
+Invariant (DESIGN §3): 1, :meth:`SegmentFile.sync` returns when all that was written is durable. After one that failed
+the file is not written again: what reached the disk is unknown.
+
+How a write past the page cache has to be aligned is found out with a write of that kind: file systems differ, and some
+refuse it whatever its alignment. There it goes through the page cache, which costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicator.engine.errors import BlockCorrupt
+
+SEGMENTS: Final = "segments"
+"""Their directory, below that of the log."""
+READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
+"""What the kernel is asked to read behind what is read now: catching up reads on."""
+PAGE_BYTES: Final = mmap.PAGESIZE
+_NAME: Final = re.compile(r"([0-9]{10})\.segment")
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """How segments are written in a directory. ``reason`` says why not past the page cache, if not."""
+
+    direct: bool
+    alignment: int
+    reason: str = ""
+
+
+def probe(directory: Path) -> Medium:
+    """Find out how; leaves nothing behind."""
+    name = directory / "probe"
+    alignment = max(PAGE_BYTES, os.statvfs(directory).f_bsize)
+    alignment = alignment if alignment <= 65_536 and not alignment % PAGE_BYTES else PAGE_BYTES
+    try:
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
+    except OSError as error:
+        return Medium(False, PAGE_BYTES, f"O_DIRECT is refused: {error.strerror}")
+    try:
+        with mmap.mmap(-1, alignment) as page:
+            os.pwrite(file, page, 0)
+        return Medium(True, alignment)
+    except OSError as error:
+        return Medium(False, PAGE_BYTES, f"a write by O_DIRECT is refused: {error.strerror}")
+    finally:
+        os.close(file)
+        with contextlib.suppress(OSError):
+            name.unlink()
+
+
+def segment_name(number: int) -> str:
+    return f"{number:010}.segment"
+
+
+def segment_number(name: str) -> int | None:
+    """Of which segment the file of that name is, if it is one's."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def listed(directory: Path) -> Iterator[tuple[int, int]]:
+    """Number and size of each segment's file."""
+    for entry in directory.iterdir():
+        if (number := segment_number(entry.name)) is not None:
+            yield number, entry.stat().st_size
+
+
+def preallocate(directory: Path, number: int, capacity: int) -> None:
+    """Make the file of a segment, with room for all of it, durably. Raises :class:`OSError` and leaves none then."""
+    path = directory / segment_name(number)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        try:
+            os.posix_fallocate(file, 0, capacity)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        sync_directory(directory)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def sync_directory(directory: Path) -> None:
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+class SegmentFile:
+    """One segment's file, open. Written by one thread at a time; read by any."""
+
+    def __init__(self, directory: Path, number: int, *, direct: bool) -> None:
+        self.number = number
+        self.path = directory / segment_name(number)
+        self._writing = os.open(self.path, os.O_RDWR | (os.O_DIRECT if direct else 0))
+        try:
+            self._reading = os.open(self.path, os.O_RDONLY)
+        except BaseException:
+            os.close(self._writing)
+            raise
+
+    def close(self) -> None:
+        os.close(self._writing)
+        os.close(self._reading)
+
+    def write(self, offset: int, content: memoryview) -> None:
+        """All of it, aligned as the medium says. Raises :class:`OSError`."""
+        while content:
+            written = os.pwrite(self._writing, content, offset)
+            if written == len(content):
+                return
+            written -= written % PAGE_BYTES  # the rest has to begin aligned
+            if written <= 0:
+                raise OSError(f"{self.path}: the disk takes no more than a part of a page at {offset}")
+            offset, content = offset + written, content[written:]
+
+    def sync(self) -> None:
+        """Raises :class:`OSError`; do not use the file any more then."""
+        os.fdatasync(self._writing)
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Raises :class:`BlockCorrupt` where the disk does not give it."""
+        buffer = memoryview(bytearray(size))
+        done = 0
+        try:
+            while done < size:
+                read = os.preadv(self._reading, [buffer[done:]], offset + done)
+                if not read:
+                    raise BlockCorrupt(f"{self.path} is cut short: it ends before byte {offset + size}")
+                done += read
+            os.posix_fadvise(self._reading, offset + size, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        except OSError as error:
+            raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
+        return buffer.toreadonly()

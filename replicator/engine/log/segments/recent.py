@@ -1,0 +1,105 @@
+"""The bytes that were written last, in memory, for those who read the tail: links and dispatchers.
+
+A buffer stands for a stretch of one segment. It is filled from its start while the segment is; slices of it are handed
+out without a copy, and keep it alive after it has left here. So what readers of the tail need does not depend on what
+the page cache keeps, and whoever reads far behind takes nothing from them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from bisect import bisect_right, insort
+from collections import deque
+from dataclasses import dataclass, field
+
+from replicator.engine.log.segments.places import Place
+
+
+@dataclass(slots=True)
+class Span:
+    """``memory`` holds a segment's bytes from ``start`` on, as far as ``filled``; it begins at a page's start."""
+
+    segment: int
+    start: int
+    memory: memoryview
+    filled: int = 0
+    pending: int = 0
+    """From here on it is not handed to the disk yet."""
+
+    @property
+    def room(self) -> int:
+        return len(self.memory) - self.filled
+
+
+def new_span(segment: int, start: int, size: int) -> Span:
+    return Span(segment, start, memoryview(mmap.mmap(-1, size)))
+
+
+@dataclass(slots=True)
+class _OfSegment:
+    starts: list[int] = field(default_factory=list)
+    spans: dict[int, Span] = field(default_factory=dict)
+
+
+class RecentBytes:
+    """The youngest spans of about ``bytes_max``, at least the one that is being filled. Safe for several threads."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._order: deque[Span] = deque()
+        self._segments: dict[int, _OfSegment] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def add(self, span: Span) -> None:
+        with self._lock:
+            found = self._segments.setdefault(span.segment, _OfSegment())
+            if span.start in found.spans:
+                self._drop(found.spans[span.start])
+                found = self._segments.setdefault(span.segment, found)
+            insort(found.starts, span.start)
+            found.spans[span.start] = span
+            self._order.append(span)
+            self._bytes += len(span.memory)
+            while self._bytes > self._bytes_max and len(self._order) > 1:
+                self._drop(self._order[0])
+
+    def forget(self, segment: int, offset: int = 0) -> None:
+        """What is kept of that segment from ``offset`` on: it is written over."""
+        with self._lock:
+            found = self._segments.get(segment)
+            for start in list(found.starts) if found else ():
+                assert found is not None
+                span = found.spans[start]
+                if start >= offset:
+                    self._drop(span)
+                elif start + span.filled > offset:
+                    span.filled = offset - start
+
+    def find(self, place: Place) -> memoryview | None:
+        with self._lock:
+            found = self._segments.get(place.segment)
+            if found is None:
+                return None
+            at = bisect_right(found.starts, place.offset) - 1
+            if at < 0:
+                return None
+            span = found.spans[found.starts[at]]
+            begin = place.offset - span.start
+            if begin + place.size > span.filled:
+                return None
+            return span.memory[begin : begin + place.size].toreadonly()
+
+    def _drop(self, span: Span) -> None:
+        self._order.remove(span)
+        found = self._segments[span.segment]
+        found.starts.remove(span.start)
+        del found.spans[span.start]
+        if not found.starts:
+            del self._segments[span.segment]
+        self._bytes -= len(span.memory)

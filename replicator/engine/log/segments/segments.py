@@ -1,0 +1,290 @@
+"""The segments of one store: bodies are put into them in a transaction of the writer, and read by their places.
+
+Invariants (DESIGN §3): 1, :meth:`Segments.flush` comes before the transaction that refers to what it wrote; 11, the
+memory for what is written is bounded.
+
+1. A body is copied once, into an aligned buffer that stands for a stretch of a segment (:mod:`.recent`).
+2. A full buffer is written by a thread of its own while the next one is filled; two are on their way at most. What is
+   left at the end of a group is written and all of it is synced.
+3. The transaction commits: what was written lives. Or it fails: its room is used again.
+4. Segments are made before they are needed, on a thread; the first one when the first body comes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import Buffer
+from replicator.engine.log.segments import files
+from replicator.engine.log.segments.places import Place
+from replicator.engine.log.segments.recent import RecentBytes, Span, new_span
+from replicator.engine.log.segments.settings import SegmentSettings
+from replicator.engine.log.segments.space import Readers, Segment, SegmentSpace
+
+BUFFER_BYTES: Final = 8 * 1024 * 1024
+WRITE_BYTES: Final = 2 * 1024 * 1024
+"""So much is handed to the disk while more is gathered."""
+ON_THEIR_WAY_MAX: Final = 3
+ASIDE_BYTES_MIN: Final = 1024 * 1024
+"""Less is written by the writer's thread itself: waking another one takes longer."""
+
+log = structlog.get_logger(__name__)
+
+
+class NoRoom(Exception):
+    """The disk takes no more. No error of a single request: the whole transaction is tried with less."""
+
+
+@contextmanager
+def _no_room(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (ENOSPC, EDQUOT):
+            raise
+        raise NoRoom(f"the disk below {directory} is full: make room on it, or trim topics") from None
+
+
+class Segments:
+    """``directory`` need not be there. All but :meth:`read` and the figures is for the writer's thread."""
+
+    def __init__(self, directory: Path, settings: SegmentSettings, placed: Iterable[Place]) -> None:
+        """``placed`` is what the store refers to."""
+        self._directory = directory
+        self.settings = settings
+        self.readers = Readers()
+        self.recent = RecentBytes(settings.recent_bytes_max)
+        self.medium = files.Medium(True, files.PAGE_BYTES)
+        self._probed = False
+        self._files: dict[int, files.SegmentFile] = {}
+        self._files_lock = threading.Lock()
+        self._written: list[Place] = []
+        self._touched: dict[int, files.SegmentFile] = {}
+        self._span: Span | None = None
+        self._aside: ThreadPoolExecutor | None = None
+        self._on_their_way: deque[Future[None]] = deque()
+        self._making: Future[Segment] | None = None
+        self._maker: ThreadPoolExecutor | None = None
+        if directory.is_dir():
+            self._probe()
+        self.space = SegmentSpace(self.medium.alignment, self.readers)
+        for number, size in sorted(files.listed(directory)) if directory.is_dir() else ():
+            self.space.add(Segment(number, size - size % self.medium.alignment))
+        self.space.revive(placed)
+        self._last_number = max(self.space.segments, default=0)
+        self.space.begin()
+
+    def close(self) -> None:
+        for executor in (self._aside, self._maker):
+            if executor is not None:
+                executor.shutdown()
+        with self._files_lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    # Writing.
+
+    def put(self, body: Buffer) -> Place:
+        """Where it will lie. Raises :class:`NoRoom` where no segment can be made, and :class:`OSError`."""
+        size = len(body)
+        span = self._span
+        if span is None or span.room < size:
+            self._hand_over()
+            span = self._next_span(size)
+        place = self.space.take(size)
+        span.memory[span.filled : span.filled + size] = memoryview(body).cast("B")
+        span.filled += size
+        self._written.append(place)
+        if span.filled - span.pending >= WRITE_BYTES:
+            self._hand_over(whole=False)
+        return place
+
+    def _next_span(self, size: int) -> Span:
+        """The buffer for what follows: of the rest of the open segment, or of another one if that has no room."""
+        space = self.space
+        space.align()
+        if not space.has_room(size):
+            segment = space.reuse(size) or self._made(size)
+            self.recent.forget(segment.number)
+            space.open_next(segment)
+        now = space.open
+        assert now is not None
+        whole = max(BUFFER_BYTES, -(-size // space.alignment) * space.alignment)
+        span = self._span = new_span(now.number, now.used, min(whole, now.capacity - now.used))
+        self.recent.add(span)
+        return span
+
+    def flush(self) -> None:
+        """All that was put is durable when this returns. Raises :class:`NoRoom` and :class:`OSError`; after the latter
+        what reached the disk is unknown."""
+        if not self._written:
+            return
+        self._hand_over(last=True)
+        while self._on_their_way:
+            self._wait_for_one()
+        for file in self._touched.values():
+            file.sync()
+        self._touched.clear()
+        self.space.align()
+        assert self._span is not None
+        self._span.filled = self._span.pending
+
+    def commit(self, freed: Sequence[Place]) -> None:
+        """The transaction is durable that refers to what was put, and no more to what is ``freed``."""
+        self.space.commit(self._written, freed)
+        self._written.clear()
+        for segment in self.space.superfluous(self.settings.free_kept):
+            self._delete(segment)
+        self._make_ahead()
+
+    def roll_back(self) -> None:
+        """The transaction failed."""
+        while self._on_their_way:
+            self._on_their_way.popleft().exception()
+        self._touched.clear()
+        first: dict[int, int] = {}
+        for place in self._written:
+            first.setdefault(place.segment, place.offset)
+        self._written.clear()
+        self.space.roll_back()
+        for segment, offset in first.items():
+            self.recent.forget(segment, offset)
+        self._span = None
+
+    def _hand_over(self, *, last: bool = False, whole: bool = True) -> None:
+        """Begin to write what the buffer holds; if not ``whole``, without the page that is not full yet. With ``last``
+        it is done here and now, if it is little."""
+        span = self._span
+        if span is None or span.filled <= span.pending:
+            return
+        alignment = self.space.alignment
+        begin, pages = span.pending, (span.filled + (alignment - 1 if whole else 0)) // alignment
+        span.pending = pages * alignment
+        file = self._touched[span.segment] = self._file(span.segment)
+        write = partial(file.write, span.start + begin, span.memory[begin : span.pending])
+        if last and not self._on_their_way and span.pending - begin < ASIDE_BYTES_MIN:
+            with _no_room(self._directory):
+                write()
+            return
+        if self._aside is None:
+            self._aside = ThreadPoolExecutor(1, thread_name_prefix="segments")
+        if len(self._on_their_way) >= ON_THEIR_WAY_MAX:
+            self._wait_for_one()
+        self._on_their_way.append(self._aside.submit(write))
+
+    def _wait_for_one(self) -> None:
+        with _no_room(self._directory):
+            self._on_their_way.popleft().result()
+
+    # Files.
+
+    def _file(self, number: int) -> files.SegmentFile:
+        with self._files_lock:
+            file = self._files.get(number)
+            if file is None:
+                file = self._files[number] = files.SegmentFile(self._directory, number, direct=self.medium.direct)
+            return file
+
+    def _probe(self) -> None:
+        self.medium = files.probe(self._directory)
+        self._probed = True
+        if not self.medium.direct:
+            log.info(
+                "segments are written through the page cache", directory=str(self._directory), reason=self.medium.reason
+            )
+
+    def _made(self, size: int) -> Segment:
+        making, self._making = self._making, None
+        with _no_room(self._directory):
+            if making is not None and (made := making.result()).capacity >= size:
+                return made
+            return self._make()
+
+    def _make(self) -> Segment:
+        if not self._probed:
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            files.sync_directory(self._directory.parent)
+            self._probe()
+            self.space.alignment = self.medium.alignment
+        self._last_number += 1
+        capacity = -(-self.settings.segment_bytes // self.medium.alignment) * self.medium.alignment
+        files.preallocate(self._directory, self._last_number, capacity)
+        return Segment(self._last_number, capacity)
+
+    def _make_ahead(self) -> None:
+        """The next segment, when the open one is half full and no free one is there."""
+        now = self.space.open
+        if now is None or now.used * 2 < now.capacity or self._making is not None or self.space.reuse(1) is not None:
+            return
+        if self._maker is None:
+            self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
+        self._making = self._maker.submit(self._make)
+
+    def _delete(self, segment: Segment) -> None:
+        self.space.forget(segment)
+        self.recent.forget(segment.number)
+        with self._files_lock:
+            file = self._files.pop(segment.number, None)
+        if file is not None:
+            file.close()
+        with suppress(OSError):  # it is found, and free, at the next start
+            (self._directory / files.segment_name(segment.number)).unlink(missing_ok=True)
+
+    # Reading.
+
+    def read(self, place: Place, head: memoryview) -> memoryview:
+        """The block at ``place``, which begins with ``head``. Raises :class:`BlockCorrupt`."""
+        block = self.read_unchecked(place)
+        if block[: len(head)] != head:
+            raise BlockCorrupt(
+                f"other bytes lie at {place.offset} of {self._directory / files.segment_name(place.segment)}"
+            )
+        return block
+
+    def read_unchecked(self, place: Place) -> memoryview:
+        """What lies at ``place``, whatever it is. Raises :class:`BlockCorrupt` where the disk does not give it."""
+        if (found := self.recent.find(place)) is not None:
+            return found
+        try:
+            file = self._file(place.segment)
+        except OSError as error:
+            path = self._directory / files.segment_name(place.segment)
+            raise BlockCorrupt(f"{path}, which holds it, cannot be opened: {error.strerror}") from None
+        return file.read(place.offset, place.size)
+
+    def read_for_writer(self, place: Place, head: memoryview) -> memoryview:
+        """As :meth:`read`, on the writer's thread: what the running transaction has put is read too."""
+        if self.recent.find(place) is None:
+            while self._on_their_way:
+                self._wait_for_one()
+        return self.read(place, head)
+
+    def status(self) -> dict[str, Any]:
+        """What the segments hold, in bytes."""
+        segments = list(self.space.segments.values())
+        total = sum(each.capacity for each in segments)
+        live = sum(each.live for each in segments)
+        free = sum(each.capacity for each in segments if each.free_since is not None)
+        unused = self.space.open.capacity - self.space.open.used if self.space.open is not None else 0
+        return {
+            "segments": len(segments),
+            "bytes": total,
+            "live_bytes": live,
+            "free_bytes": free + unused,
+            "dead_bytes": max(0, total - live - free - unused),
+            "memory_bytes": self.recent.size_bytes,
+            "direct": self.medium.direct,
+            "reason": self.medium.reason,
+        }

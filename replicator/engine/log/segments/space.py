@@ -1,0 +1,203 @@
+"""Which bytes of the segments live, and where the next ones go. Pure: it knows no files.
+
+Invariants (DESIGN §3): 1, bytes that a committed row refers to are not given out again; 11, what is dead is bounded.
+
+1. Bodies are written one after another into the open segment. One that does not fit ends it.
+2. A segment that is not open and in which nothing lives any more is free. It is given out again once nobody reads by
+   rows of a time in which something lived there (:class:`Readers`).
+3. What one transaction took is given back when it fails (:meth:`SegmentSpace.roll_back`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.engine.log.segments.places import Place
+
+SPARSE_SHARE: Final = 0.25
+"""A segment in which no more than that lives is compacted."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """``used`` bytes of ``capacity`` were given out, of which ``live`` are referred to. ``free_since`` is the time
+    (:class:`Readers`) at which nothing lived there any more, None while something does, or may be written there."""
+
+    number: int
+    capacity: int
+    used: int = 0
+    live: int = 0
+    free_since: int | None = None
+    stuck: bool = False
+    """It holds nothing that could be moved."""
+
+
+class Readers:
+    """Who reads by which state of the store, as a count of times. A time ends with each commit that frees something.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = 0
+        self._reading: Counter[int] = Counter()
+
+    def begin(self) -> int:
+        """Before the transaction begins by which is read; returns what :meth:`end` wants."""
+        with self._lock:
+            self._reading[self._now] += 1
+            return self._now
+
+    def end(self, began: int) -> None:
+        with self._lock:
+            self._reading[began] -= 1
+            if not self._reading[began]:
+                del self._reading[began]
+
+    def next(self) -> int:
+        """A new time, after a commit that freed something."""
+        with self._lock:
+            self._now += 1
+            return self._now
+
+    def oldest(self) -> int:
+        with self._lock:
+            return min(self._reading, default=self._now)
+
+
+class SegmentSpace:
+    """The segments of one store. Used by the writer's thread alone."""
+
+    def __init__(self, alignment: int, readers: Readers) -> None:
+        self.alignment = alignment
+        self._readers = readers
+        self.segments: dict[int, Segment] = {}
+        self.open: Segment | None = None
+        self._lived: dict[int, int] = {}
+        """What lived in each segment when the last pass of compaction began."""
+        self._quiet: set[int] = set()
+        self._taken: list[Segment] = []
+        self._before: tuple[Segment | None, int] = (None, 0)
+
+    def add(self, segment: Segment) -> None:
+        """A segment whose file is there. Its capacity is aligned. What lives in it is told by :meth:`revive`."""
+        self.segments[segment.number] = segment
+        segment.free_since = self._readers.next()
+
+    def revive(self, places: Iterable[Place]) -> None:
+        """What the store says at its start that lives. The segment with the most room at its end is gone on with."""
+        for place in places:
+            segment = self.segments.setdefault(place.segment, Segment(place.segment, 0))
+            segment.live += place.size
+            segment.used = max(segment.used, self._aligned(place.offset + place.size))
+            segment.free_since = None
+        begun = [each for each in self.segments.values() if each.live and each.used < each.capacity]
+        self.open = max(begun, key=lambda each: each.capacity - each.used, default=None)
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        self._before = (self.open, self.open.used if self.open else 0)
+        self._taken.clear()
+
+    def has_room(self, size: int) -> bool:
+        """Whether the open segment has room for a body of that size."""
+        return self.open is not None and self.open.used + size <= self.open.capacity
+
+    def take(self, size: int) -> Place:
+        """Room for a body in the open segment, which must have it."""
+        assert self.open is not None
+        place = Place(self.open.number, self.open.used, size)
+        self.open.used += size
+        assert self.open.used <= self.open.capacity
+        return place
+
+    def align(self) -> None:
+        """What comes next begins where a write may begin."""
+        if self.open is not None:
+            self.open.used = self._aligned(self.open.used)
+
+    def reuse(self, size: int) -> Segment | None:
+        """A free segment that may be written over and has room for a body of that size, if there is one."""
+        return next((each for each in self._unread() if each.capacity >= size), None)
+
+    def _unread(self) -> Iterator[Segment]:
+        """Free segments by which nobody reads any more."""
+        oldest = self._readers.oldest()
+        for each in self.segments.values():
+            if each.free_since is not None and each.free_since <= oldest:
+                yield each
+
+    def open_next(self, segment: Segment) -> None:
+        """Bodies go to that one now; it is empty."""
+        segment.used, segment.free_since, segment.stuck = 0, None, False
+        self.segments[segment.number] = segment
+        self.open = segment
+        self._taken.append(segment)
+
+    def commit(self, written: Iterable[Place], freed: Iterable[Place]) -> None:
+        """The transaction is durable."""
+        for place in written:
+            self.segments[place.segment].live += place.size
+        ended = [each for each in (self._before[0], *self._taken) if each is not None and each is not self.open]
+        for place in freed:
+            segment = self.segments.get(place.segment)
+            if segment is not None:
+                segment.live -= place.size
+                ended.append(segment)
+        empty = [each for each in ended if not each.live and each is not self.open and each.free_since is None]
+        if empty:
+            now = self._readers.next()
+            for each in empty:
+                each.free_since = now
+        self.begin()
+
+    def roll_back(self) -> None:
+        """The transaction failed: what it took is free, as it was."""
+        segment, used = self._before
+        now = self._readers.next()
+        for each in self._taken:
+            each.free_since = now
+        self.open = segment
+        if segment is not None:
+            segment.used = used
+        self.begin()
+
+    def superfluous(self, kept: int) -> list[Segment]:
+        """Free segments beyond so many, and those whose files are gone."""
+        unread = list(self._unread())
+        return [each for each in unread if each.capacity][kept:] + [each for each in unread if not each.capacity]
+
+    def forget(self, segment: Segment) -> None:
+        """Its file is gone."""
+        del self.segments[segment.number]
+
+    def begin_pass(self, *, quiet_only: bool) -> None:
+        """Compact what has not changed since the last pass: of what is being trimmed there is less by itself."""
+        lived = {each.number: each.live for each in self.segments.values()}
+        self._quiet = {number for number, live in lived.items() if not quiet_only or self._lived.get(number) == live}
+        self._lived = lived
+
+    def sparse(self) -> Segment | None:
+        """The segment that is to be compacted next in this pass, if one is: that with the least that lives."""
+        quiet = (each for each in self._sparse() if each.number in self._quiet)
+        return min(quiet, key=lambda each: each.live / each.capacity, default=None)
+
+    def any_sparse(self) -> bool:
+        """Whether there is a segment that a pass might compact. For any thread."""
+        return next(self._sparse(), None) is not None
+
+    def _sparse(self) -> Iterator[Segment]:
+        for each in list(self.segments.values()):
+            if 0 < each.live <= SPARSE_SHARE * each.capacity and each is not self.open and not each.stuck:
+                yield each
+
+    def live_bytes(self) -> int:
+        return sum(each.live for each in list(self.segments.values()))
+
+    def _aligned(self, offset: int) -> int:
+        return -(-offset // self.alignment) * self.alignment

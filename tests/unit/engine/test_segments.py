@@ -1,0 +1,335 @@
+"""Large bodies in segments: read back from memory and from the disk, room that is used again, what is refused, said."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, entries_of, eventually, logged, message, opened
+
+from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import BlockCorrupt, StoreFull
+from replicator.engine.log.block import BlockHeader, BlockKind, build_block, head_bytes, read_head, read_header
+from replicator.engine.log.segments import files
+from replicator.engine.log.segments.segments import Segments
+from replicator.engine.log.segments.settings import FREE_KEPT, SEGMENT_BYTES, SegmentSettings
+from replicator.engine.log.store_copy import copy_pieces
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+KIB = 1024
+SMALL = SegmentSettings(segment_bytes=64 * KIB, body_bytes_min=KIB, group_bytes_min=0, recent_bytes_max=0)
+"""Memory for one buffer alone, so that nearly all is read from the disk."""
+ENGINE = EngineSettings(segments=SMALL)
+OTHER = "persistent://public/default/other"
+
+
+def body(number: int, size: int = 10 * KIB) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+async def publish(topic: Topic, numbers: Sequence[int], size: int = 10 * KIB) -> list[Position]:
+    """Each as a block of its own."""
+    return [(await topic.publish([message(body(number, size))]))[0] for number in numbers]
+
+
+def segments_of(path: Path) -> list[str]:
+    directory = path / "log" / files.SEGMENTS
+    return sorted(each.name for each in directory.iterdir()) if directory.is_dir() else []
+
+
+def published(topic: Topic) -> list[bytes]:
+    return [bytes(entry) for _, _, entry in logged(topic)]
+
+
+def test_what_lies_in_segments_is_read_back_now_and_after_a_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            await publish(topic, range(40))
+            await topic.publish([message(b"small")])
+            assert published(topic) == [*(message(body(number)) for number in range(40)), message(b"small")]
+            assert len(segments_of(tmp_path)) >= 40 // 6
+            assert live.store.segments.status()["live_bytes"] > 40 * 10 * KIB
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            assert published(topic) == [*(message(body(number)) for number in range(40)), message(b"small")]
+            await publish(topic, range(40, 45))
+            assert published(topic)[-5:] == [message(body(number)) for number in range(40, 45)]
+
+    asyncio.run(main())
+
+
+def test_nothing_is_preallocated_before_the_first_large_body(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as live:
+            topic = await live.topic(TOPIC)
+            await topic.publish([message(b"x" * 10 * KIB)])
+            assert segments_of(tmp_path) == []
+            assert live.store.head["format"] == 1, "the version before may still open it"
+            await topic.publish([message(body(1, 100 * KIB))])
+            assert segments_of(tmp_path) == [], "one alone is faster in the table"
+            await topic.publish([message(body(1, 600 * KIB))])
+            (name,) = segments_of(tmp_path)
+            assert (tmp_path / "log" / files.SEGMENTS / name).stat().st_size == SEGMENT_BYTES
+            assert live.store.meta("store")["format"] == 2
+
+    asyncio.run(main())
+
+
+def test_a_segment_is_used_again_when_what_it_held_is_trimmed_and_not_before_its_readers_are_done(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            positions = await publish(topic, range(24))
+            before = segments_of(tmp_path)
+            reading = live.store.segments.readers.begin()
+            await live.writer.trim(topic.topic_id, positions[-7])
+            await publish(topic, range(24, 48))
+            assert len(segments_of(tmp_path)) > len(before), "a reader may still read what was trimmed"
+            live.store.segments.readers.end(reading)
+            most = len(segments_of(tmp_path))
+            for number in range(50, 110):
+                positions = await publish(topic, [number])
+                await live.writer.trim(topic.topic_id, Position(positions[0].ledger, positions[0].entry - 5))
+            assert len(segments_of(tmp_path)) <= most
+            last = topic.reading.entries(topic.reading.position_before(positions[0]), None, 9, 10**9)
+            assert [bytes(each.entry) for each in last] == [message(body(109))]
+
+    asyncio.run(main())
+
+
+def test_what_is_deleted_leaves_no_more_than_a_few_free_segments(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic, other = await live.topic(TOPIC), await live.topic(OTHER)
+            await publish(topic, range(60))
+            await publish(other, [1])
+            await live.deleting.delete(TOPIC, force=True)
+            await eventually(lambda: not live.store.deleted_topics(), "it is swept")
+            await publish(other, [2])
+            status = live.store.segments.status()
+            assert status["segments"] <= FREE_KEPT + 2
+            assert status["live_bytes"] < 3 * 10 * KIB
+            assert published(other) == [message(body(1)), message(body(2))]
+
+    asyncio.run(main())
+
+
+def test_a_sparse_segment_is_compacted_and_what_lived_in_it_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            kept, gone = await live.topic(TOPIC), await live.topic(OTHER)
+            for number in range(30):
+                await publish(kept, [number], KIB)
+                await publish(gone, range(5))
+            await live.deleting.delete(OTHER, force=True)
+            await eventually(lambda: not live.store.deleted_topics(), "it is swept")
+            many = len(segments_of(tmp_path))
+            await live.writer.compact_segments()
+            assert len(segments_of(tmp_path)) == many, "what has just changed is left alone"
+            await live.writer.compact_segments()
+            await publish(kept, [30], KIB)
+            assert len(segments_of(tmp_path)) <= 3 + FREE_KEPT < many
+            assert published(kept) == [message(body(number, KIB)) for number in range(31)]
+        async with opened(tmp_path, settings=ENGINE) as live:
+            assert published(await live.topic(TOPIC)) == [message(body(number, KIB)) for number in range(31)]
+
+    asyncio.run(main())
+
+
+def test_a_store_without_segments_stays_one_and_reads_those_that_it_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        off = EngineSettings(segments=SegmentSettings(segment_bytes=0))
+        async with opened(tmp_path, settings=off) as live:
+            await publish(await live.topic(TOPIC), [1], 600 * KIB)
+            assert (segments_of(tmp_path), live.store.head["format"]) == ([], 1)
+        async with opened(tmp_path) as live:
+            await publish(await live.topic(TOPIC), [2], 600 * KIB)
+            assert len(segments_of(tmp_path)) == 1
+        async with opened(tmp_path, settings=off) as live:
+            topic = await live.topic(TOPIC)
+            await publish(topic, [3], 600 * KIB)
+            assert published(topic) == [message(body(number, 600 * KIB)) for number in (1, 2, 3)]
+            assert live.store.segments.status()["live_bytes"] < 610 * KIB
+
+    asyncio.run(main())
+
+
+def test_where_o_direct_is_refused_it_goes_through_the_page_cache_and_the_status_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = os.open
+
+    def refusing(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return opening(path, flags, mode)
+
+    monkeypatch.setattr(files.os, "open", refusing)
+
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            await publish(topic, range(10))
+            status = live.store.segments.status()
+            assert (status["direct"], status["reason"]) == (False, "O_DIRECT is refused: Invalid argument")
+            assert len(published(topic)) == 10
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_refuses_large_bodies_alone_and_takes_them_again_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+    allocating = os.posix_fallocate
+
+    def allocate(file: int, offset: int, length: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocating(file, offset, length)
+
+    monkeypatch.setattr(files.os, "posix_fallocate", allocate)
+
+    async def main() -> None:
+        nonlocal full
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            with pytest.raises(StoreFull, match=r"disk below .* is full"):
+                await publish(topic, [1])
+            await topic.publish([message(b"small")])
+            assert segments_of(tmp_path) == [], "nothing half made stays"
+            full = False
+            await publish(topic, [2])
+            assert published(topic) == [message(b"small"), message(body(2))]
+
+    asyncio.run(main())
+
+
+def test_a_store_that_has_reached_its_limit_counts_what_lives_in_segments(tmp_path: Path) -> None:
+    async def main() -> None:
+        limited = EngineSettings(store_bytes_max=20_000_000, segments=SMALL)
+        async with opened(tmp_path, settings=limited) as live:
+            topic = await live.topic(TOPIC)
+            positions: list[Position] = []
+
+            async def fill() -> None:
+                for number in range(1000):
+                    positions.extend(await publish(topic, [number], 60 * KIB))
+
+            with pytest.raises(StoreFull, match=r"limit of 20000000 bytes"):
+                await fill()
+            assert len(positions) * 60 * KIB > 10_000_000
+            await live.writer.trim(topic.topic_id, positions[-10])
+            await publish(topic, [1], 60 * KIB)
+
+    asyncio.run(main())
+
+
+def test_a_block_whose_segment_is_gone_is_named_and_others_are_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic, other = await live.topic(TOPIC), await live.topic(OTHER)
+            await publish(topic, range(20))
+            await other.publish([message(b"small")])
+        (tmp_path / "log" / files.SEGMENTS / segments_of(tmp_path)[1]).unlink()
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            with pytest.raises(BlockCorrupt, match=r"topic \d+ at .*0000000002.segment, which holds it, "):
+                topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)
+            assert entries_of(await live.topic(OTHER), "us-east") == [message(b"small")]
+            await publish(topic, [21])
+            assert segments_of(tmp_path)[-1] != "0000000002.segment", "its number is not given out again"
+
+    asyncio.run(main())
+
+
+def test_no_deleted_byte_is_in_a_backup(tmp_path: Path) -> None:
+    async def main() -> None:
+        secret = b"deleted long ago" * 100
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic, gone = await live.topic(TOPIC), await live.topic(OTHER)
+            await publish(topic, range(3))
+            await gone.publish([message(secret)])
+            await publish(topic, range(3, 6))
+            assert any(secret in (piece.content or b"") for piece in copy_pieces(live.store, ()))
+            await live.deleting.delete(OTHER, force=True)
+            await eventually(lambda: not live.store.deleted_topics(), "it is swept")
+            pieces = list(copy_pieces(live.store, ()))
+            assert not any(secret in (piece.content or b"") for piece in pieces)
+            assert any(body(4)[:100] in (piece.content or b"") for piece in pieces)
+            names = [piece.file for piece in pieces]
+            assert names == sorted(names), "the files follow one another"
+            assert json.dumps(names).count("segment")
+
+    asyncio.run(main())
+
+
+def header_and_block() -> tuple[BlockHeader, bytes]:
+    block = build_block(
+        kind=BlockKind.MESSAGES,
+        origin="us-east",
+        incarnation=3,
+        origin_first=Position(5, 6),
+        publish_time_ms=7,
+        entries=[b"a" * 100, b"b" * 200],
+        batch_sizes=[1, 2],
+        only=frozenset({"eu-west"}),
+    )
+    return read_header(block), block
+
+
+def test_the_head_of_a_block_is_all_that_stands_before_its_entries_and_is_checked_alone() -> None:
+    header, block = header_and_block()
+    end = head_bytes(block, header.entries)
+    assert block[end : end + 100] == b"a" * 100
+    assert read_head(block[:end], len(block)) == header
+    for size in (len(block) - 1, len(block) + 1):
+        with pytest.raises(BlockCorrupt):
+            read_head(block[:end], size)
+    with pytest.raises(BlockCorrupt):
+        read_head(block[: end - 1], len(block))
+
+
+def test_a_body_is_copied_once_and_read_back_without_a_copy(tmp_path: Path) -> None:
+    segments = Segments(tmp_path / "segments", SegmentSettings(segment_bytes=1 << 20, body_bytes_min=1), ())
+    try:
+        _, block = header_and_block()
+        places = [segments.put(block) for _ in range(3)]
+        segments.flush()
+        segments.commit(())
+        found = [segments.read(place, memoryview(block)[:50]) for place in places]
+        assert [bytes(each) for each in found] == [block] * 3
+        assert len({id(each.obj) for each in found}) == 1, "they are slices of one buffer"
+        with pytest.raises(BlockCorrupt, match="other bytes lie"):
+            segments.read(places[0], memoryview(b"x" * 50))
+    finally:
+        segments.close()
+
+
+def test_what_failed_gives_its_room_back(tmp_path: Path) -> None:
+    segments = Segments(tmp_path / "segments", SegmentSettings(segment_bytes=64 * KIB, body_bytes_min=1), ())
+    try:
+        first = segments.put(b"a" * 1000)
+        segments.flush()
+        segments.commit(())
+        failed = [segments.put(b"b" * 20_000) for _ in range(10)]
+        segments.roll_back()
+        again = [segments.put(b"c" * 20_000) for _ in range(3)]
+        assert again[0] == failed[0]
+        segments.flush()
+        segments.commit(())
+        for place, content in ((first, b"a" * 1000), *((each, b"c" * 20_000) for each in again)):
+            assert bytes(segments.read(place, memoryview(b""))) == content
+        assert segments.status()["live_bytes"] == 61_000
+    finally:
+        segments.close()
