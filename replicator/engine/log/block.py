@@ -35,12 +35,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.checksums import crc32c
 from replicator.engine.log.parts import decode_parts, encode_parts
 from snapshots.position import Position
 
@@ -186,7 +186,7 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
         if len(block) < only_at + _ONLY_LENGTH.size:
             raise BlockCorrupt("not a block: it ends in its header")
         columns_at += _ONLY_LENGTH.size + int.from_bytes(block[only_at : only_at + _ONLY_LENGTH.size], "little")
-    if google_crc32c.value(bytes(block[_PREAMBLE.size : columns_at])) != int.from_bytes(block[4:8], "little"):
+    if crc32c(block[_PREAMBLE.size : columns_at]) != int.from_bytes(block[4:8], "little"):
         raise BlockCorrupt(
             f"the checksum of a block's header is wrong (it says {entries} entries from {ledger}:{first})"
         )
@@ -248,8 +248,9 @@ def encode_only(only: frozenset[str] | None) -> bytes:
 def verify_block(block: Buffer) -> BlockHeader:
     """The header of a block whose checksum is right and whose columns make sense; raises :class:`BlockCorrupt`."""
     header = read_header(block)
+    block = memoryview(block)  # of which a slice is no copy
     (expected,) = _BODY_CHECKSUM.unpack_from(block, _PREAMBLE.size)
-    if google_crc32c.value(bytes(block[header.columns_at :])) != expected:
+    if crc32c(block[header.columns_at :]) != expected:
         raise BlockCorrupt(
             f"checksum of the block at {header.origin} {header.origin_first} ({header.entries} entries) is wrong"
         )
@@ -370,6 +371,6 @@ def _assemble(
         pieces = [b"".join(pieces)]
     checksum = 0
     for piece in pieces:
-        checksum = google_crc32c.extend(checksum, piece if isinstance(piece, bytes) else bytes(piece))
+        checksum = crc32c(piece, checksum)
     head = _BODY_CHECKSUM.pack(checksum) + header + name + encode_only(only)
-    return b"".join([before, _PREAMBLE.pack(MAGIC, google_crc32c.value(head)), head, *pieces])
+    return b"".join([before, _PREAMBLE.pack(MAGIC, crc32c(head)), head, *pieces])

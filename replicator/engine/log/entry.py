@@ -14,10 +14,10 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import google_crc32c
 from google.protobuf.message import DecodeError
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
+from replicator.engine.log.checksums import crc32c
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
@@ -67,7 +67,7 @@ def _framed(encoded: bytes, payload: bytes | bytearray | memoryview, bytes_max: 
     body = b"".join([_SIZE.pack(len(encoded)), encoded, payload])
     if len(body) + 6 > bytes_max:
         raise MessageTooLarge(f"entry of {len(body) + 6} bytes is over the limit of {bytes_max}")
-    return _MAGIC_AND_CHECKSUM.pack(_MAGIC, google_crc32c.value(body)) + body
+    return _MAGIC_AND_CHECKSUM.pack(_MAGIC, crc32c(body)) + body
 
 
 def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[MessageMetadata, memoryview]:
@@ -85,7 +85,7 @@ def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[Mess
         raise EntryCorrupt(f"entry starts with {magic:#06x}, expected {_MAGIC:#06x}")
     if _FRAME.size + size > len(view):
         raise EntryCorrupt(f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all")
-    if check and google_crc32c.value(bytes(view[6:])) != checksum:
+    if check and crc32c(view[6:]) != checksum:
         raise EntryCorrupt("entry's checksum is wrong")
     try:
         metadata = MessageMetadata.FromString(bytes(view[_FRAME.size : _FRAME.size + size]))

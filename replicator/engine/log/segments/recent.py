@@ -17,7 +17,6 @@ from typing import Final
 
 from replicator.engine.log.segments.places import Place
 
-
 HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
 
 
