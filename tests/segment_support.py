@@ -18,8 +18,7 @@ from unittest.mock import patch
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.places import parse_row, read_placed
-from replicator.engine.log.segments.settings import SegmentSettings
-from replicator.engine.log.segments.space import FREE_KEPT
+from replicator.engine.log.segments.settings import FREE_KEPT, SegmentSettings
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_files import LOG
 
