@@ -70,8 +70,10 @@ def make_block(
     kind: BlockKind = BlockKind.MESSAGES,
     batch_sizes: Sequence[int] | None = None,
     absent: Mapping[int, Collection[int]] | None = None,
+    only: frozenset[str] | None = None,
 ) -> bytes:
-    """A block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out."""
+    """A block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out, ``only``
+    the other clusters that may have it, if not all may."""
     default_size = 1 if kind is BlockKind.MESSAGES else 0
     return build_block(
         kind=kind,
@@ -82,6 +84,7 @@ def make_block(
         entries=entries,
         batch_sizes=batch_sizes or [default_size] * len(entries),
         absent={entry: BitMap(indexes) for entry, indexes in (absent or {}).items()},
+        only=only,
     )
 
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -54,15 +54,14 @@ def why_no_pods() -> str | None:
     return missing()
 
 
-def images() -> dict[str, Any]:
-    """What stands for images: this checkout's virtual environment, as the Dockerfiles set their images up."""
+def image() -> dict[str, Any]:
+    """What stands for every image: this checkout's virtual environment, as the Dockerfiles set their images up."""
     environment = Path(sys.prefix)
     folders = [environment, *(REPOSITORY / room for room in ("replicator", "snapshots", "migrations"))]
     if not sys.base_prefix.startswith("/usr"):
         folders.append(Path(sys.base_prefix))
     path = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
-    plain = {"folders": [str(folder) for folder in folders], "environment": path}
-    return {"python": plain, "replicator": plain}
+    return {"folders": [str(folder) for folder in folders], "environment": path}
 
 
 class Cluster:
@@ -118,14 +117,13 @@ def ready(pod: Any) -> bool:
 
 
 @contextmanager
-def cluster(directory: Path, images: Mapping[str, Any]) -> Iterator[Cluster]:
-    """It runs while the context lasts. ``images`` say what stands for images whose names begin so
-    (:class:`kubelet.container.Image`)."""
+def cluster(directory: Path) -> Iterator[Cluster]:
+    """It runs while the context lasts."""
     require(why_no_pods())
     prepare_network(SERVICE_ADDRESSES)
     with control_plane(directory / "plane", NODE_ADDRESS) as plane:
         _add_node(plane, directory / "claims")
-        with _node(directory / "node", plane, images) as node:
+        with _node(directory / "node", plane) as node:
             yield Cluster(plane, directory, node)
 
 
@@ -148,21 +146,20 @@ def _add_node(plane: ControlPlane, claims: Path) -> None:
 
 
 @contextmanager
-def _node(directory: Path, plane: ControlPlane, images: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+def _node(directory: Path, plane: ControlPlane) -> Iterator[subprocess.Popen[bytes]]:
     directory.mkdir(parents=True)
-    (directory / "images.json").write_text(json.dumps(images))
+    settings = {"url": plane.url, "token": plane.token, "authority": str(plane.authority), "image": image()}
+    (directory / "node.json").write_text(json.dumps(settings))
     # Names of Services are known here too; the mount is this namespace's alone.
     (directory / "hosts").touch()
     subprocess.run(["mount", "--bind", directory / "hosts", "/etc/hosts"], check=True, timeout=30)
-    arguments = {"server": plane.url, "authority": plane.authority, "images": directory / "images.json"}
-    arguments |= {"directory": directory, "hosts": directory / "hosts"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "kubelet", *(f"--{k}={v}" for k, v in arguments.items())],
+        [sys.executable, "-m", "kubelet", str(directory)],
         cwd=REPOSITORY / "tests",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "KUBELET_TOKEN": plane.token, "PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}"},
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}"},
     )
     assert process.stdout is not None
     keep_log(process.stdout, directory / "log")

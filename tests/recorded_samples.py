@@ -13,11 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 from engine_support import batch, logged, make_block, marker, message
 from pyroaring import BitMap
+from wire_worker import WireWorker, single_entry
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.left_out import LeftOutNote, encode_note
+from replicator.engine.log.link_frame import PROTOCOL_VERSION
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.markers import (
@@ -61,22 +63,56 @@ def markers() -> list[Marker]:
     ]
 
 
-def sent() -> list[Outgoing]:
-    """What a frame of a link carries: a message, a batch of which a part was left out, a marker after a hole, and a
-    note of what was left out at the end."""
+def sent(protocol: int = PROTOCOL_VERSION) -> list[Outgoing]:
+    """What a frame of a link carries: a message, a batch of which a part was left out, a marker after a hole, from
+    protocol 5 on a message that its producer meant for this cluster alone, and a note of what was left out at the end.
+    """
     entries = [message(b"first"), batch([b"a", b"b", b"c"])]
     block = make_block(Position(7, 0), entries, batch_sizes=[1, 3], absent={1: [0]})
     marked = make_block(Position(7, 9), [marker()], kind=BlockKind.MARKERS)
     note = encode_note(LeftOutNote("us-east", 7, Position(7, 30)))
+    restricted = make_block(Position(7, 10), [message(b"for you alone")], only=frozenset({CLUSTER}))
+    by_protocol = [] if protocol < 5 else [Outgoing(TOPIC, Position(7, 9), restricted)]
     return [
         Outgoing(TOPIC, BEFORE_ALL, block),
         Outgoing(TOPIC, Position(7, 1), marked, left_out=True),
-        Outgoing(TOPIC, Position(7, 9), note),
+        *by_protocol,
+        Outgoing(TOPIC, Position(7, 10 if by_protocol else 9), note),
     ]
 
 
-def frame_stream() -> pa.Buffer:
-    return encode_append(sent())
+def frame_stream(protocol: int = PROTOCOL_VERSION) -> pa.Buffer:
+    return encode_append(sent(protocol))
+
+
+def scripted(worker: WireWorker, count: int) -> None:
+    """A topic with ``count`` messages, always at the same positions."""
+    topic = worker.topic(TOPIC)
+    for number in range(count):
+        topic.publish(single_entry(b"%02d" % number))
+
+
+def run_query(spark: Any, url: str, checkpoint: Path) -> dict[int, list[str]]:
+    """A streaming query that reads the topic, until it has read all that there is; the messages of each batch."""
+    seen: dict[int, list[str]] = {}
+
+    def keep(rows: Any, batch: int) -> None:
+        seen[batch] = sorted(row.payload.decode() for row in rows.collect())
+
+    stream = spark.readStream.format("replicator").schema("topic string, payload binary")
+    query = (
+        stream.options(url=url, entries_per_trigger=4)
+        .load()
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return seen
 
 
 def offsets() -> list[dict[str, dict[str, Position]]]:

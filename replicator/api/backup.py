@@ -98,12 +98,19 @@ async def _write(response: web.StreamResponse, content: bytes) -> None:
 
 
 async def _known(request: web.Request) -> frozenset[bytes]:
-    """The body; it is larger than other requests may be."""
+    """The body; it is larger than other requests may be. One that stops coming is in no other backup's way."""
     body = bytearray()
-    async for part in request.content.iter_any():
-        body += part
-        if len(body) > KNOWN_BYTES_MAX:
-            raise BadRequest(f"the body is over the limit of {KNOWN_BYTES_MAX} bytes")
+    try:
+        while True:
+            async with timeout(SILENCE_SECONDS_MAX):
+                part = await request.content.readany()
+            if not part:
+                break
+            body += part
+            if len(body) > KNOWN_BYTES_MAX:
+                raise BadRequest(f"the body is over the limit of {KNOWN_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise BadRequest(f"nothing of the body came for {SILENCE_SECONDS_MAX:g} s") from None
     if len(body) % DIGEST_BYTES:
         raise BadRequest(f"the body is not hashes of {DIGEST_BYTES} bytes, one after another")
     content = bytes(body)

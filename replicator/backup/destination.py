@@ -12,8 +12,11 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+from urllib.parse import urlsplit
 
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
@@ -32,14 +35,13 @@ class Destination:
         """Raises :class:`BackupError` for a URL that nobody knows."""
         self.url = _shown(url)
         """For messages: without a password that stands in it."""
-        try:
-            self._fs, self._root = url_to_fs(url, use_listings_cache=False)
-        except (ImportError, ValueError) as error:
-            raise BackupError(
-                f"--at {self.url}: {error}; a directory needs nothing, other places their fsspec package"
-            ) from None
-        except OSError as error:
-            raise DestinationUnavailable(f"{self.url}: {error}") from None
+        self._password = _password(url)
+        with self._named():
+            try:
+                self._fs, self._root = url_to_fs(url, use_listings_cache=False)
+            except (ImportError, ValueError, TypeError) as error:
+                reason = f"{self._masked(error)}; a directory needs nothing, other places their fsspec package"
+                raise BackupError(f"--at {self.url}: {reason}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def read(self, path: str) -> bytes | None:
@@ -65,17 +67,9 @@ class Destination:
     def sizes(self, path: str) -> dict[str, int]:
         """The files below a directory, relative to it, with their sizes; none if it is not there."""
         with self._named(path):
-            place = self._place(path)
-            try:
-                found: dict[str, dict[str, Any]] = self._fs.find(place, detail=True)
-            except FileNotFoundError:
-                return {}
-            prefix = place.rstrip("/") + "/"
-            return {
-                name.removeprefix(prefix): int(each["size"] or 0)
-                for name, each in found.items()
-                if UNFINISHED not in name.removeprefix(prefix)
-            }
+            place = self._place(path).rstrip("/")
+            names = ((name.removeprefix(f"{place}/"), size) for name, size in self._found(place))
+            return {name: size for name, size in names if UNFINISHED not in name}
 
     def directories(self) -> list[str]:
         """The names of those at the top."""
@@ -99,19 +93,57 @@ class Destination:
                 for place in Path(self._place(path)).rglob(f"*{UNFINISHED}*"):
                     place.unlink(missing_ok=True)
 
+    def _found(self, place: str) -> Iterator[tuple[str, int]]:
+        """The files below a directory. What cannot be listed is an error: fsspec's own walk passes it over, and then
+        what is there looks as if it were gone, and might be pruned."""
+        fs = self._fs
+        generic = fs._find if isinstance(fs, AsyncFileSystem) else fs.find
+        if generic.__func__ not in (AsyncFileSystem._find, AbstractFileSystem.find):  # the service lists it at once
+            with contextlib.suppress(FileNotFoundError):
+                yield from ((name, int(each["size"] or 0)) for name, each in fs.find(place, detail=True).items())
+            return
+        waiting = [place]
+        while waiting:
+            at = waiting.pop()
+            with contextlib.suppress(FileNotFoundError):
+                for each in fs.ls(at, detail=True):
+                    name = str(each["name"]).rstrip("/")
+                    if name == at:
+                        continue
+                    if each["type"] == "directory":
+                        waiting.append(name)
+                    else:
+                        yield name, int(each["size"] or 0)
+
     def _place(self, path: str) -> str:
         return f"{str(self._root).rstrip('/')}/{path}"
 
     @contextmanager
-    def _named(self, path: str) -> Iterator[None]:
+    def _named(self, path: str = "") -> Iterator[None]:
+        where = f"{self.url}: {path}" if path else self.url
         try:
             yield
+        except BackupError:
+            raise
         except OSError as error:
-            raise DestinationUnavailable(f"{self.url}: {path}: {error.strerror or error}") from None
+            raise DestinationUnavailable(f"{where}: {self._masked(error.strerror or error)}") from None
+        except Exception as error:  # each package has its own: botocore's, aiohttp's, paramiko's, Google's
+            raise DestinationUnavailable(f"{where}: {type(error).__name__}: {self._masked(error)}") from error
+
+    def _masked(self, text: object) -> str:
+        shown = str(text)
+        return shown.replace(self._password, "***") if self._password else shown
 
 
 def _shown(url: str) -> str:
     return mask_password(url) if "://" in url else url
+
+
+def _password(url: str) -> str | None:
+    try:
+        return urlsplit(url).password
+    except ValueError:
+        return None
 
 
 def _write_locally(place: Path, content: bytes) -> None:

@@ -15,5 +15,9 @@ class DestinationUnavailable(BackupError):
     """The place where backups are kept cannot be read or written now. Exit status 3."""
 
 
+class DirectoryUnusable(BackupError):
+    """The directory where a backup is put together cannot be written: it is full, or not ours. Exit status 3."""
+
+
 class WorkerNotAsked(BackupError):
     """A worker that does not answer, or refuses. Exit status 3."""

@@ -21,7 +21,7 @@ from typing import Final
 
 from replicator.backup.chunks import Chunks
 from replicator.backup.destination import Destination, Progress, sync_directory
-from replicator.backup.errors import BackupDamaged, BackupError
+from replicator.backup.errors import BackupDamaged, BackupError, DirectoryUnusable
 from replicator.backup.manifest import FileChunks, Manifest, Manifests
 from replicator.backup.sources import STORE_BYTES_MAX, ends_of
 from replicator.engine.errors import StoreUnusable
@@ -61,25 +61,51 @@ def restore(
     manifests = Manifests(destination, cluster)
     manifest = manifests.read(backup or manifests.newest())
     _check_format(manifest)
-    lock = lock_directory(data)
+    with _writable(data, manifest):
+        lock = lock_directory(data)
+        try:
+            if (data / LOG).exists() and not replace:
+                raise BackupError(
+                    f"{data} has a store already: restore into another directory, or give --replace to move it aside"
+                )
+            restoring = data / RESTORING
+            with _put_together(data, restoring):
+                problems = _write_files(destination, manifest, restoring, progress)
+                if problems:
+                    raise BackupDamaged(f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}")
+                mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
+                _check_and_mark(restoring, manifest, mark)
+            aside = _move_into_place(data)
+        finally:
+            lock.close()
+    return manifest, mark, aside
+
+
+@contextmanager
+def _writable(directory: Path, manifest: Manifest) -> Iterator[None]:
+    """Raises :class:`DirectoryUnusable`."""
     try:
-        if (data / LOG).exists() and not replace:
-            raise BackupError(
-                f"{data} has a store already: restore into another directory, or give --replace to move it aside"
-            )
-        restoring = data / RESTORING
-        shutil.rmtree(restoring, ignore_errors=True)
+        yield
+    except OSError as error:
+        raise DirectoryUnusable(
+            f"{directory}: {error.strerror or error}; backup {manifest.id} needs {manifest.size / 1e6:.0f} MB there"
+        ) from error
+
+
+@contextmanager
+def _put_together(data: Path, restoring: Path) -> Iterator[None]:
+    """If that fails where a whole store is in place, the worker may go on with it: then nothing is left behind. Else
+    ``restoring`` stays, so that no worker starts with an empty store."""
+    goes_on = (data / LOG).exists() and not restoring.exists()
+    shutil.rmtree(restoring, ignore_errors=True)
+    try:
         restoring.mkdir(mode=OWNER_ONLY)
         sync_directory(data)
-        problems = _write_files(destination, manifest, restoring, progress)
-        if problems:
-            raise BackupDamaged(f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}")
-        mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
-        _check_and_mark(restoring, manifest, mark)
-        aside = _move_into_place(data)
-    finally:
-        lock.close()
-    return manifest, mark, aside
+        yield
+    except BaseException:
+        if goes_on:
+            shutil.rmtree(restoring, ignore_errors=True)
+        raise
 
 
 def _check_format(manifest: Manifest) -> None:
@@ -196,11 +222,12 @@ def verify(
     manifest = manifests.read(backup or manifests.newest())
     _check_format(manifest)
     checked = Checked(manifest)
-    checked.problems += _write_files(destination, manifest, scratch, progress)
+    with _writable(scratch, manifest):
+        checked.problems += _write_files(destination, manifest, scratch, progress)
     if checked.problems:
         return checked
     try:
-        with _opened(scratch, manifest) as store:
+        with _writable(scratch, manifest), _opened(scratch, manifest) as store:
             checked.problems += _lacking(store, manifest)
             found = check_store(store, on_topic)
         checked.topics, checked.blocks = found.topics, found.blocks

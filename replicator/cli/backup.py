@@ -106,9 +106,12 @@ def verify(
 ) -> None:
     """Read all of a backup, open the store in it, and check every block. Exit status 1 if something is wrong."""
     from replicator.backup.destination import Destination
+    from replicator.backup.errors import BackupDamaged
     from replicator.backup.manifest import Manifests
     from replicator.backup.restoring import verify as check
 
+    if scratch is not None and not scratch.is_dir():
+        raise typer.BadParameter(f"--scratch: {scratch} is no directory")
     destination = Destination(at)
     manifests = Manifests(destination, cluster)
     chosen = manifests.ids() if every else [backup or manifests.newest()]
@@ -117,7 +120,11 @@ def verify(
     problems: list[str] = []
     for each in chosen:
         with tempfile.TemporaryDirectory(dir=scratch, prefix="replicator-verify-") as directory:
-            checked = check(destination, cluster, Path(directory), backup=each, progress=_progress("read"))
+            try:
+                checked = check(destination, cluster, Path(directory), backup=each, progress=_progress("read"))
+            except BackupDamaged as error:  # its manifest; the others may be whole
+                problems.append(str(error))
+                continue
         manifest = checked.manifest
         if checked.problems:
             problems += [f"{manifest.id}: {problem}" for problem in checked.problems]

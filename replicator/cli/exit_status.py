@@ -12,7 +12,13 @@ def exit_status_of(error: Exception) -> int | None:
             return 1
         return 3 if isinstance(error, WorkerUnavailable) else 2
     # Importing everything that can fail takes seconds: a command that asks a worker has failed in a blink.
-    from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnavailable, WorkerNotAsked
+    from replicator.backup.errors import (
+        BackupDamaged,
+        BackupError,
+        DestinationUnavailable,
+        DirectoryUnusable,
+        WorkerNotAsked,
+    )
     from replicator.drills.errors import DrillError
     from replicator.engine.errors import EngineError, StoreCopyFailed, StoreFailed
     from replicator.failover.errors import FailoverError
@@ -31,7 +37,7 @@ def exit_status_of(error: Exception) -> int | None:
     if isinstance(error, LinkTaken | BackupDamaged):
         return 1
     away = (DatabaseUnavailable, DestinationUnavailable, PeerUnavailable, SparkFailed, StoreCopyFailed, StoreFailed)
-    if isinstance(error, (*away, WorkerNotAsked)):
+    if isinstance(error, (*away, DirectoryUnusable, WorkerNotAsked)):
         return 3
     wrong_use = (
         BackupError,

@@ -161,8 +161,9 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
 
     answers = asyncio.run(fetch_all(opened_topology(file)))
     _print(output, answers, render(answers))
-    if any("error" in answer for answer in answers.values()):
-        raise typer.Exit(3)
+    if without := [answer for answer in answers.values() if "error" in answer]:
+        refused = all(answer["status"] in (401, 403) for answer in without)
+        raise typer.Exit(2 if refused else 3)
 
 
 def _print(output: str, as_json: Any, as_table: Any) -> None:

@@ -25,7 +25,7 @@ from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from migrations import PLACE as MIGRATIONS
 from replicator.index.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
@@ -125,6 +125,7 @@ class Database:
         assert self.engine is not None
         try:
             async with _migrating(), self.engine.begin() as connection:
+                await self._check_encoding(connection)
                 # Held until the transaction ends, however it ends.
                 await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
                 await connection.run_sync(_upgrade)
@@ -179,6 +180,7 @@ class Database:
             pool_pre_ping=True,
             connect_args={
                 "connect_timeout": CONNECT_SECONDS_MAX,
+                "client_encoding": "utf8",  # else a server with SQL_ASCII sends bytes, and no text
                 "options": f"-c statement_timeout={STATEMENT_SECONDS_MAX * 1000}",
             },
         )
@@ -200,6 +202,17 @@ class Database:
             if not url.database:
                 raise self._wrong("names no database; expected …/NAME at its end")
         return url.set(drivername="postgresql+psycopg")
+
+    async def _check_encoding(self, connection: AsyncConnection) -> None:
+        """Raises :class:`DatabaseConfigError`: names of topics and subscriptions may have any letters."""
+        row = await connection.execute(text("select current_database(), current_setting('server_encoding')"))
+        name, encoding = row.one()
+        if encoding != "UTF8":
+            raise self._wrong(
+                f"the database {name} has the encoding {encoding}, and topics need UTF8 for their names: give one made "
+                f"by `CREATE DATABASE \"{name}_utf8\" ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0` (the index is "
+                "made anew in it)"
+            )
 
     async def _explained(self, error: BaseException) -> DatabaseError:
         """Whose error it is: see the module's docstring."""

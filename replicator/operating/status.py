@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http
+import json
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,11 +20,13 @@ from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 5.0
+REASON_CHARS_MAX: Final = 500
+_REFUSED: Final = frozenset({401, 403})
 _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
 
 
 async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
-    """The status of every worker by cluster; ``{"error": text}`` for one that does not answer."""
+    """The status of every worker by cluster; for one that gives none, what :func:`fetch` says."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
     async with worker_session(timeout=timeout) as session:
         answers = await asyncio.gather(*(fetch(session, cluster.address) for cluster in topology.clusters))
@@ -30,24 +34,45 @@ async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
 
 
 async def fetch(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:
-    """The status of the worker at ``address``, or ``{"error": text}``."""
+    """The status of the worker at ``address``; else ``error`` says why not, and ``status`` is HTTP's, or None if it did
+    not answer."""
     try:
         async with session.get(f"{worker_url(address)}/replication/v1/status") as response:
-            response.raise_for_status()
+            if response.status >= http.HTTPStatus.BAD_REQUEST:
+                reason = _reason(await response.text(errors="replace")) or response.reason
+                return {"error": f"{address}: status {response.status}: {reason}", "status": response.status}
             answer: dict[str, Any] = await response.json()
             return answer
     except aiohttp.ClientConnectorError as error:
         number = error.os_error.errno  # its text repeats the address, and not what is wrong
-        return {"error": f"{address}: {os.strerror(number).lower() if number else 'cannot connect'}"}
+        return _unanswered(f"{address}: {os.strerror(number).lower() if number else 'cannot connect'}")
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return {"error": f"{address}: {error or 'no answer'}"}
+        return _unanswered(f"{address}: {error or 'no answer'}")
+
+
+def _unanswered(text: str) -> dict[str, Any]:
+    return {"error": text, "status": None}
+
+
+def _reason(body: str) -> str:
+    """What a worker says; of what stands between, such as a proxy's page, nothing."""
+    try:
+        return str(json.loads(body)["message"])[:REASON_CHARS_MAX]
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def render(answers: Mapping[str, Mapping[str, Any]]) -> Group:
     """Three tables for people: workers, topics with their subscriptions, links."""
-    if all("error" in answer for answer in answers.values()):
-        return Group(_workers(answers), "No worker answers; start them with `replicator up -f FILE`.")
-    return Group(_workers(answers), _topics(answers), _links(answers))
+    tables = [_workers(answers)]
+    if not all("error" in answer for answer in answers.values()):
+        tables += [_topics(answers), _links(answers)]
+    statuses = {answer["status"] for answer in answers.values() if "error" in answer}
+    if statuses & _REFUSED:
+        return Group(*tables, "A worker that refuses wants the token of a role that may read it: docs/security.md.")
+    if len(tables) == 1 and statuses == {None}:
+        return Group(*tables, "No worker answers; start them with `replicator up -f FILE`.")
+    return Group(*tables)
 
 
 def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:

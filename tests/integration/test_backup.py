@@ -9,6 +9,8 @@ import asyncio
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ import pytest
 from backup_support import ORDERS, Mesh, numbered, publish
 from engine_support import opened
 from failover_support import deployment
+from served_worker import ServedWorker, served_worker
 
 from replicator.backup.chunks import Chunks
 from replicator.backup.creating import create
@@ -45,6 +48,13 @@ def alone(tmp_path: Path, postgres_url: str) -> Iterator[Mesh]:
     """A worker of one cluster."""
     with deployment(tmp_path, "A", links="[]", databases={"A": postgres_url}, kind=Mesh) as deployed:
         yield deployed
+
+
+@pytest.fixture
+def alone_here() -> Iterator[ServedWorker]:
+    """Another one, in this process."""
+    with served_worker() as served:
+        yield served
 
 
 def payloads(engine: Engine) -> set[bytes]:
@@ -83,6 +93,20 @@ def listed(alone: Mesh) -> list[dict[str, object]]:
 def large(alone: Mesh, megabytes: int) -> None:
     """Fill the store with what does not pack."""
     send(alone, *(os.urandom(1_000_000) for _ in range(megabytes)))
+
+
+@contextmanager
+def small_disk(alone: Mesh) -> Iterator[Path]:
+    """The directory ``small``, a file system of 2 MB."""
+    small = alone.path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small file system")
+    try:
+        yield small
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
 
 
 def send(alone: Mesh, *contents: bytes) -> None:
@@ -231,20 +255,72 @@ def test_a_manifest_that_was_cut_off_is_no_backup(alone: Mesh) -> None:
 
 def test_a_destination_that_is_full_ends_the_backup_with_its_name_and_the_worker_goes_on(alone: Mesh) -> None:
     large(alone, 5)
-    small = alone.path / "small"
-    small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("only root can mount a small file system")
-    try:
+    with small_disk(alone) as small:
         failed = alone.backup("create", "-f", "topology.yaml", "-c", "A", "--at", "small", status=3)
         assert "No space left on device" in failed
         assert not list(small.rglob("*.unfinished-*"))
         assert json.loads(alone.backup("list", "--at", "small", "--output", "json")) == []
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
     send(alone, b"goes on")
     alone.create("A")
+
+
+def test_what_there_is_no_room_to_put_together_is_said_with_how_much_it_needs(alone: Mesh) -> None:
+    large(alone, 5)
+    alone.create("A")
+    with small_disk(alone) as small:
+        failed = alone.backup("restore", "-c", "A", "--at", "backups", "--into", "small/data", status=3)
+        assert "small/data: No space left on device" in failed
+        assert " MB there" in failed
+        assert (small / "data" / RESTORING).exists(), "no worker starts there with an empty store"
+        shutil.rmtree(small / "data")
+        failed = alone.backup("verify", "-c", "A", "--at", "backups", "--scratch", "small", status=3)
+        assert "No space left on device" in failed
+        assert not list(small.iterdir())
+    assert "is no directory" in alone.backup("verify", "-c", "A", "--at", "backups", "--scratch", "nowhere", status=2)
+
+
+@pytest.mark.parametrize("cut_off_before", [False, True])
+def test_a_restore_that_fails_beside_a_store_leaves_it_to_its_worker(alone: Mesh, cut_off_before: bool) -> None:
+    """Unless a restore was cut off there before: what it left may be all that there is."""
+    large(alone, 5)
+    alone.create("A")
+    max(chunk_files(alone), key=lambda each: each.stat().st_size).unlink()
+    alone.kill("A")
+    restoring = alone.data("A") / RESTORING
+    if cut_off_before:
+        restoring.mkdir()
+    assert "cannot be restored" in alone.restore("A", "--replace", status=1)
+    assert restoring.exists() == cut_off_before
+    if cut_off_before:
+        assert "replicator backup restore" in alone.start_refused("A")
+    else:
+        alone.start("A")
+        assert alone.messages("A") == 5
+
+
+def test_all_backups_are_verified_though_one_is_none(alone: Mesh) -> None:
+    for _ in range(3):
+        alone.create("A")
+    files = sorted((alone.backups / "A" / "backups").iterdir())
+    files[1].write_bytes(files[1].read_bytes()[:-10])
+    said = alone.backup("verify", "-c", "A", "--at", "backups", "--all", status=1)
+    assert [file.stem for file in files if f"{file.stem}: " in said and f"{file.stem}.json" not in said] == [
+        files[0].stem, files[2].stem
+    ]  # fmt: skip
+    assert "is no backup" in said
+
+
+def test_who_asks_for_a_copy_and_falls_silent_is_in_nobodys_way(
+    alone_here: ServedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ("127.0.0.1", alone_here.port)
+    asked = f"POST /replication/v1/backup HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\nContent-Length: 64\r\n\r\n"
+    with socket.create_connection(place, timeout=120) as silent:
+        with monkeypatch.context() as patch:
+            patch.setattr("replicator.api.backup.SILENCE_SECONDS_MAX", 0.5)
+            silent.sendall(asked.encode() + b"x" * 32)
+            assert b"nothing of the body came" in silent.recv(4_096)
+        assert alone_here.ask("POST", "/replication/v1/backup").status == 200
 
 
 def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_store_is_kept(alone: Mesh) -> None:

@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import psycopg
 import pytest
 import yaml
 from security_support import Secrets
 
 from replicator.drills.ports import free_ports
+from replicator.index.database import head_revision
 from replicator.security.certificate_making import Authority
 
 SECONDS_MAX: Final = 120.0
@@ -168,6 +170,46 @@ def test_a_worker_finds_its_database_by_a_file_and_so_does_its_upgrade(directory
     refused = command("worker", "--file", file, "--cluster", "us-east")
     assert refused.returncode == 2
     assert "clusters.us-east.database_file" in refused.stderr
+
+
+def test_a_database_is_taken_back_for_an_older_version_and_up_again(directory: Path, postgres_url: str) -> None:
+    """As docs/upgrade.md has it: the newer version takes the schema back, to a revision that the older one knows."""
+    url = postgres_url.replace("postgresql+psycopg://", "postgresql://")
+    document = document_of(directory, "us-east", "eu-west")
+    document["clusters"]["us-east"]["database"] = url
+    document["clusters"]["eu-west"]["database"] = "postgresql://nobody@127.0.0.1:1/away"
+    options = ("--file", write(directory, document), "--cluster", "us-east")
+
+    def tables() -> set[str]:
+        with psycopg.connect(url) as connection:
+            found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            return {name for (name,) in found}
+
+    upgraded = command("db", "upgrade", *options)
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert upgraded.stdout == f"us-east: the database is at revision {head_revision()}\n"
+    newest = tables()
+    with psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO subscription_states VALUES ('us-east', 't', 's', 1, 2, 3, true)")
+
+    back = command("db", "downgrade", "--to", "0003", *options)
+    assert back.returncode == 0, back.stderr
+    assert back.stdout == "us-east: the database is at revision 0003\n"
+    assert newest - tables() == {"link_states", "failover_epochs", "drill_runs", "audit_log", "index_heads"}
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT cluster FROM subscription_states").fetchall() == [("us-east",)]
+
+    unknown = command("db", "downgrade", "--to", "9999", *options)
+    assert unknown.returncode == 2
+    assert "clusters.us-east.database" in unknown.stderr
+    assert "revision 9999" in unknown.stderr
+    away = command("db", "downgrade", "--to", "0003", *options[:2])
+    assert away.returncode == 2
+    assert "clusters.eu-west.database" in away.stderr, "without --cluster it is done for all, one after the other"
+
+    again = command("db", "upgrade", *options)
+    assert again.stdout == f"us-east: the database is at revision {head_revision()}\n"
+    assert tables() == newest
 
 
 @pytest.mark.timeout(600)

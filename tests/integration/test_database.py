@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -220,6 +221,28 @@ def test_a_user_without_rights_on_the_schema_is_the_users_to_correct(postgres_ur
     finally:
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("DROP ROLE reader")
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+@pytest.mark.parametrize("known_good", [False, True])
+def test_a_database_without_utf8_is_named_with_what_to_do(
+    postgres_server: str, data_dir: Path, encoding: str, known_good: bool
+) -> None:
+    name = f"other_{os.getpid()}_{encoding.lower()}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+        try:
+            setting = make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
+            error = refusal(setting, data_dir, known_good=known_good)
+            assert isinstance(error, DatabaseConfigError)
+            assert f"the database {name} has the encoding {encoding}" in str(error)
+            (remedy,) = re.findall("`(.*)`", str(error))
+            connection.execute(remedy)  # what it says can be done as it stands
+            made = make_url(postgres_server).set(database=f"{name}_utf8").render_as_string(hide_password=False)
+            started(made, data_dir, known_good=known_good)
+        finally:
+            connection.execute(f"DROP DATABASE IF EXISTS {name}_utf8 WITH (FORCE)")
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_a_schema_of_a_later_version_is_named_and_left_alone(postgres_url: str, data_dir: Path) -> None:

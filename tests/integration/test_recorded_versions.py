@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import lzma
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,21 @@ import pytest
 import recorded_samples as samples
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from wire_worker import WireWorker
 
 from migrations import PLACE as MIGRATIONS
 from replicator.engine.engine import Engine
+from replicator.engine.log import block
 from replicator.engine.log.arrow import decode_append
-from replicator.engine.log.link_frame import CODECS, HEADER_BYTES, agreed_version, read_header, unpack_frame
+from replicator.engine.log.link_frame import (
+    CODECS,
+    HEADER_BYTES,
+    PROTOCOL_OLDEST,
+    PROTOCOL_VERSION,
+    agreed_version,
+    read_header,
+    unpack_frame,
+)
 from replicator.pipeline.errors import BadOffset
 from replicator.pipeline.source.stream_offsets import decode_offset
 from snapshots.markers import MARKER_VERSION, MarkerType, decode_marker
@@ -53,17 +64,23 @@ def test_a_recorded_store_says_what_it_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_recorded_frame_is_read(codec: str) -> None:
-    content = recorded("frames.json")
-    assert agreed_version(content["protocol"]) == content["protocol"]
+@pytest.mark.parametrize("protocol", range(PROTOCOL_OLDEST, PROTOCOL_VERSION + 1))
+def test_a_recorded_frame_is_read(protocol: int, codec: str) -> None:
+    (content,) = (each for each in recorded("frames.json") if each["protocol"] == protocol)
+    assert agreed_version(protocol) == protocol
     frame = bytes.fromhex(content["frames"][codec])
     header = read_header(frame[:HEADER_BYTES])
     assert header.length_bytes == len(frame) - HEADER_BYTES
     ((topic, blocks),) = decode_append(unpack_frame(header, frame[HEADER_BYTES:])).items()
     assert topic == samples.TOPIC
-    sent = samples.sent()
+    sent = samples.sent(protocol)
     assert [bytes(copied.block) for copied in blocks] == [bytes(outgoing.block) for outgoing in sent]
     assert [(each.previous, each.left_out) for each in blocks] == [(each.previous, each.left_out) for each in sent]
+
+
+def test_a_frame_of_protocol_5_has_a_message_for_one_cluster_alone() -> None:
+    headers = [block.read_header(each.block) for each in samples.sent(5)[:-1]]  # the last one is a note
+    assert [header.only for header in headers] == [None, None, frozenset({samples.CLUSTER})]
 
 
 def test_recorded_markers_are_read() -> None:
@@ -75,6 +92,23 @@ def test_recorded_markers_are_read() -> None:
 
 def test_recorded_offsets_of_streams_are_read() -> None:
     assert [decode_offset(offset) for offset in recorded("offsets.json")] == samples.offsets()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed in its last batch"])
+def test_a_recorded_query_goes_on_where_it_was(spark: Any, tmp_path: Path, killed: bool) -> None:
+    """From its checkpoint, with all files. A batch that was planned and not committed is read again,
+    the same messages."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.unpack_archive(samples.RECORDED / "query.zip", checkpoint)
+    assert {each.name for each in checkpoint.iterdir()} >= {"metadata", "offsets", "commits"}
+    if killed:
+        for name in ("2", ".2.crc"):
+            (checkpoint / "commits" / name).unlink()
+    with WireWorker("us-east") as worker:
+        samples.scripted(worker, 14)
+        seen = samples.run_query(spark, worker.url, checkpoint)
+    again = {2: ["08", "09"]} if killed else {}
+    assert seen == {**again, 3: ["10", "11", "12", "13"]}
 
 
 def test_an_offset_of_a_later_version_is_refused_by_name() -> None:

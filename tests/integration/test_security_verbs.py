@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -168,6 +169,26 @@ def test_a_verb_is_refused_to_who_may_not(
         token = environment.get("REPLICATOR_TOKEN")
         assert token is None or token not in said
     assert state(worker) == before
+
+
+@pytest.mark.parametrize(("role", "status", "reason"), [(None, 401, "token"), ("small", 403, "small")])
+def test_status_says_that_a_worker_refuses_and_why(
+    worker: ServedWorker, secrets: Secrets, tmp_path: Path, role: str | None, status: int, reason: str
+) -> None:
+    """And not that none answers, which would have the operator start what runs."""
+    file = tmp_path / "topology.yaml"
+    alone = {"solo": {"address": f"127.0.0.1:{worker.port}", "data": "solo"}}
+    file.write_text(yaml.safe_dump({"clusters": alone, "auth": secrets.auth(token_file=str(tmp_path / "none"))}))
+    environment = {"REPLICATOR_PROFILE": None, "REPLICATOR_TOKEN": None if role is None else secrets.token(role)}
+    done = CliRunner(env=environment).invoke(app, ["status", "--file", str(file)])
+    said = " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 2, done.output
+    assert f"status {status}" in said
+    assert reason in said
+    assert "docs/security.md" in said
+    assert "No worker answers" not in said
+    listed = CliRunner(env=environment).invoke(app, ["status", "--file", str(file), "--output", "json"])
+    assert json.loads(listed.output)["solo"]["status"] == status
 
 
 def test_the_lists_of_verbs_that_ask_nobody_are_of_verbs_that_there_are() -> None:

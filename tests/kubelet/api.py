@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -18,14 +17,13 @@ KINDS: Final = {
     "slices": "/apis/discovery.k8s.io/v1/endpointslices",
     "configmaps": "/api/v1/configmaps",
     "secrets": "/api/v1/secrets",
-    "claims": "/api/v1/persistentvolumeclaims",
 }
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Objects have 1.5 MiB at most, as JSON somewhat more."""
 MERGE_LISTS: Final = "application/strategic-merge-patch+json"
 
 
-def session(url: str, token: str, authority: Path) -> aiohttp.ClientSession:
+def session(url: str, token: str, authority: str) -> aiohttp.ClientSession:
     """With the API server."""
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority), limit=0)
     shown = {"Authorization": f"Bearer {token}"}
@@ -57,19 +55,14 @@ class Api:
                 raise Refused(response.status, await response.text())
             return await response.json()
 
-    def of(self, kind: str, namespace: str) -> Iterator[Object]:
-        """All of a namespace."""
-        return (each for (where, _), each in self.objects[kind].items() if where == namespace)
-
     async def _watch(self, kind: str) -> None:
         while True:
-            try:
+            with contextlib.suppress(Refused, aiohttp.ClientError, TimeoutError):
                 listed = await self.call("GET", KINDS[kind])
                 self.objects[kind] = {_key(each): each for each in listed["items"]}
                 self.changed.set()
                 await self._follow(kind, listed["metadata"]["resourceVersion"])
-            except (Refused, aiohttp.ClientError, TimeoutError):
-                await asyncio.sleep(0.5)  # the server is starting or ending; the list says what was missed
+            await asyncio.sleep(0.5)  # the server is starting or ending; the list says what was missed
 
     async def _follow(self, kind: str, version: str) -> None:
         asked = {"watch": "1", "resourceVersion": version}

@@ -7,19 +7,16 @@ import contextlib
 import os
 import shlex
 import signal
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-
-import psutil
-from peers.kubernetes.control_plane import keep_log
 
 from kubelet.api import Object
 
 _SETUP: Final = """\
 set -eu
+read -r first rest </proc/self/stat # before /proc is that of the new namespace, where the number is 1
+echo $first >{pid}
 hostname {hostname}
-mount --make-rprivate /
 mount -t tmpfs -o mode=755,size=16m tmpfs {root}
 cd {root}
 mkdir -p dev etc proc sys tmp var run/names
@@ -29,70 +26,46 @@ done
 (cd /etc; cp -a ld.so.* ssl alternatives localtime {root}/etc; cp -a java-* {root}/etc 2>/dev/null || true)
 echo 'hosts: files' >etc/nsswitch.conf
 printf 'root:x:0:0::/:/bin/sh\\nimage:x:%s:%s::/:/bin/sh\\n' {user} {group} >etc/passwd
-printf 'root:x:0:\\nimage:x:%s:\\n' {group} >etc/group
 mount --bind -o ro {names} run/names # a folder, because its file is exchanged
 ln -s /run/names/hosts etc/hosts
 mount -t proc proc proc
 mount --rbind -o ro /sys sys
-mount -t tmpfs -o mode=755,size=64k tmpfs dev
-mkdir -m 1777 dev/shm
+mount --rbind -o ro /dev dev
 mount -t tmpfs -o mode=1777,size=64m tmpfs dev/shm
-for device in null zero full random urandom tty; do touch dev/$device; mount --bind /dev/$device dev/$device; done
-ln -s /proc/self/fd dev/fd; ln -s fd/0 dev/stdin; ln -s fd/1 dev/stdout; ln -s fd/2 dev/stderr
 {mounts}
 exec chroot . {command}
 """
-
-
-@dataclass(frozen=True)
-class Image:
-    """What stands for an image beside this machine's ``/usr``: ``folders`` of it, at the same place."""
-
-    folders: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+_UNSHARED: Final = ("unshare", "--mount", "--pid", "--ipc", "--uts", "sh", "-c", 'sh -c "$0"; exit $?')
+"""The first child is the new namespaces' first process. `unshare --fork` would hide that it was killed."""
 
 
 class Container:
     """``start`` it, wait until it has ``ended``; ``stop`` as kubelets do. It may be started again."""
 
-    def __init__(self, pod: Object, spec: Object, directory: Path, network: str, names: Path) -> None:
-        self.name: str = spec["name"]
-        self.spec, self._hostname = spec, pod["metadata"]["name"]
-        self._directory, self._network, self._names = directory / self.name, network, names
-        self._security = pod["spec"].get("securityContext", {}) | spec.get("securityContext", {})
+    def __init__(self, pod: Object, directory: Path, network: str, names: Path) -> None:
+        (self.spec,) = pod["spec"]["containers"]
+        self._hostname, self._network, self._names = pod["metadata"]["name"], network, names
+        self._directory = directory / self.spec["name"]
+        self._security = pod["spec"].get("securityContext", {}) | self.spec.get("securityContext", {})
+        self._user, self._group = (int(self._security.get(which, 0)) for which in ("runAsUser", "runAsGroup"))
+        assert self._user or not self._security.get("runAsNonRoot"), "runAsNonRoot needs runAsUser: images have no user"
         self._process: asyncio.subprocess.Process | None = None
-        self._init: int | None = None
-        self.restarts = 0
-        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
-        """This and the next are written as a pod's status has them."""
-        self.last: Object = {}
+        (self._directory / "root").mkdir(parents=True)
 
-    async def start(self, image: Image, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
+    async def start(self, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
         """``mounts`` are what, where, and whether it is read-only."""
-        (self._directory / "root").mkdir(parents=True, exist_ok=True)
+        (self._directory / "pid").unlink(missing_ok=True)
         self._as_user = self._credentials(environment)
         known = [expand(text, environment) for text in [*self.spec["command"], *self.spec.get("args", ())]]
-        folders = [(Path(folder), folder, True) for folder in image.folders]
-        # The first child of a program that was unshared is the new namespace's first process. A shell waits for it
-        # itself, because `unshare --fork` does not tell that it was killed.
-        unshared = ["unshare", "--mount", "--pid", "--ipc", "--uts", "sh", "-c", 'sh -c "$0"; exit $?']
-        out, its_end = os.pipe()
-        self._process = await asyncio.create_subprocess_exec(
-            *("nsenter", f"--net=/run/netns/{self._network}", *unshared),
-            self._script([*folders, *mounts], [*self._as_user, *known]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=its_end,
-            stderr=its_end,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        )
-        os.close(its_end)
-        keep_log(os.fdopen(out, "rb"), self._directory / "log")
-        self._init = None
-        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-            while self._init is None and self._process.returncode is None:
-                await asyncio.sleep(0.005)
-                self._init = next((child.pid for child in psutil.Process(self._process.pid).children()), None)
-        (self._directory / "pid").write_text(str(self._init))
+        with (self._directory / "log").open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *("nsenter", f"--net=/run/netns/{self._network}", *_UNSHARED),
+                self._script(mounts, [*self._as_user, *known]),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            )
 
     async def ended(self) -> int:
         """Its status, when it has one; as a shell gives it."""
@@ -103,48 +76,42 @@ class Container:
 
     async def stop(self, grace_seconds: float) -> None:
         """SIGTERM to its first process; SIGKILL, which ends all of its processes, if that takes longer."""
-        if self._process is None or self._init is None:
-            return
         for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
-            if self._process.returncode is None and seconds != 0:
+            if self._process is not None and self._process.returncode is None and seconds != 0:
                 with contextlib.suppress(ProcessLookupError, TimeoutError):
-                    os.kill(self._init, number)
+                    os.kill(await self._first(), number)
                     await asyncio.wait_for(self._process.wait(), seconds)
 
-    async def run_inside(self, command: list[str], seconds: float) -> bool:
-        """Whether a command succeeds in the container in time."""
-        inside = ["nsenter", f"--target={self._init}", "--mount", "--net", "--pid", "--ipc", "--uts"]
+    async def run_inside(self, command: list[str]) -> bool:
+        """Whether a command succeeds in the container. Raises :class:`ProcessLookupError` if that has ended."""
         process = await asyncio.create_subprocess_exec(
-            *(*inside, "chroot", f"/proc/{self._init}/root", *self._as_user, *command),
+            *("nsenter", "--all", "--root", "--wd", f"--target={await self._first()}", *self._as_user, *command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            return await asyncio.wait_for(process.wait(), seconds) == 0
-        except TimeoutError:
-            process.kill()
-            return False
+            return await process.wait() == 0
+        finally:
+            if process.returncode is None:  # this was cancelled
+                process.kill()
+
+    async def _first(self) -> int:
+        """The id, here, of its first process. Raises :class:`ProcessLookupError` if it has ended."""
+        while self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(FileNotFoundError, ValueError):  # not written yet, or not all of it
+                return int((self._directory / "pid").read_text())
+            await asyncio.sleep(0.005)
+        raise ProcessLookupError
 
     def _credentials(self, environment: dict[str, str]) -> list[str]:
-        groups = str(self._security.get("fsGroup", ""))
-        command = ["setpriv", f"--reuid={self._user}", f"--regid={self._group}"]
-        command += [f"--groups={groups}" if groups else "--clear-groups"]
+        groups = f"--groups={self._security['fsGroup']}" if "fsGroup" in self._security else "--clear-groups"
+        command = ["setpriv", f"--reuid={self._user}", f"--regid={self._group}", groups]
         if self._security.get("allowPrivilegeEscalation") is False:
             command.append("--no-new-privs")
         if "ALL" in self._security.get("capabilities", {}).get("drop", ()):
             command += ["--bounding-set=-all", "--inh-caps=-all"]
         return [*command, "env", "-i", *(f"{name}={value}" for name, value in environment.items())]
-
-    @property
-    def _user(self) -> int:
-        user: int = self._security.get("runAsUser", 0)
-        assert user or not self._security.get("runAsNonRoot"), "runAsNonRoot needs runAsUser: images are not imitated"
-        return user
-
-    @property
-    def _group(self) -> int:
-        return int(self._security.get("runAsGroup", 0))
 
     def _script(self, mounts: list[tuple[Path, str, bool]], command: list[str]) -> str:
         lines, locks = [], []
@@ -155,6 +122,7 @@ class Container:
         locks += ["mount -o remount,ro ."] if self._security.get("readOnlyRootFilesystem") else []
         return _SETUP.format(
             hostname=shlex.quote(self._hostname),
+            pid=shlex.quote(str(self._directory / "pid")),
             root=shlex.quote(str(self._directory / "root")),
             names=shlex.quote(str(self._names)),
             user=self._user,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import subprocess
 from typing import Final
@@ -33,15 +32,13 @@ class Network:
         self.name = f"pod{number}"
         self.address = f"10.244.{1 + number // 250}.{1 + number % 250}"
 
-    async def add(self) -> None:
-        await asyncio.to_thread(self._add)
-
-    async def remove(self) -> None:
-        """Connections through it break off."""
-        await asyncio.to_thread(ip, f"netns delete {self.name}")
-
-    def _add(self) -> None:
+    def add(self) -> None:
+        """It takes a while."""
         pair = f"link add v{self.name} type veth peer name eth0 netns {self.name}"
         ip(f"netns add {self.name}", pair, f"link set v{self.name} master pods up")
         own = ("link set lo up", f"address add {self.address}/16 dev eth0", "link set eth0 up")
         ip(*own, f"route add default via {NODE_ADDRESS}", within=self.name)
+
+    def remove(self) -> None:
+        """Connections through it break off."""
+        ip(f"netns delete {self.name}")

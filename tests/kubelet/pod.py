@@ -1,4 +1,4 @@
-"""One pod: its containers from start to end, and its status."""
+"""One pod: its container from start to end, and its status."""
 
 from __future__ import annotations
 
@@ -10,165 +10,152 @@ from pathlib import Path
 from typing import Any, Final
 
 from kubelet.api import MERGE_LISTS, Api, Object, Refused
-from kubelet.container import Container, Image, expand
-from kubelet.network import NODE_ADDRESS, Network
+from kubelet.container import Container, expand
+from kubelet.network import Network
 from kubelet.probes import Probes
 from kubelet.services import hosts_of
 from kubelet.volumes import NotYet, Volumes, field, keys_of
 
-BACK_OFF_SECONDS: Final = (0.5, 10.0)
-"""Before a container is started again: at first and at most. A kubelet waits for 10 s at first."""
+BACK_OFF_SECONDS: Final = 1.0
+"""Before a container is started again. A kubelet waits for 10 s at first, and then longer."""
 
 
 class Pod:
-    """``run`` it in a task; ``end`` it when it is deleted."""
+    """It runs in ``task``, from when it is made until it is told to ``end``."""
 
-    def __init__(self, api: Api, pod: Object, images: dict[str, Image], directory: Path) -> None:
-        self._api, self._object, self._directory, self._images = api, pod, directory, images
+    def __init__(self, api: Api, pod: Object, image: Object, directory: Path) -> None:
+        self._api, self._object, self._image, self._directory = api, pod, image, directory
         self._network = Network()
         self._names = directory / "names"
         self._volumes = Volumes(api, pod, directory / "volumes")
-        of_pod = (directory, self._network.name, self._names)
-        self._containers = [Container(pod, spec, *of_pod) for spec in pod["spec"]["containers"]]
-        self._probes: dict[str, Probes] = {}
-        """Those of containers that run, by name."""
-        self._phase, self._since = "Pending", _now()
-        self._ending = False
+        self._container = Container(pod, directory, self._network.name, self._names)
+        self._probes: Probes | None = None
+        """While the container runs."""
+        self._phase, self._restarts = "Pending", 0
+        self._state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        """This and the next are written as a pod's status has them."""
+        self._last: Object = {}
         self._reporting = asyncio.Lock()
-
-    async def run(self) -> None:
-        """Until its containers have ended for good."""
-        await self._network.add()
-        self.refresh()
-        policy = self._object["spec"].get("restartPolicy", "Always")
-        statuses = await asyncio.gather(*(self._keep(each, policy) for each in self._containers))
-        self._phase = "Failed" if any(statuses) else "Succeeded"
-        await self._report()
+        self._deleted: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._run())
+        self.task.add_done_callback(lambda _: api.changed.set())
 
     def refresh(self) -> None:
-        """Bring its files up to date with the objects that they come from."""
-        self._volumes.refresh()
-        text = hosts_of(self._api, self._object["metadata"]["namespace"])
-        text += f"{self._network.address} {self._object['metadata']['name']}\n"
-        self._names.mkdir(parents=True, exist_ok=True)
-        (self._names / "new").write_text(text)
-        (self._names / "new").replace(self._names / "hosts")
+        """Bring its files up to date with the objects that they come from. Raises what was wrong with this tool."""
+        if self.task.done():
+            self.task.result()
+        elif not self._deleted.done():
+            self._volumes.refresh()
+            text = hosts_of(self._api, self._object["metadata"]["namespace"])
+            text += f"{self._network.address} {self._object['metadata']['name']}\n"
+            self._names.mkdir(parents=True, exist_ok=True)
+            (self._names / "new").write_text(text)
+            (self._names / "new").replace(self._names / "hosts")
 
-    async def end(self, running: asyncio.Task[None], grace_seconds: float) -> None:
+    def end(self, grace_seconds: float) -> None:
         """Stop what runs, say so, and let the API server forget the pod."""
-        self._ending = True
-        await self._report()  # it is not ready any more
-        await asyncio.gather(*(each.stop(grace_seconds) for each in self._containers))
-        await asyncio.wait([running], timeout=5)
-        running.cancel()
-        await asyncio.gather(*(each.stop(0) for each in self._containers))  # one that was just started
-        await self._network.remove()
+        if not self._deleted.done():
+            self._deleted.set_result(grace_seconds)
+
+    async def _run(self) -> None:
+        await asyncio.to_thread(self._network.add)
+        self.refresh()
+        async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(self._keep())
+            grace_seconds = await self._deleted
+            await self._report()  # it is not ready any more
+            await self._container.stop(grace_seconds)
+            await asyncio.wait([keeping], timeout=5)
+            keeping.cancel()
+            await self._container.stop(0)  # one that was just started
+        await asyncio.to_thread(self._network.remove)
         shutil.rmtree(self._directory / "volumes", ignore_errors=True)
         uid = self._object["metadata"]["uid"]
         await self._tell("DELETE", "", {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
-    async def _keep(self, each: Container, policy: str) -> int:
-        """Run a container again and again, as the policy says; its last status."""
-        pause = BACK_OFF_SECONDS[0]
-        while True:
-            status = await self._run_once(each)
-            if self._ending or policy == "Never" or (policy == "OnFailure" and status == 0):
-                return status
-            each.last, each.restarts = each.state, each.restarts + 1
-            await self._wait(each, "CrashLoopBackOff", f"it ended with status {status}", pause)
-            pause = min(pause * 2, BACK_OFF_SECONDS[1])
-            if self._ending:
-                return status
-
-    async def _run_once(self, each: Container) -> int:
-        await self._start(each)
-        probes = self._probes[each.name] = Probes(each, self._network.address, self._report)
-        started = _now()
-        each.state, self._phase = {"running": {"startedAt": started}}, "Running"
+    async def _keep(self) -> None:
+        """Run the container again and again, as the policy says."""
+        status, again = 0, True
+        while again and not self._deleted.done():
+            status = await self._run_once()
+            again = self._object["spec"]["restartPolicy"] in ("Always", "OnFailure" if status else "")
+            if again:
+                self._last, self._restarts = self._state, self._restarts + 1
+                await self._wait("CrashLoopBackOff", f"it ended with status {status}", BACK_OFF_SECONDS)
+        self._phase = "Failed" if status else "Succeeded"
         await self._report()
-        probing = asyncio.create_task(self._stop_when_it_fails(each, probes))
-        status = await each.ended()
+
+    async def _run_once(self) -> int:
+        await self._start()
+        started = _now()
+        self._probes = Probes(self._container, self._network.address, self._report)
+        self._state, self._phase = {"running": {"startedAt": started}}, "Running"
+        await self._report()
+        probing = asyncio.create_task(self._stop_when_it_fails(self._probes))
+        status = await self._container.ended()
         probing.cancel()
-        del self._probes[each.name]
+        self._probes = None
         ended = {"exitCode": status, "startedAt": started, "finishedAt": _now()}
-        each.state = {"terminated": {**ended, "reason": "Error" if status else "Completed"}}
+        self._state = {"terminated": {**ended, "reason": "Error" if status else "Completed"}}
         await self._report()
         return status
 
-    async def _start(self, each: Container) -> None:
+    async def _start(self) -> None:
         while True:
             try:
                 await self._volumes.prepare()
-                spec, image = each.spec, self._image(each.spec["image"])
-                paths = self._volumes.paths
-                mounts = [
-                    (paths[m["name"]], m["mountPath"], m.get("readOnly", False)) for m in spec.get("volumeMounts", ())
-                ]
-                return await each.start(image, dict(self._environment(spec, image)), mounts)
+                mounts = [(Path(folder), folder, True) for folder in self._image["folders"]]
+                for each in self._container.spec.get("volumeMounts", ()):
+                    mounts.append((self._volumes.paths[each["name"]], each["mountPath"], each.get("readOnly", False)))
+                return await self._container.start(dict(self._environment()), mounts)
             except (NotYet, Refused) as error:
-                await self._wait(each, "ContainerCreating", str(error), 0.3)
+                await self._wait("ContainerCreating", str(error), 0.3)
 
-    def _image(self, name: str) -> Image:
-        for beginning, image in self._images.items():
-            if name.startswith(beginning):
-                return image
-        raise NotYet(f"nothing stands for the image {name}")
-
-    def _environment(self, spec: Object, image: Image) -> Iterator[tuple[str, str]]:
+    def _environment(self) -> Iterator[tuple[str, str]]:
         server = self._api.objects["services"]["default", "kubernetes"]["spec"]
-        yield from image.environment.items()
+        yield from self._image["environment"].items()
         yield "HOSTNAME", self._object["metadata"]["name"]
         yield "KUBERNETES_SERVICE_HOST", server["clusterIP"]
         yield "KUBERNETES_SERVICE_PORT", str(server["ports"][0]["port"])
         self._object["status"]["podIP"] = self._network.address
         known: dict[str, str] = {}
-        for each in spec.get("env", ()):
-            source = each.get("valueFrom", {})
-            if "fieldRef" in source:
-                value = field(self._object, source["fieldRef"])
-            elif source:
-                kind = "secrets" if "secretKeyRef" in source else "configmaps"
-                of = source.get("secretKeyRef") or source["configMapKeyRef"]
-                value = keys_of(self._api, kind, self._object["metadata"]["namespace"], of["name"])[of["key"]].decode()
-            else:
-                value = expand(each.get("value", ""), known)
+        for each in self._container.spec.get("env", ()):
+            match each.get("valueFrom"):
+                case None:
+                    value = expand(each.get("value", ""), known)
+                case {"fieldRef": reference}:
+                    value = field(self._object, reference)
+                case {"secretKeyRef": of}:
+                    value = keys_of(self._api, "secrets", self._object["metadata"]["namespace"], of)[of["key"]].decode()
+                case other:
+                    raise NotYet(f"this tool does not know values such as {other}")
             known[each["name"]] = value
         yield from known.items()
 
-    async def _stop_when_it_fails(self, each: Container, probes: Probes) -> None:
-        why = await probes.failed()
-        print(f"{self._object['metadata']['name']}/{each.name}: {why}", flush=True)
-        await each.stop(self._object["spec"].get("terminationGracePeriodSeconds", 30))
+    async def _stop_when_it_fails(self, probes: Probes) -> None:
+        print(f"{self._object['metadata']['name']}: the {await probes.failed()} probe failed", flush=True)
+        await self._container.stop(self._object["spec"]["terminationGracePeriodSeconds"])
 
-    async def _wait(self, each: Container, reason: str, message: str, seconds: float) -> None:
+    async def _wait(self, reason: str, message: str, seconds: float) -> None:
         said = {"waiting": {"reason": reason, "message": message}}
-        if each.state != said:
-            each.state = said
+        if self._state != said:
+            self._state = said
             await self._report()
         await asyncio.sleep(seconds)
 
     async def _report(self) -> None:
         async with self._reporting:
-            statuses = [self._status(each) for each in self._containers]
-            up = self._phase == "Running" and not self._ending and all(status["ready"] for status in statuses)
-            conditions = {"Initialized": True, "ContainersReady": up, "Ready": up}
+            up = self._probes is not None and self._probes.ready and not self._deleted.done()
+            name, image = self._container.spec["name"], self._container.spec["image"]
+            container = {"name": name, "image": image, "imageID": image, "restartCount": self._restarts}
             status = {
                 "phase": self._phase,
-                "startTime": self._since,
-                "hostIP": NODE_ADDRESS,
                 "podIP": self._network.address,
-                "podIPs": [{"ip": self._network.address}],
-                "conditions": [{"type": kind, "status": str(held)} for kind, held in conditions.items()],
-                "containerStatuses": statuses,
+                "conditions": [{"type": "Ready", "status": str(up)}],
+                "containerStatuses": [{**container, "ready": up, "state": self._state, "lastState": self._last}],
             }
             about = {"uid": self._object["metadata"]["uid"]}
             await self._tell("PATCH", "/status", {"metadata": about, "status": status}, MERGE_LISTS)
-
-    def _status(self, each: Container) -> Object:
-        probes, image = self._probes.get(each.name), each.spec["image"]
-        said: Object = {"name": each.name, "image": image, "imageID": image, "restartCount": each.restarts}
-        said |= {"started": probes is not None and probes.started, "ready": probes is not None and probes.ready}
-        return said | {"state": each.state, "lastState": each.last}
 
     async def _tell(self, method: str, part: str, body: Any, kind: str = "application/json") -> None:
         of = self._object["metadata"]

@@ -12,62 +12,52 @@ from kubelet.container import Container
 
 
 class Probes:
-    """``started`` and ``ready`` as the newest answers say; ``changed`` is called when one of them changes."""
+    """``ready`` as the newest answers say; ``changed`` is called when that changes."""
 
     def __init__(self, container: Container, address: str, changed: Callable[[], Awaitable[None]]) -> None:
         self._container, self._address, self._changed = container, address, changed
-        self.started = "startupProbe" not in container.spec
-        self.ready = self.started and "readinessProbe" not in container.spec
+        self.ready = False
 
     async def failed(self) -> str:
         """Ends when the container should be started again, and says why; it is cancelled when the container ended."""
         spec = self._container.spec
-        if not self.started:
-            if not await self._turns(spec["startupProbe"], now=False):
-                return "the startup probe failed"
-            self.started, self.ready = True, "readinessProbe" not in spec
-            await self._changed()
-        keeping = asyncio.create_task(self._keep_ready(spec.get("readinessProbe")))
-        try:
-            await (self._turns(spec["livenessProbe"], now=True) if "livenessProbe" in spec else asyncio.Event().wait())
-        finally:
+        if "startupProbe" in spec and not await self._turns(spec["startupProbe"], False):
+            return "startup"
+        async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(self._keep_ready(spec.get("readinessProbe")))
+            await (self._turns(spec["livenessProbe"], True) if "livenessProbe" in spec else keeping)
             keeping.cancel()
-        return "the liveness probe failed"
+        return "liveness"
 
     async def _keep_ready(self, probe: Object | None) -> None:
-        while probe is not None:
-            turned = await self._turns(probe, now=self.ready)
-            if turned != self.ready:
-                self.ready = turned
-                await self._changed()
+        while True:
+            self.ready = await self._turns(probe, self.ready) if probe else True
+            await self._changed()
+            if not probe:
+                await asyncio.Event().wait()
 
     async def _turns(self, probe: Object, now: bool) -> bool:
         """Ask until the answer is another one than ``now``, often enough; or, while it is no, too often no."""
-        limit = probe.get("failureThreshold", 3)
-        await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         failures = 0
-        while failures < limit:
+        while failures < probe["failureThreshold"]:
             well = await self._ask(probe)
             if well and not now:
                 return True
             failures = 0 if well else failures + 1
-            await asyncio.sleep(probe.get("periodSeconds", 10))
+            await asyncio.sleep(probe["periodSeconds"])
         return False
 
     async def _ask(self, probe: Object) -> bool:
-        seconds = probe.get("timeoutSeconds", 1)
-        if "exec" in probe:
-            return await self._container.run_inside(probe["exec"]["command"], seconds)
-        asked = probe["httpGet"]
-        ports = {port.get("name"): port["containerPort"] for port in self._container.spec.get("ports", ())}
-        place = f"{self._address}:{ports.get(asked['port'], asked['port'])}"
-        connector = aiohttp.TCPConnector(ssl=False)  # kubelets do not check certificates either
         try:
-            async with (
-                asyncio.timeout(seconds),
-                aiohttp.ClientSession(connector=connector) as session,
-                session.get(f"{asked.get('scheme', 'HTTP').lower()}://{place}{asked.get('path', '/')}") as response,
-            ):
-                return 200 <= response.status < 400
+            async with asyncio.timeout(probe["timeoutSeconds"]):
+                ask = self._container.run_inside
+                return await (ask(probe["exec"]["command"]) if "exec" in probe else self._get(**probe["httpGet"]))
         except (OSError, aiohttp.ClientError, TimeoutError):
             return False
+
+    async def _get(self, path: str, port: str | int, scheme: str) -> bool:
+        ports = {each.get("name"): each["containerPort"] for each in self._container.spec.get("ports", ())}
+        url = f"{scheme.lower()}://{self._address}:{ports.get(port, port)}{path}"
+        # A kubelet does not check certificates either.
+        async with aiohttp.request("GET", url, connector=aiohttp.TCPConnector(ssl=False)) as response:
+            return response.status < 400

@@ -11,7 +11,6 @@ from typing import Final
 from kubelet.api import Api, Object
 
 CHUNK_BYTES: Final = 256 * 1024
-Place = tuple[str, int]
 
 
 class Forwarders:
@@ -19,8 +18,8 @@ class Forwarders:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._servers: dict[Place, asyncio.Server] = {}
-        self._services: dict[Place, tuple[Object, Object]] = {}
+        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+        self._services: dict[tuple[str, int], tuple[Object, Object]] = {}
         self._open: set[asyncio.Task[None] | None] = set()
         """Nothing else keeps the task of a connection that waits."""
 
@@ -40,8 +39,13 @@ class Forwarders:
         self._open.add(task := asyncio.current_task())
         with contextlib.closing(writer), contextlib.suppress(OSError, KeyError, IndexError):
             service, port = self._services[writer.get_extra_info("sockname")]
-            place = random.choice([*_endpoints(self._api, service, port)])
-            other, to = await asyncio.open_connection(*place, limit=CHUNK_BYTES)
+            places = [
+                (endpoint["addresses"][0], each["port"])
+                for found, endpoint in _slices(self._api, service)
+                for each in found["ports"]
+                if each.get("name", "") == port.get("name", "")
+            ]
+            other, to = await asyncio.open_connection(*random.choice(places), limit=CHUNK_BYTES)
             with contextlib.closing(to):
                 await asyncio.gather(_copy(reader, to), _copy(other, writer))
         self._open.discard(task)
@@ -56,16 +60,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def _slices(api: Api, service: Object) -> Iterator[tuple[Object, Object]]:
     """Each slice of a Service, and each endpoint in it that is ready, or wanted all the same."""
-    for found in api.of("slices", service["metadata"]["namespace"]):
-        if found["metadata"].get("labels", {}).get("kubernetes.io/service-name") == service["metadata"]["name"]:
+    of = service["metadata"]["namespace"], service["metadata"]["name"]
+    for (namespace, _), found in api.objects["slices"].items():
+        if (namespace, found["metadata"].get("labels", {}).get("kubernetes.io/service-name")) == of:
             yield from ((found, each) for each in found.get("endpoints") or () if each["conditions"].get("ready", True))
-
-
-def _endpoints(api: Api, service: Object, port: Object) -> Iterator[Place]:
-    for found, endpoint in _slices(api, service):
-        for held in found.get("ports") or ():
-            if (held.get("name") or "") == port.get("name", ""):
-                yield endpoint["addresses"][0], held["port"]
 
 
 def hosts_of(api: Api, namespace: str) -> str:

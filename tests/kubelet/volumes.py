@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,12 @@ class Volumes:
         """Write again what objects say now."""
         for volume in self._pod["spec"].get("volumes", ()):
             if volume["name"] in self._written:
-                try:
+                with contextlib.suppress(NotYet):  # an object was removed: its files stay
                     self._write(self.paths[volume["name"]], self._files(volume))
-                except NotYet:  # an object was removed: its files stay
-                    continue
 
     async def _claimed(self, name: str) -> Path:
-        claim = self._api.objects["claims"].get((self._namespace, name), {})
-        if claim.get("status", {}).get("phase") != "Bound":
+        claim = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/persistentvolumeclaims/{name}")
+        if claim["status"].get("phase") != "Bound":
             raise NotYet(f"the claim {name} is not bound")
         bound = await self._api.call("GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
         return Path(bound["spec"]["hostPath"]["path"])
@@ -66,27 +64,28 @@ class Volumes:
         for source in volume.get("projected", {}).get("sources", ()):
             asked = source.get("serviceAccountToken")
             if asked is not None and asked["path"] not in self._tokens:
-                of = {key: self._pod["metadata"][key] for key in ("name", "uid")}
                 spec = {"expirationSeconds": asked["expirationSeconds"], "audiences": []}
-                spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", **of}
                 answer = await self._api.call("POST", f"{account}/token", {"spec": spec})
                 self._tokens[asked["path"]] = answer["status"]["token"].encode()
 
     def _files(self, volume: Object) -> Files:
-        for kind in ("configMap", "secret", "projected"):
-            if kind in volume:
-                mode = volume[kind].get("defaultMode", 0o644)
-                sources: list[Object] = volume[kind].get("sources") or [{kind: volume[kind]}]
-                return {path: file for source in sources for path, file in self._of_source(source, mode).items()}
-        raise NotYet(f"this tool does not know volumes such as {volume}")
+        (kind,) = volume.keys() - {"name"}
+        sources: list[Object] = volume[kind].get("sources", [volume])
+        mode = volume[kind].get("defaultMode", 0)
+        return {path: file for source in sources for path, file in self._of_source(source, mode).items()}
 
     def _of_source(self, source: Object, mode: int) -> Files:
-        if asked := source.get("serviceAccountToken"):
-            return {asked["path"]: (self._tokens[asked["path"]], mode)}
-        if asked := source.get("downwardAPI"):
-            return {i["path"]: (field(self._pod, i["fieldRef"]).encode(), mode) for i in asked["items"]}
-        kind, of = ("configmaps", source["configMap"]) if "configMap" in source else ("secrets", source["secret"])
-        held = keys_of(self._api, kind, self._namespace, of.get("secretName") or of.get("name"), of.get("optional"))
+        match source:
+            case {"serviceAccountToken": of}:
+                return {of["path"]: (self._tokens[of["path"]], mode)}
+            case {"downwardAPI": of}:
+                return {item["path"]: (field(self._pod, item["fieldRef"]).encode(), mode) for item in of["items"]}
+            case {"configMap": of}:
+                held = keys_of(self._api, "configmaps", self._namespace, of)
+            case {"secret": of}:
+                held = keys_of(self._api, "secrets", self._namespace, of)
+            case other:
+                raise NotYet(f"this tool does not know volumes such as {other}")
         wanted = of.get("items") or [{"key": key, "path": key} for key in held]
         if absent := {item["key"] for item in wanted} - held.keys():
             raise NotYet(f"{of} has no {absent}")
@@ -104,22 +103,19 @@ class Volumes:
             os.chown(made / path, 0, self._group or 0)
             if not (root / path).is_symlink():
                 (root / path).symlink_to(Path("..data", path))
-        old = (root / "..data").resolve()
         (root / "..data_tmp").symlink_to(made.name)
         (root / "..data_tmp").replace(root / "..data")
         for path in self._written.get(root.name, {}).keys() - files.keys():
             (root / path).unlink()
-        if root.name in self._written:
-            shutil.rmtree(old)
         self._written[root.name] = files
 
 
-def keys_of(api: Api, kind: str, namespace: str, name: str, optional: bool | None = False) -> dict[str, bytes]:
-    """What a ConfigMap or a Secret holds; raises :class:`NotYet`."""
-    found = api.objects[kind].get((namespace, name))
-    if found is None and not optional:
+def keys_of(api: Api, kind: str, namespace: str, of: Object) -> dict[str, bytes]:
+    """What the ConfigMap or Secret holds that ``of`` names; raises :class:`NotYet`."""
+    name = of.get("secretName") or of["name"]
+    if (found := api.objects[kind].get((namespace, name))) is None:
         raise NotYet(f"{kind} {name} does not exist")
-    held = (found or {}).get("data") or {}
+    held = found.get("data") or {}
     return {key: base64.b64decode(value) if kind == "secrets" else value.encode() for key, value in held.items()}
 
 

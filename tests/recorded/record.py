@@ -11,20 +11,23 @@ import json
 import lzma
 import shutil
 import tempfile
+import zipfile
 from pathlib import Path
 
 import aiohttp
 import recorded_samples as samples
 from failover_support import free_ports
+from wire_worker import WireWorker
 
 from replicator import __version__
 from replicator.client import Client, ConsumerType, InitialPosition
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import decode_append
-from replicator.engine.log.link_frame import CODECS, PROTOCOL_VERSION, pack_frame
+from replicator.engine.log.link_frame import CODECS, PROTOCOL_OLDEST, PROTOCOL_VERSION, pack_frame
 from replicator.engine.log.store_tables import FORMAT
 from replicator.index.database import head_revision
 from replicator.pipeline.source.stream_offsets import encode_offset
+from replicator.pipeline.spark.session import spark_session
 from replicator.topology import load_topology
 from replicator.worker.starting import start_worker
 from snapshots.markers import MARKER_VERSION, encode_marker
@@ -40,12 +43,35 @@ def main() -> None:
         asyncio.run(record_store(directory))
     finally:
         shutil.rmtree(directory)
-    frames = {codec: b"".join(map(bytes, pack_frame(samples.frame_stream(), codec))).hex() for codec in CODECS}
+    keep_frames()
+    record_query()
     markers = [[int(kind), payload.hex()] for kind, payload in map(encode_marker, samples.markers())]
-    write("frames.json", {"protocol": PROTOCOL_VERSION, "frames": frames})
     write("markers.json", {"version": MARKER_VERSION, "markers": markers})
     write("offsets.json", [encode_offset(each) for each in samples.offsets()])
     write("database.json", {"revision": head_revision()})
+
+
+def keep_frames() -> None:
+    """Those of this protocol, beside those of the ones before, which stay as they were written."""
+    frames = {codec: b"".join(map(bytes, pack_frame(samples.frame_stream(), codec))).hex() for codec in CODECS}
+    before = json.loads((samples.RECORDED / "frames.json").read_text())
+    others = [each for each in before if PROTOCOL_OLDEST <= each["protocol"] < PROTOCOL_VERSION]
+    write("frames.json", [*others, {"protocol": PROTOCOL_VERSION, "frames": frames}])
+
+
+def record_query() -> None:
+    """The whole checkpoint of a streaming query that has read ten messages in three batches."""
+    with tempfile.TemporaryDirectory(prefix="replicator-record-") as made, WireWorker("us-east") as worker:
+        checkpoint = Path(made) / "checkpoint"
+        samples.scripted(worker, 10)
+        session = spark_session(app_name="record")
+        try:
+            assert len(samples.run_query(session, worker.url, checkpoint)) == 3
+        finally:
+            session.stop()
+        with zipfile.ZipFile(samples.RECORDED / "query.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+            for file in sorted(each for each in checkpoint.rglob("*") if each.is_file()):
+                packed.writestr(zipfile.ZipInfo(str(file.relative_to(checkpoint))), file.read_bytes())
 
 
 def write(name: str, content: object) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from fsspec import AbstractFileSystem, register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
 
+from replicator.backup.chunks import Chunks
 from replicator.backup.destination import UNFINISHED, Destination
 from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnavailable
 from replicator.backup.locks import CREATE, PRUNE, STALE_SECONDS, Lock
-from replicator.backup.manifest import Manifest, Manifests, decode_manifest, encode_manifest, new_id
+from replicator.backup.manifest import FileChunks, Manifest, Manifests, decode_manifest, encode_manifest, new_id
+from replicator.backup.pruning import prune
 
 MANIFEST = Manifest("20260101T000000000Z-000000", "a", "s", 1, 5, "0", [])
 
@@ -41,6 +49,56 @@ def test_a_place_that_cannot_be_used_is_named_without_its_password(tmp_path: Pat
         Destination("nothing-that-is://user:secret@host/x")
     assert "nothing-that-is://user:***@host/x" in str(refused.value)
     assert "secret" not in str(refused.value).partition(";")[0].partition(": ")[0]
+
+
+class Sick(MemoryFileSystem):
+    """A place of which one directory cannot be listed, or whose package has errors of its own."""
+
+    protocol = "sick"
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    ill: ClassVar[dict[str, Exception]] = {}
+    find = AbstractFileSystem.find  # most kinds have this one
+
+    def ls(self, path: str, detail: bool = True, **options: object) -> list[object]:
+        if (error := self.ill.get(path.rpartition("/")[2])) is not None:
+            raise error
+        return super().ls(path, detail=detail, **options)
+
+
+class ServiceError(Exception):
+    """As botocore's and aiohttp's: no OSError."""
+
+
+@pytest.fixture
+def sick() -> Iterator[Destination]:
+    register_implementation("sick", Sick, clobber=True)
+    yield Destination("sick://us:secret@host/at")
+    Sick.ill.clear()
+    Sick.store.clear()
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(5, "I/O error"), ServiceError("for secret")])
+def test_what_cannot_be_listed_is_an_error_and_nothing_is_pruned(sick: Destination, error: Exception) -> None:
+    """It is not as if there were nothing: `prune` would delete the chunks of backups that it does not see."""
+    piece = b"x" * 100
+    digest = hashlib.sha256(piece).digest()
+    Chunks(sick, "a").put(digest, piece)
+    Manifests(sick, "a").write(replace(MANIFEST, files=[FileChunks("f", [(digest.hex(), 100)])]))
+    for directory in ("backups", "chunks", digest.hex()[:2]):
+        Sick.ill[directory] = error
+        with pytest.raises(DestinationUnavailable) as raised:
+            prune(sick, "a", 1)
+        assert "secret" not in str(raised.value)
+        Sick.ill.clear()
+    assert Manifests(sick, "a").ids() == [MANIFEST.id]
+    assert prune(sick, "a", 1).chunks == 0
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/at", "ftp://127.0.0.1:9/at", "webhdfs://127.0.0.1:9/at"])
+def test_a_place_that_does_not_answer_is_said_to_be_away(url: str) -> None:
+    with pytest.raises(DestinationUnavailable, match=r"127\.0\.0\.1:9"):
+        Destination(url).sizes("a")
 
 
 @pytest.mark.parametrize(("first", "second"), [(CREATE, PRUNE), (PRUNE, CREATE), (PRUNE, PRUNE)])

@@ -59,7 +59,8 @@ def test_a_worker_that_is_not_there_refuses_the_connection() -> None:
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         away = Cluster.model_validate({"name": "us-east", "address": address, "data": "/srv/us-east"})
         answers = asyncio.run(fetch_all(Topology((away,), ())))
-    assert answers == {"us-east": {"error": f"{address}: connection refused"}}
+    assert answers == {"us-east": {"error": f"{address}: connection refused", "status": None}}
+    assert "No worker answers; start them" in text_of(answers, 120)
 
 
 def test_a_worker_that_is_ready_names_its_tasks_that_end_again_and_again() -> None:
