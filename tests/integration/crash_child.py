@@ -1,8 +1,11 @@
 """The process that the crash test kills: publishes and acknowledges without end, and prints what was confirmed.
 
-Usage: ``python crash_child.py DIRECTORY SEED``. Each line is written in one system call, after the confirmation:
-``P topic position number`` for a publish, ``A subscription position`` for an individual ack, ``B subscription position
-index`` for one message of a batch, ``C position`` for a cumulative one. Meanwhile logs are trimmed.
+Usage: ``python crash_child.py DIRECTORY SEED LAYOUT``. Each line is written in one system call, after the
+confirmation: ``P topic position number`` for a publish, ``A subscription position`` for an individual ack, ``B
+subscription position index`` for one message of a batch, ``C position`` for a cumulative one. Meanwhile logs are
+trimmed, other topics are made and deleted, and segments are compacted.
+
+By ``LAYOUT`` bodies lie in the store's table, or all of them in small segments.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.log import writer
 from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.segments.segments import SegmentSettings
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
@@ -23,10 +29,18 @@ from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetad
 
 TOPICS = ("one", "two")
 BATCH = 3
-SETTINGS = EngineSettings(
-    policies=TopicPolicies(retention=Retention(bytes_max=100_000)),
-    maintenance_seconds=0.05,
-)
+LAYOUTS: Final = {
+    "table": SegmentSettings(),
+    "segments": SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=1, recent_bytes_max=64 * 1024),
+}
+
+
+def settings_of(layout: str) -> EngineSettings:
+    return EngineSettings(
+        policies=TopicPolicies(retention=Retention(bytes_max=100_000)),
+        maintenance_seconds=0.05,
+        segments=LAYOUTS[layout],
+    )
 
 
 def entry_of(number: int) -> bytes:
@@ -78,11 +92,29 @@ async def consume(topic: Topic, kind: SubscriptionType, chance: random.Random) -
             say(f"B {kind.value} {delivery.position} {index}")
 
 
-async def main(directory: Path, seed: int) -> None:
+async def delete(engine: Engine, chance: random.Random) -> None:
+    """Topics come and go."""
+    for number in range(sys.maxsize):
+        topic = await engine.topic(f"gone-{number % 3}")
+        for _ in range(chance.randrange(1, 8)):
+            await topic.publish([entry_of(chance.randrange(2**40))])
+        await engine.deleting.delete(topic.name)
+
+
+async def compact(engine: Engine) -> None:
+    while True:
+        await engine.writer.compact_segments()
+        await asyncio.sleep(0.01)
+
+
+async def main(directory: Path, seed: int, layout: str) -> None:
     chance = random.Random(seed)
-    engine = await Engine.open(directory, cluster="us-east", settings=SETTINGS)
+    writer.COMPACTION_PAUSE_SECONDS = 0.001  # type: ignore[misc]
+    engine = await Engine.open(directory, cluster="us-east", settings=settings_of(layout))
     topics = {name: await engine.topic(name) for name in TOPICS}
     async with asyncio.TaskGroup() as group:
+        group.create_task(delete(engine, chance))
+        group.create_task(compact(engine))
         for name, topic in topics.items():
             group.create_task(publish(topic, name, chance))
             group.create_task(publish(topic, name, chance))
@@ -91,4 +123,4 @@ async def main(directory: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,141 @@
+"""Copies of a store whose bodies lie in segments, made while it is written, trimmed and compacted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import logged, message, opened
+from segment_support import check_places, segments_of, small_segments
+
+from replicator.engine.engine import Engine
+from replicator.engine.log.segments.files import listed
+from replicator.engine.log.store_copy import DATA_FILE, Piece, copy_pieces, is_store_file
+from snapshots.position import Position
+
+
+def written(pieces: list[Piece], directory: Path) -> Path:
+    for piece in pieces:
+        assert is_store_file(piece.file)
+        place = directory / piece.file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("ab") as file:
+            file.write(piece.content or b"")
+    return directory
+
+
+async def restored(directory: Path) -> dict[str, dict[Position, bytes]]:
+    """Every block of it is read and verified."""
+    async with opened(directory, settings=small_segments()) as engine:
+        check_places(engine.store)
+        found = {
+            topic.name.rpartition("/")[2]: {position: entry for _, position, entry in logged(topic)}
+            for topic in engine.topics()
+        }
+        for topic in engine.topics():
+            await topic.publish([message(b"it goes on" * 2_000)])
+        check_places(engine.store)
+        return found
+
+
+def test_invariant_1_a_copy_is_of_one_moment_while_all_is_written_trimmed_and_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.engine.log.writer.COMPACTION_PAUSE_SECONDS", 0.001)
+    chance = random.Random(5)
+    confirmed: dict[str, dict[Position, bytes]] = {"kept": {}, "trimmed": {}}
+    trimming: dict[str, Position] = {}
+    """Up to where it was asked to trim."""
+
+    async def publish(engine: Engine, name: str) -> None:
+        topic = await engine.topic(name)
+        while True:
+            entries = [message(chance.randbytes(chance.randrange(1, 9_000))) for _ in range(chance.randrange(1, 4))]
+            for position, entry in zip(await topic.publish(entries), entries, strict=True):
+                confirmed[name][position] = entry
+
+    async def reclaim(engine: Engine) -> None:
+        topic = await engine.topic("trimmed")
+        while True:
+            trimming["trimmed"] = topic.log.last
+            await topic.trimming.trim(topic.log.last)
+            passing = await engine.topic("passing")
+            await passing.publish([message(chance.randbytes(9_000))])
+            await engine.deleting.delete("passing")
+            await engine.writer.compact_segments()
+
+    async def main() -> None:
+        async with opened(tmp_path / "live", settings=small_segments()) as engine:
+            tasks = [asyncio.create_task(publish(engine, name)) for name in confirmed]
+            tasks.append(asyncio.create_task(reclaim(engine)))
+            for number in range(5):
+                while len(confirmed["kept"]) < 60 * (number + 1):  # noqa: ASYNC110 - the writer has no event for it
+                    await asyncio.sleep(0.001)
+                before = {name: dict(entries) for name, entries in confirmed.items()}
+                pieces = await asyncio.to_thread(lambda: list(copy_pieces(engine.store, ())))
+                after = {name: dict(entries) for name, entries in confirmed.items()}
+                trimmed = trimming["trimmed"]
+                found = await restored(written(pieces, tmp_path / f"copy-{number}"))
+                assert before["kept"].items() <= found["kept"].items()
+                lost = before["trimmed"].keys() - found["trimmed"].keys()
+                assert all(position <= trimmed for position in lost)
+                for name, entries in after.items():
+                    assert all(found[name][at] == entries[at] for at in found[name].keys() & entries.keys())
+            done, _ = await asyncio.wait(tasks, timeout=0)
+            assert not done, [task.exception() for task in done]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert len(list(listed(segments_of(tmp_path / "live")))) < 60, "segments are used again"
+
+    asyncio.run(main())
+
+
+def test_what_was_deleted_from_segments_is_in_no_piece(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "live", settings=small_segments()) as engine:
+            kept, secret = await engine.topic("kept"), await engine.topic("secret")
+            for number in range(30):
+                await kept.publish([message(b"%d" % number * 1_000)])
+                await secret.publish([message(b"do not tell" * 200)])
+            there = b"".join(each.read_bytes() for each in segments_of(tmp_path / "live").iterdir())
+            assert there.count(b"do not tell") == 30 * 200
+            expected = {position: entry for _, position, entry in logged(kept)}
+            await engine.deleting.delete("secret")
+            await engine.deleting.sweeper.swept()
+            pieces = list(copy_pieces(engine.store, ()))
+            assert len({piece.file for piece in pieces}) > 1
+            assert not [piece for piece in pieces if b"do not tell" in (piece.content or b"")]
+        found = await restored(written(pieces, tmp_path / "copy"))
+        assert found == {"kept": expected}
+
+    asyncio.run(main())
+
+
+def test_a_copy_that_is_under_way_keeps_what_it_reads_though_it_is_trimmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "live", settings=small_segments()) as engine:
+            topic = await engine.topic("a")
+
+            async def publish() -> None:
+                for _ in range(20):
+                    await topic.publish([message(random.Random(1).randbytes(9_000))])
+
+            await publish()
+            expected = {position: entry for _, position, entry in logged(topic)}
+            copying: Any = copy_pieces(engine.store, ())
+            pieces = [next(copying)]
+            for _ in range(3):
+                await publish()
+                await topic.trimming.trim(topic.log.last)
+            pieces += copying
+            assert pieces[0].file == DATA_FILE
+            assert (await restored(written(pieces, tmp_path / "copy")))["a"] == expected
+            await publish()
+            await topic.trimming.trim(topic.log.last)
+            assert len(list(listed(segments_of(tmp_path / "live")))) <= 4, "they are given back after it"
+
+    asyncio.run(main())
