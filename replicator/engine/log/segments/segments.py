@@ -207,9 +207,9 @@ class Segments:
 
     def _made(self, size: int) -> Segment:
         making, self._making = self._making, None
-        with _no_room(self._directory):
-            if making is not None and (made := making.result()).capacity >= size:
-                return made
+        if making is not None and making.exception() is None and (made := making.result()).capacity >= size:
+            return made
+        with _no_room(self._directory):  # there may be room now where there was none then
             return self._make()
 
     def _make(self) -> Segment:

@@ -1,0 +1,227 @@
+"""Segments on a disk that fails: short writes, errors of writes, syncs and reads, and a disk that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import HeldClock, eventually, logged, message, one_group, opened
+from segment_support import (
+    AS_USUAL,
+    FaultyDisk,
+    check_no_segment_leaks,
+    check_places,
+    failing,
+    faulty_disk,
+    path_of,
+    small_segments,
+)
+
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreFull
+from replicator.engine.log.segments.files import segment_name
+from replicator.engine.log.segments.places import read_placed
+from replicator.engine.log.segments.segments import SegmentSettings
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL
+
+LARGE_ONES = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=8 * 1024, recent_bytes_max=1)
+"""What is small lies in the table."""
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    with faulty_disk() as found:
+        yield found
+
+
+def content(size: int, seed: int = 0) -> bytes:
+    return message(random.Random(seed).randbytes(size))
+
+
+async def published(topic: Topic, count: int, size: int = 20_000) -> list[bytes]:
+    entries = [content(size, seed) for seed in range(count)]
+    for entry in entries:
+        await topic.publish([entry])
+    return entries
+
+
+def entries_of(topic: Topic) -> list[bytes]:
+    return [entry for _, _, entry in logged(topic)]
+
+
+# Writes.
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_short_writes_are_gone_on_with(tmp_path: Path, disk: FaultyDisk, pages: int) -> None:
+    def short(file: int, buffer: memoryview, offset: int) -> Any:
+        return AS_USUAL if len(buffer) <= pages * 4096 else os.pwrite(file, buffer[: pages * 4096], offset)
+
+    async def main() -> None:
+        settings = EngineSettings(segments=LARGE_ONES)
+        async with opened(tmp_path, settings=settings) as engine:
+            disk.faults["pwrite"] = short
+            entries = await published(await engine.topic("a"), 4, 40_000)
+            assert disk.calls["pwrite"] > 12 // pages
+        async with opened(tmp_path, settings=settings) as engine:
+            assert entries_of(await engine.topic("a")) == entries
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_invariant_1_after_an_error_of_a_write_or_a_sync_nothing_is_confirmed_and_it_is_not_tried_again(
+    tmp_path: Path, disk: FaultyDisk, call: str
+) -> None:
+    async def main() -> None:
+        settings = EngineSettings(segments=LARGE_ONES)
+        async with opened(tmp_path, settings=settings) as engine:
+            topic = await engine.topic("a")
+            entries = await published(topic, 2)
+            disk.faults[call] = failing(errno.EIO)
+            with pytest.raises(StoreFailed, match=r"confirms nothing more until a restart: .*Input/output error"):
+                await topic.publish([content(20_000)])
+            del disk.faults[call]
+            before = disk.calls["fdatasync"], disk.calls["pwrite"]
+            for entry in (content(20_000), message(b"small")):
+                with pytest.raises(StoreFailed):
+                    await topic.publish([entry])
+            with pytest.raises(StoreFailed):
+                await engine.remember("a", 1)
+            assert (disk.calls["fdatasync"], disk.calls["pwrite"]) == before, "the disk was tried again"
+            assert entries_of(topic) == entries, "what was confirmed is served"
+        async with opened(tmp_path, settings=settings) as engine:
+            check_places(engine.store)
+            topic = await engine.topic("a")
+            assert entries_of(topic) == entries
+            await topic.publish([content(20_000)])
+
+    asyncio.run(main())
+
+
+# Reads.
+
+
+def test_an_error_of_a_read_names_topic_position_and_file_and_other_topics_go_on(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def main() -> None:
+        settings = small_segments()
+        async with opened(tmp_path, settings=settings) as engine:
+            await published(await engine.topic("a"), 4)
+            other = await published(await engine.topic("b"), 8)
+        async with opened(tmp_path, settings=settings) as engine:
+            a, b = await engine.topic("a"), await engine.topic("b")
+            number = next(place.segment for place, _ in placed(engine))
+
+            def unreadable(file: int, *_: Any) -> Any:
+                if path_of(file).name == segment_name(number):
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                return AS_USUAL
+
+            disk.faults["preadv"] = unreadable
+            first = a.log.next_after(BEFORE_ALL)
+            with pytest.raises(BlockCorrupt) as raised:
+                engine.store.read_blocks(a.topic_id, BEFORE_ALL, a.log.last, bytes_max=1)
+            for part in (f"topic {a.topic_id} at {first}", segment_name(number), "Input/output error"):
+                assert part in str(raised.value)
+            assert entries_of(b) == other
+            await a.publish([content(100)])
+            del disk.faults["preadv"]
+            assert len(entries_of(a)) == 5, "an error that passed is forgotten"
+
+    asyncio.run(main())
+
+
+def placed(engine: Engine) -> list[Any]:
+    with engine.store.env.begin() as txn:
+        return list(read_placed(txn, engine.store.tables["placed"]))
+
+
+# A full disk.
+
+
+def test_a_segment_that_cannot_be_made_refuses_what_is_large_and_nothing_else(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(segments=LARGE_ONES)) as engine:
+            topic = await engine.topic("a")
+            disk.faults["posix_fallocate"] = failing(errno.ENOSPC)
+            await check_full(engine, topic)
+            del disk.faults["posix_fallocate"]
+            await published(topic, 8)
+            check_places(engine.store)
+
+    asyncio.run(main())
+
+
+def test_a_segment_that_cannot_be_written_refuses_what_is_large_and_nothing_else(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(segments=LARGE_ONES)) as engine:
+            topic = await engine.topic("a")
+            entries = await published(topic, 1)
+            disk.faults["pwrite"] = failing(errno.ENOSPC)
+            await check_full(engine, topic)
+            del disk.faults["pwrite"]
+            entries += await published(topic, 8)
+            assert [entry for entry in entries_of(topic) if len(entry) > 1_000] == entries
+            await topic.trimming.trim(topic.log.last)
+            check_places(engine.store)
+            check_no_segment_leaks(engine.store)
+
+    asyncio.run(main())
+
+
+async def check_full(engine: Engine, topic: Topic) -> None:
+    before = len(entries_of(topic)), placed(engine)
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="make room on it, or trim topics"):
+            await topic.publish([content(20_000)])
+    assert (len(entries_of(topic)), placed(engine)) == before, "something of it is there"
+    check_places(engine.store)
+    await topic.publish([message(b"small")])
+    await engine.deleting.delete((await engine.topic("gone")).name)
+
+
+def test_of_a_group_that_does_not_fit_what_is_small_is_taken(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=EngineSettings(wall_clock_ms=clock, segments=LARGE_ONES)) as engine:
+            topics = [await engine.topic(name) for name in "abcd"]
+            disk.faults["posix_fallocate"] = failing(errno.ENOSPC)
+            small, large = message(b"small"), content(20_000)
+            results = await one_group(
+                engine,
+                clock,
+                *(topic.publish([entry]) for topic, entry in zip(topics, [small, large] * 2, strict=True)),
+            )
+            assert [isinstance(each, StoreFull) for each in results] == [False, True, False, True]
+            assert [entries_of(topic) for topic in topics] == [[small], [], [small], []]
+
+    asyncio.run(main())
+
+
+def test_a_segment_that_could_not_be_made_ahead_is_made_when_it_is_needed(tmp_path: Path, disk: FaultyDisk) -> None:
+    """There is room again by then: nothing is refused for what was."""
+
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(segments=LARGE_ONES)) as engine:
+            topic = await engine.topic("a")
+            await published(topic, 1)
+            disk.faults["posix_fallocate"] = failing(errno.ENOSPC)
+            await published(topic, 1)  # more than half of the segment is used: the next one is made
+            making = engine.store.segments._making
+            assert making is not None
+            await eventually(making.done, "it failed")
+            del disk.faults["posix_fallocate"]
+            await published(topic, 4)
+
+    asyncio.run(main())
