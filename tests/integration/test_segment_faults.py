@@ -7,13 +7,16 @@ import errno
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import twins_support
 from engine_support import HeldClock, eventually, logged, message, one_group, opened
 from segment_support import (
     AS_USUAL,
+    SMALL,
     FaultyDisk,
     check_no_segment_leaks,
     check_places,
@@ -29,6 +32,7 @@ from replicator.engine.log.segments.files import segment_name
 from replicator.engine.log.segments.places import read_placed
 from replicator.engine.log.segments.segments import SegmentSettings
 from replicator.engine.topic import Topic
+from replicator.engine.types import DUPLICATE
 from snapshots.position import BEFORE_ALL
 
 LARGE_ONES = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=8 * 1024, recent_bytes_max=1)
@@ -143,6 +147,35 @@ def test_an_error_of_a_read_names_topic_position_and_file_and_other_topics_go_on
 def placed(engine: Engine) -> list[Any]:
     with engine.store.env.begin() as txn:
         return list(read_placed(txn, engine.store.tables["placed"]))
+
+
+def test_a_publish_that_deduplication_cannot_decide_is_refused_and_other_topics_go_on(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """A copy may lie in the block that cannot be read: whether it is there already is not known."""
+
+    async def main() -> None:
+        settings = replace(twins_support.ON, segments=SMALL)
+        sent = [twins_support.numbered(number) for number in (5, 6)]
+        async with opened(tmp_path / "a", "us-east", settings) as a, opened(tmp_path / "b", "eu-west", settings) as b:
+            await (await a.topic("orders")).publish(sent)
+            await twins_support.copy(await a.topic("orders"), await b.topic("orders"))
+        async with opened(tmp_path / "b", "eu-west", settings) as b:
+            orders, others = await b.topic("orders"), await b.topic("others")
+            disk.faults["preadv"] = failing(errno.EIO)
+            more = [twins_support.numbered(number, producer="q") for number in (1, 2)]
+            results = await asyncio.gather(
+                orders.publish([more[0], *sent]), others.publish([message(b"x")]), return_exceptions=True
+            )
+            assert isinstance(results[0], BlockCorrupt)
+            assert str(orders.topic_id) in str(results[0])
+            assert isinstance(results[1], list)
+            await others.publish([message(b"y")])
+            del disk.faults["preadv"]
+            positions = await orders.publish([more[0], *sent, more[1]])
+            assert [each is DUPLICATE for each in positions] == [False, True, True, False], "what was refused is noted"
+
+    asyncio.run(main())
 
 
 # A full disk.

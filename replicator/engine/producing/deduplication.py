@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
-from replicator.engine.errors import NotAllowedError
+from replicator.engine.errors import BlockCorrupt, NotAllowedError
 
 PRODUCERS_REMEMBERED_MAX: Final = 10_000
 """Rows of one topic, as upstream (brokerDeduplicationMaxNumberOfProducers)."""
@@ -128,12 +128,13 @@ class SequenceTable:
     def admit(self, numbered: Sequence[Numbered], now_ms: int, copies: Copies | None = None) -> list[bool]:
         """For each entry whether it is to be stored; False is a duplicate, of one that was sent here or of a copy.
 
-        Raises :class:`NotAllowedError` for an entry that can be neither; then nothing has changed.
+        Raises :class:`NotAllowedError` for an entry that can be neither, and :class:`BlockCorrupt` where a copy cannot be
+        read; then nothing has changed.
         """
         changed: dict[str, SequenceRow | None] = {}
         try:
             return self._admit_all(numbered, now_ms, changed, copies)
-        except NotAllowedError:
+        except (NotAllowedError, BlockCorrupt):
             for producer, row in changed.items():
                 self._restore(producer, row)
             raise

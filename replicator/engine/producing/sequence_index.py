@@ -44,7 +44,8 @@ from typing import Any, Final, NamedTuple
 import lmdb
 from google.protobuf.message import DecodeError
 
-from replicator.engine.log.block import BlockHeader, BlockView, Buffer
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import BlockHeader, BlockView, Buffer, verify_block
 from replicator.engine.log.segments.places import BlockRow, parse_row
 from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place, encode_place
 from replicator.engine.log.twins import TWINS_MAX
@@ -333,7 +334,11 @@ class SequenceIndex:
         stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
         if stored is None:
             return None
-        view = BlockView(self._body(parse_row(stored)))
+        try:
+            block = self._body(parse_row(stored))
+            view = BlockView(block, verify_block(block))  # ids that are not what they were would lose a message
+        except BlockCorrupt as error:
+            raise BlockCorrupt(f"topic {self._topic_id} at {first}: {error}") from None
         parsed = _Parsed({}, {})
         for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
             numbered = numbered_of(entry)

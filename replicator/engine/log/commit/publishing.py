@@ -20,7 +20,7 @@ from typing import Final
 
 import lmdb
 
-from replicator.engine.errors import EngineError, NotAllowedError, TopicNotFound, TopicTerminated
+from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TopicNotFound, TopicTerminated
 from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
@@ -85,7 +85,7 @@ class PublishRun:
         if request.kind is BlockKind.MESSAGES and (request.numbered is not None or tail.numbered or tail.indexed):
             try:
                 self._deduplication.admit(txn, request)
-            except NotAllowedError as error:
+            except (NotAllowedError, BlockCorrupt) as error:  # the latter: whether it is here already is not known
                 self._refuse(request, error)
                 return
         run = self._run
