@@ -125,10 +125,10 @@ class Store(TopicRows):
             self._identity = identity(path / "log" / "data.mdb")
             self.head = self._checked_head()
             self.tables = open_tables(self.env, path, TABLES)
-            self._note_head(self.head)
+            self._note_head()
             with self.env.begin(buffers=True) as txn:
-                placed = [place for place, _ in read_placed(txn, self.tables["placed"])]
-            self.segments = Segments(path / LOG / SEGMENTS, segments or SegmentSettings(), placed)
+                placed = (place for place, _ in read_placed(txn, self.tables["placed"]))
+                self.segments = Segments(path / LOG / SEGMENTS, segments or SegmentSettings(), placed)
         except BaseException:
             self.env.close()
             self._lock.close()
@@ -183,11 +183,12 @@ class Store(TopicRows):
             )
         return head
 
-    def _note_head(self, head: dict[str, Any]) -> None:
+    def _note_head(self) -> None:
         """Note which version has the store now: a version that cannot read it names the one that can."""
-        if head.get("version") != __version__:
+        if self.head.get("version") != __version__:
+            self.head["version"] = __version__
             with self.env.begin(write=True, db=self.tables["meta"]) as txn:
-                txn.put(HEAD.encode(), json.dumps({**head, "version": __version__}).encode())
+                txn.put(HEAD.encode(), json.dumps(self.head).encode())
 
     # Small facts of the worker, such as that a database was reached once.
 

@@ -3,7 +3,8 @@
 Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to its new place, after its bytes are durable
 there; 11, one transaction moves a bounded number of bytes.
 
-A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost.
+A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost. One
+that segments do not take any more, by their settings, goes to the store's table.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import lmdb
 import structlog
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import verify_block
+from replicator.engine.log.block import Buffer, verify_block
 from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.segments.places import parse_row, read_placed
 from replicator.engine.log.store import Store
@@ -41,8 +42,8 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
     for place, key in lying:
         value = txn.get(key, db=store.tables["blocks"])
         assert value is not None, f"a block at {place} has no row"
-        row = parse_row(value)
         try:
+            row = parse_row(value)
             block = store.body_for_writer(row)
             verify_block(block)
         except BlockCorrupt as error:
@@ -50,7 +51,11 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
             continue
         bodies.leave(txn, value)
         prefix = value[: LOCAL_PREFIX.size]
-        txn.put(key, bodies.put(txn, key, prefix, block, row.header.entries), db=store.tables["blocks"])
+        if bodies.takes(len(block)):
+            after: Buffer = bodies.put(txn, key, prefix, block, row.header.entries)
+        else:
+            after = b"".join((prefix, block))
+        txn.put(key, after, db=store.tables["blocks"])
         moved += 1
     if not moved:
         segment.stuck = True
