@@ -113,8 +113,9 @@ class SegmentFile:
             raise
 
     def close(self) -> None:
-        os.close(self._writing)
-        os.close(self._reading)
+        for file in (self._writing, self._reading):
+            with contextlib.suppress(OSError):  # what counts was synced; and the descriptor is closed all the same
+                os.close(file)
 
     def write(self, offset: int, content: memoryview) -> None:
         """All of it, aligned as the medium says. Raises :class:`OSError`."""

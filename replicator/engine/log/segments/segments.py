@@ -12,11 +12,10 @@ memory for what is written is bounded.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from errno import EDQUOT, ENOSPC
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ import structlog
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer
 from replicator.engine.log.segments import files
+from replicator.engine.log.segments.open_files import OpenFiles
 from replicator.engine.log.segments.places import Place
 from replicator.engine.log.segments.recent import RecentBytes, Span, new_span
 from replicator.engine.log.segments.settings import SegmentSettings
@@ -67,8 +67,9 @@ class Segments:
         self.recent = RecentBytes(settings.recent_bytes_max)
         self.medium = files.Medium(True, files.PAGE_BYTES)
         self._probed = False
-        self._files: dict[int, files.SegmentFile] = {}
-        self._files_lock = threading.Lock()
+        self._files = OpenFiles(directory)
+        self._touching = ExitStack()
+        """What is written is not closed before it is synced."""
         self._written: list[Place] = []
         self._touched: dict[int, files.SegmentFile] = {}
         self._span: Span | None = None
@@ -89,10 +90,7 @@ class Segments:
         for executor in (self._aside, self._maker):
             if executor is not None:
                 executor.shutdown()
-        with self._files_lock:
-            for file in self._files.values():
-                file.close()
-            self._files.clear()
+        self._files.close()
 
     # Writing.
 
@@ -136,7 +134,7 @@ class Segments:
             self._wait_for_one()
         for file in self._touched.values():
             file.sync()
-        self._touched.clear()
+        self._touch_no_more()
         self.space.align()
         assert self._span is not None
         self._span.filled = self._span.pending
@@ -153,7 +151,7 @@ class Segments:
         """The transaction failed."""
         while self._on_their_way:
             self._on_their_way.popleft().exception()
-        self._touched.clear()
+        self._touch_no_more()
         first: dict[int, int] = {}
         for place in self._written:
             first.setdefault(place.segment, place.offset)
@@ -172,7 +170,10 @@ class Segments:
         alignment = self.space.alignment
         begin, pages = span.pending, (span.filled + (alignment - 1 if whole else 0)) // alignment
         span.pending = pages * alignment
-        file = self._touched[span.segment] = self._file(span.segment)
+        file = self._touched.get(span.segment)
+        if file is None:
+            file = self._touching.enter_context(self._files.using(span.segment, direct=self.medium.direct))
+            self._touched[span.segment] = file
         write = partial(file.write, span.start + begin, span.memory[begin : span.pending])
         if last and not self._on_their_way and span.pending - begin < ASIDE_BYTES_MIN:
             with _no_room(self._directory):
@@ -190,12 +191,9 @@ class Segments:
 
     # Files.
 
-    def _file(self, number: int) -> files.SegmentFile:
-        with self._files_lock:
-            file = self._files.get(number)
-            if file is None:
-                file = self._files[number] = files.SegmentFile(self._directory, number, direct=self.medium.direct)
-            return file
+    def _touch_no_more(self) -> None:
+        self._touched.clear()
+        self._touching.close()
 
     def _probe(self) -> None:
         self.medium = files.probe(self._directory)
@@ -228,17 +226,15 @@ class Segments:
         now = self.space.open
         if now is None or now.used * 2 < now.capacity or self._making is not None or self.space.reuse(1) is not None:
             return
-        if self._maker is None:
-            self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
-        self._making = self._maker.submit(self._make)
+        with suppress(RuntimeError):  # no thread can be started: then it is made when it is needed
+            if self._maker is None:
+                self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
+            self._making = self._maker.submit(self._make)
 
     def _delete(self, segment: Segment) -> None:
         self.space.forget(segment)
         self.recent.forget(segment.number)
-        with self._files_lock:
-            file = self._files.pop(segment.number, None)
-        if file is not None:
-            file.close()
+        self._files.forget(segment.number)
         with suppress(OSError):  # it is found, and free, at the next start
             (self._directory / files.segment_name(segment.number)).unlink(missing_ok=True)
 
@@ -258,11 +254,11 @@ class Segments:
         if (found := self.recent.find(place)) is not None:
             return found
         try:
-            file = self._file(place.segment)
+            with self._files.using(place.segment, direct=self.medium.direct) as file:
+                return file.read(place.offset, place.size)
         except OSError as error:
             path = self._directory / files.segment_name(place.segment)
             raise BlockCorrupt(f"{path}, which holds it, cannot be opened: {error.strerror}") from None
-        return file.read(place.offset, place.size)
 
     def read_for_writer(self, place: Place, head: memoryview) -> memoryview:
         """As :meth:`read`, on the writer's thread: what the running transaction has put is read too."""
