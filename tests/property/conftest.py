@@ -1,0 +1,52 @@
+"""Where the stores of property tests keep the bodies of blocks, unless a test says it itself.
+
+By default a directory is opened with all bodies in segments of 64 KiB, then with segments switched off, and so on in
+turn: both kinds of rows are read, trimmed and compacted in one store, and no test runs twice. ``STORE_BODIES=segments``
+or ``STORE_BODIES=table`` makes it one of both; ``make soak`` runs all three.
+
+At each closing it is checked that what the rows say of segments is what the store believes of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from segment_support import SMALL, check_places
+
+from replicator.engine.log.segments.segments import SegmentSettings
+from replicator.engine.log.store import Store
+
+LAYOUTS: Final = {
+    "mixed": (SMALL, SegmentSettings(segment_bytes=0)),
+    "segments": (SMALL,),
+    "table": (SegmentSettings(segment_bytes=0),),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bodies() -> Iterator[None]:
+    layouts = LAYOUTS[os.environ.get("STORE_BODIES", "mixed")]
+    openings: Counter[Path] = Counter()
+    initialize, close = Store.__init__, Store.close
+
+    def opened(
+        self: Store, path: Path, *, cluster: str, size_max: int, segments: SegmentSettings | None = None
+    ) -> None:
+        if segments in (None, SegmentSettings()):
+            segments = layouts[openings[path] % len(layouts)]
+        initialize(self, path, cluster=cluster, size_max=size_max, segments=segments)
+        openings[path] += 1
+
+    def closed(self: Store) -> None:
+        check_places(self)
+        close(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "__init__", opened)
+        patch.setattr(Store, "close", closed)
+        yield
