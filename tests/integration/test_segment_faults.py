@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import random
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -256,5 +257,40 @@ def test_a_segment_that_could_not_be_made_ahead_is_made_when_it_is_needed(tmp_pa
             await eventually(making.done, "it failed")
             del disk.faults["posix_fallocate"]
             await published(topic, 4)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 80 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=80m", "segments", place], check=False, capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_disk_that_is_full_of_segments_has_room_for_what_is_small_and_for_making_room(small_disk: Path) -> None:
+    segments = SegmentSettings(segment_bytes=1 << 20, body_bytes_min=8 * 1024, recent_bytes_max=1)
+
+    async def main() -> None:
+        async with opened(small_disk / "store", settings=EngineSettings(segments=segments)) as engine:
+            topic = await engine.topic("a")
+            with pytest.raises(StoreFull, match="make room on it, or trim topics"):
+                await published(topic, 80, 1_000_000)
+            for number in range(800):
+                await topic.publish([content(3_000)])
+                await engine.remember("number", number)
+            with pytest.raises(StoreFull):
+                await topic.publish([content(1_000_000)])
+            await topic.trimming.trim(topic.log.last)
+            check_places(engine.store)
+            check_no_segment_leaks(engine.store)
+            await published(topic, 5, 1_000_000)
 
     asyncio.run(main())
