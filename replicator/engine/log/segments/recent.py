@@ -3,12 +3,16 @@
 A buffer stands for a stretch of one segment. It is filled from its start while the segment is; slices of it are handed
 out without a copy, and keep it alive after it has left here. So what readers of the tail need does not depend on what
 the page cache keeps, and whoever reads far behind takes nothing from them.
+
+Invariant (DESIGN §3): 11, a reader that stands still with a small slice of each buffer would keep them all. So what is
+kept alive by slices alone is counted, and past a limit readers get copies.
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
+import weakref
 from bisect import bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
@@ -43,7 +47,8 @@ class _OfSegment:
 
 
 class RecentBytes:
-    """The youngest spans of about ``bytes_max``, at least the one that is being filled. Safe for several threads."""
+    """The youngest spans of about ``bytes_max``, at least the one that is being filled; and those of which slices are
+    out, about as much again at most. Safe for several threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -51,6 +56,9 @@ class RecentBytes:
         self._bytes = 0
         self._order: deque[Span] = deque()
         self._segments: dict[int, _OfSegment] = {}
+        self._lent: list[tuple[weakref.ref[mmap.mmap], int]] = []
+        """What has left here and is still alive, with its size."""
+        self._lent_bytes = 0
 
     @property
     def size_bytes(self) -> int:
@@ -93,7 +101,18 @@ class RecentBytes:
             begin = place.offset - span.start
             if begin + place.size > span.filled:
                 return None
-            return span.memory[begin : begin + place.size].toreadonly()
+            slice_ = span.memory[begin : begin + place.size].toreadonly()
+            lends = self._may_lend()
+        return slice_ if lends else memoryview(bytes(slice_))
+
+    def _may_lend(self) -> bool:
+        if self._lent_bytes > self._bytes_max // 2:
+            self._count_lent()
+        return self._lent_bytes <= self._bytes_max // 2
+
+    def _count_lent(self) -> None:
+        self._lent = [(memory, size) for memory, size in self._lent if memory() is not None]
+        self._lent_bytes = sum(size for _, size in self._lent)
 
     def _drop(self, span: Span) -> None:
         self._order.remove(span)
@@ -103,3 +122,7 @@ class RecentBytes:
         if not found.starts:
             del self._segments[span.segment]
         self._bytes -= len(span.memory)
+        memory = span.memory.obj
+        assert isinstance(memory, mmap.mmap)
+        self._lent.append((weakref.ref(memory), len(span.memory)))
+        self._lent_bytes += len(span.memory)
