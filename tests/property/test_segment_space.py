@@ -137,7 +137,8 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         if reads_between:
             self.reading.append(Reader(self.readers.begin(), self.live))
         self.space.commit(running.written, running.freed)
-        for segment in self.space.superfluous():
+        given_back = self.space.superfluous()
+        for segment in given_back:
             assert not [each for each in self.live if each.segment == segment.number], "what lives is deleted"
             for reader in self.reading:
                 assert not [each for each in reader.places or () if each.segment == segment.number], "it is being read"
@@ -146,6 +147,8 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         if not self.reading:
             free = [each for each in self.space.segments.values() if each.free_since is not None]
             assert len(free) <= FREE_KEPT, "free segments stay on the disk"
+            larger = [each for each in given_back if free and each.capacity > min(each.capacity for each in free)]
+            assert not larger, "a small one is kept in the place of a large one"
 
     @precondition(lambda self: self.running is not None)
     @rule()
