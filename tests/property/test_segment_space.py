@@ -95,6 +95,10 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         running.written.append(place)
         return place
 
+    @rule()
+    def take_a_whole_segment(self) -> None:
+        self._take(self.transaction(), CAPACITY, aligned=True)
+
     @rule(data=st.data())
     def free(self, data: st.DataObject) -> None:
         running = self.transaction()
@@ -236,5 +240,26 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         assert self.made == made, "a segment was made although one was free"
 
 
+def test_a_segment_is_used_again_when_the_last_of_those_who_read_it_ends() -> None:
+    readers = Readers()
+    space = SegmentSpace(PAGE, readers)
+    space.begin()
+    space.open_next(Segment(1, CAPACITY))
+    place = space.take(CAPACITY)
+    space.open_next(Segment(2, CAPACITY))
+    space.take(1)
+    space.commit([place, Place(2, 0, 1)], [])
+    early, also_early = readers.begin(), readers.begin()
+    space.commit([], [place])
+    late = readers.begin()
+    for began in (early, also_early):
+        assert space.reuse(1) is None
+        readers.end(began)
+    found = space.reuse(1)
+    assert found is not None
+    assert found.number == 1
+    readers.end(late)
+
+
 TestSegmentSpace = SegmentSpaceMachine.TestCase
-TestSegmentSpace.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSegmentSpace.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
