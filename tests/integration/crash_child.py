@@ -21,7 +21,7 @@ from typing import Final
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log import writer
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.engine.log.segments.segments import SegmentSettings
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
@@ -31,7 +31,9 @@ TOPICS = ("one", "two")
 BATCH = 3
 LAYOUTS: Final = {
     "table": SegmentSettings(),
-    "segments": SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=1, recent_bytes_max=64 * 1024),
+    "segments": SegmentSettings(
+        segment_bytes=64 * 1024, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=64 * 1024
+    ),
 }
 
 

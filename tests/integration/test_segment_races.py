@@ -15,7 +15,7 @@ from segment_support import check_no_segment_leaks, check_places
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFailed
 from replicator.engine.log.segments import segments
-from replicator.engine.log.segments.segments import SegmentSettings
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -32,7 +32,9 @@ def test_invariant_1_what_readers_see_is_whole_while_segments_are_used_again(
     monkeypatch.setattr(segments, "ASIDE_BYTES_MIN", 4096)
     monkeypatch.setattr(segments, "WRITE_BYTES", 8192)
     settings = EngineSettings(
-        segments=SegmentSettings(segment_bytes=128 * 1024, body_bytes_min=1, recent_bytes_max=recent_bytes)
+        segments=SegmentSettings(
+            segment_bytes=128 * 1024, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=recent_bytes
+        )
     )
     stop = threading.Event()
 
@@ -77,7 +79,9 @@ def test_invariant_1_what_readers_see_is_whole_while_segments_are_used_again(
 
 
 def test_invariant_1_what_is_confirmed_while_the_store_closes_is_there(tmp_path: Path) -> None:
-    settings = EngineSettings(segments=SegmentSettings(segment_bytes=1 << 20, body_bytes_min=1, recent_bytes_max=1))
+    settings = EngineSettings(
+        segments=SegmentSettings(segment_bytes=1 << 20, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=1)
+    )
 
     async def main() -> None:
         entries = [message(random.Random(number).randbytes(50_000)) for number in range(60)]

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from replicator.engine.log.segments.places import Place
-from replicator.engine.log.segments.space import FREE_KEPT, SPARSE_SHARE, Readers, Segment, SegmentSpace
+from replicator.engine.log.segments.settings import FREE_KEPT
+from replicator.engine.log.segments.space import SPARSE_SHARE, Readers, Segment, SegmentSpace
 
 PAGE = 16
 CAPACITY = 8 * PAGE
@@ -114,11 +115,11 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
             number = data.draw(st.sampled_from(candidates)).segment
             running.freed += [place for place in candidates if place.segment == number]
 
-    @rule(begins=st.booleans())
-    def compact(self, begins: bool) -> None:
+    @rule(begins=st.booleans(), quiet_only=st.booleans())
+    def compact(self, begins: bool, quiet_only: bool) -> None:
         running = self.transaction()
         if begins:
-            self.space.begin_pass()
+            self.space.begin_pass(quiet_only=quiet_only)
         sparse = self.space.sparse()
         if sparse is None:
             return
@@ -141,7 +142,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         if reads_between:
             self.reading.append(Reader(self.readers.begin(), self.live))
         self.space.commit(running.written, running.freed)
-        given_back = self.space.superfluous()
+        given_back = self.space.superfluous(FREE_KEPT)
         for segment in given_back:
             assert not [each for each in self.live if each.segment == segment.number], "what lives is deleted"
             for reader in self.reading:

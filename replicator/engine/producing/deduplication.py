@@ -128,8 +128,8 @@ class SequenceTable:
     def admit(self, numbered: Sequence[Numbered], now_ms: int, copies: Copies | None = None) -> list[bool]:
         """For each entry whether it is to be stored; False is a duplicate, of one that was sent here or of a copy.
 
-        Raises :class:`NotAllowedError` for an entry that can be neither, and :class:`BlockCorrupt` where a copy cannot be
-        read; then nothing has changed.
+        Raises :class:`NotAllowedError` for an entry that can be neither, and :class:`BlockCorrupt` where a copy cannot
+        be read; then nothing has changed.
         """
         changed: dict[str, SequenceRow | None] = {}
         try:

@@ -34,6 +34,10 @@ class GroupBodies:
         """Whether a block of that size goes into a segment."""
         return self._bytes_min <= size_bytes <= self._store.segments.settings.segment_bytes
 
+    def moves(self, size_bytes: int) -> bool:
+        """Whether a block of that size that is in a segment is moved to another one."""
+        return size_bytes <= self._store.segments.settings.segment_bytes
+
     def put(self, txn: lmdb.Transaction, key: bytes, prefix: Buffer, block: Buffer, entries: int) -> bytes:
         """Put a block into a segment; returns its row in table ``blocks``, whose key and prefix are given."""
         view = memoryview(block)
