@@ -22,7 +22,7 @@ from replicator.engine.log.segments.settings import FREE_KEPT, SegmentSettings
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_files import LOG
 
-SMALL: Final = SegmentSettings(segment_bytes=64 * 1024, group_bytes_min=0, body_bytes_min=1, recent_bytes_max=64 * 1024)
+SMALL: Final = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=64 * 1024)
 """Every body is in a segment, every boundary is crossed often, and most reads come from the disk."""
 
 

@@ -32,7 +32,7 @@ BATCH = 3
 LAYOUTS: Final = {
     "table": SegmentSettings(),
     "segments": SegmentSettings(
-        segment_bytes=64 * 1024, group_bytes_min=0, body_bytes_min=1, recent_bytes_max=64 * 1024
+        segment_bytes=64 * 1024, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=64 * 1024
     ),
 }
 

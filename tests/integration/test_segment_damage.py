@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import logged, message, opened
+from engine_support import logged, message, opened, subscribed
 from segment_support import check_places, segments_of, small_segments
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.gathering import gather_blocks
 from replicator.engine.log.segments.files import listed, segment_name
 from replicator.engine.log.segments.places import Place, read_placed
 from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.topic import Topic
+from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
 
 END = Position(2**62, 0)
@@ -39,7 +41,7 @@ def served(topic: Topic) -> tuple[dict[Position, bytes], dict[Position, str]]:
 
 
 async def fill(path: Path) -> dict[str, dict[Position, bytes]]:
-    """Two topics, in many segments, some of both."""
+    """Two topics, in many segments, some of both. There are subscriptions that are behind."""
     chance = random.Random(3)
     expected: dict[str, dict[Position, bytes]] = {"a": {}, "b": {}}
     async with opened(path, settings=small_segments()) as engine:
@@ -48,6 +50,10 @@ async def fill(path: Path) -> dict[str, dict[Position, bytes]]:
                 entry = message(chance.randbytes(chance.randrange(500, 9_000)))
                 (position,) = await (await engine.topic(name)).publish([entry])
                 expected[name][position] = entry
+        for name, entries in expected.items():
+            consumer, _ = await subscribed(await engine.topic(name), permits=0)
+            await consumer.acknowledge([Ack(position) for position in list(entries)[3::2]])
+            await (await engine.topic(name)).subscriptions["sub"].saved()
     return expected
 
 
@@ -109,6 +115,9 @@ def test_what_is_damaged_is_named_and_never_served_and_the_rest_is(tmp_path: Pat
                 hit = {position for position, place in places_of(engine, topic).items() if is_hit(place)}
                 found, errors = served(topic)
                 assert errors.keys() == hit
+                for position in hit if damage is not flipped else ():
+                    with pytest.raises(BlockCorrupt, match=f"topic {topic.topic_id} at {position}"):
+                        gather_blocks(engine.store, [(topic.topic_id, *position)], bytes_max=1)
                 assert found == {position: entry for position, entry in entries.items() if position not in hit}
                 for position, error in errors.items():
                     assert f"topic {topic.topic_id} at {position}" in error
@@ -127,6 +136,7 @@ def test_what_is_damaged_is_named_and_never_served_and_the_rest_is(tmp_path: Pat
                 assert found == {position: entry for position, entry in entries.items() if position not in errors}
             for name in expected:
                 topic = await engine.topic(name)
+                await topic.subscriptions.delete("sub")
                 await topic.trimming.trim(topic.log.last)
             check_places(engine.store)
 

@@ -36,7 +36,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE
 from snapshots.position import BEFORE_ALL
 
-LARGE_ONES = SegmentSettings(segment_bytes=64 * 1024, group_bytes_min=0, body_bytes_min=8 * 1024, recent_bytes_max=1)
+LARGE_ONES = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=8 * 1024, group_bytes_min=1, recent_bytes_max=1)
 """What is small lies in the table."""
 
 
@@ -276,7 +276,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_full_of_segments_has_room_for_what_is_small_and_for_making_room(small_disk: Path) -> None:
-    segments = SegmentSettings(segment_bytes=1 << 20, body_bytes_min=8 * 1024, recent_bytes_max=1)
+    segments = SegmentSettings(segment_bytes=1 << 20, body_bytes_min=8 * 1024, group_bytes_min=1, recent_bytes_max=1)
 
     async def main() -> None:
         async with opened(small_disk / "store", settings=EngineSettings(segments=segments)) as engine:

@@ -16,14 +16,16 @@ from replicator.engine.log.segments.files import listed, segment_name
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_tables import FORMATS
 
-LARGE = EngineSettings(segments=SegmentSettings(1 << 20, body_bytes_min=1, group_bytes_min=0, recent_bytes_max=1))
+LARGE = EngineSettings(
+    segments=SegmentSettings(segment_bytes=1 << 20, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=1)
+)
 AFTER = {
     "none": SegmentSettings(segment_bytes=0),
     "smaller": SMALL,
     "larger bodies": SegmentSettings(
-        segment_bytes=1 << 20, group_bytes_min=0, body_bytes_min=1 << 19, recent_bytes_max=1
+        segment_bytes=1 << 20, body_bytes_min=1 << 19, group_bytes_min=1, recent_bytes_max=1
     ),
-    "larger": SegmentSettings(segment_bytes=2 << 20, group_bytes_min=0, body_bytes_min=1, recent_bytes_max=1),
+    "larger": SegmentSettings(segment_bytes=2 << 20, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=1),
 }
 
 

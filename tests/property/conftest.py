@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 from segment_support import SMALL, check_places
 
-from replicator.engine.log.segments.segments import SegmentSettings
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store import Store
 
 LAYOUTS: Final = {

@@ -115,7 +115,11 @@ def test_invariant_1_what_was_confirmed_is_there_after_the_power_was_cut(
 ) -> None:
     """Pages that were not synced are gone, torn or there. ``large`` segments are written aside, several writes at a
     time."""
-    small = SegmentSettings(1 << 20, body_bytes_min=1, group_bytes_min=0, recent_bytes_max=1) if large else SMALL
+    small = (
+        SegmentSettings(segment_bytes=1 << 20, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=1)
+        if large
+        else SMALL
+    )
     settings_ = EngineSettings(segments=small)
     told = Told()
     with tempfile.TemporaryDirectory() as directory:

@@ -96,6 +96,10 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         running.written.append(place)
         return place
 
+    @rule()
+    def take_a_whole_segment(self) -> None:
+        self._take(self.transaction(), CAPACITY, aligned=True)
+
     @rule(data=st.data())
     def free(self, data: st.DataObject) -> None:
         running = self.transaction()
@@ -138,7 +142,8 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         if reads_between:
             self.reading.append(Reader(self.readers.begin(), self.live))
         self.space.commit(running.written, running.freed)
-        for segment in self.space.superfluous(FREE_KEPT):
+        given_back = self.space.superfluous(FREE_KEPT)
+        for segment in given_back:
             assert not [each for each in self.live if each.segment == segment.number], "what lives is deleted"
             for reader in self.reading:
                 assert not [each for each in reader.places or () if each.segment == segment.number], "it is being read"
@@ -147,6 +152,8 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         if not self.reading:
             free = [each for each in self.space.segments.values() if each.free_since is not None]
             assert len(free) <= FREE_KEPT, "free segments stay on the disk"
+            larger = [each for each in given_back if free and each.capacity > min(each.capacity for each in free)]
+            assert not larger, "a small one is kept in the place of a large one"
 
     @precondition(lambda self: self.running is not None)
     @rule()
@@ -234,5 +241,26 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         assert self.made == made, "a segment was made although one was free"
 
 
+def test_a_segment_is_used_again_when_the_last_of_those_who_read_it_ends() -> None:
+    readers = Readers()
+    space = SegmentSpace(PAGE, readers)
+    space.begin()
+    space.open_next(Segment(1, CAPACITY))
+    place = space.take(CAPACITY)
+    space.open_next(Segment(2, CAPACITY))
+    space.take(1)
+    space.commit([place, Place(2, 0, 1)], [])
+    early, also_early = readers.begin(), readers.begin()
+    space.commit([], [place])
+    late = readers.begin()
+    for began in (early, also_early):
+        assert space.reuse(1) is None
+        readers.end(began)
+    found = space.reuse(1)
+    assert found is not None
+    assert found.number == 1
+    readers.end(late)
+
+
 TestSegmentSpace = SegmentSpaceMachine.TestCase
-TestSegmentSpace.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSegmentSpace.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

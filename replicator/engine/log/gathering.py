@@ -14,6 +14,7 @@ from replicator.engine.log.left_out import note_of
 from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import BLOCK_KEY
+from snapshots.position import Position
 
 MESSAGES_AT: Final = 20
 """Where a block's header says how many messages it has (:mod:`replicator.engine.log.block`)."""
@@ -30,7 +31,8 @@ def gather_blocks(
     where there is none. The first ones of ``wanted``: at least one, then while they fit into ``bytes_max``. Of those
     numbered in ``notes`` it is the note that they were left out.
 
-    Of other blocks nothing is looked at, the checksum neither.
+    Of other blocks nothing is looked at, the checksum neither. Raises :class:`~replicator.engine.errors.BlockCorrupt`
+    for one that the disk does not give.
     """
     sizes: list[int | None] = []
     pieces: list[Buffer] = []
@@ -38,7 +40,7 @@ def gather_blocks(
     with store.reading_blocks() as txn:
         for number, key in enumerate(wanted):
             value = None if key is None else txn.get(BLOCK_KEY.pack(*key))
-            if value is None:
+            if key is None or value is None:
                 sizes.append(None)
                 continue
             row = parse_row(value)
@@ -47,7 +49,7 @@ def gather_blocks(
             if pieces and taken + size > bytes_max:
                 break
             sizes.append(size)
-            pieces.append(store.body(row) if note is None else note)
+            pieces.append(store.body_at(row, key[0], Position(*key[1:])) if note is None else note)
             taken += size
         return sizes, b"".join(pieces)  # before the transaction ends: the pieces lie in its pages
 

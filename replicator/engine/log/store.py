@@ -274,10 +274,13 @@ class Store(TopicRows):
         finally:
             self.segments.readers.end(began)
 
-    def body(self, row: BlockRow) -> Buffer:
+    def body_at(self, row: BlockRow, topic_id: int, position: Position) -> Buffer:
         """The block of a row, within :meth:`reading_blocks`. It ends with that if it lies in the table. Raises
         :class:`BlockCorrupt` where the disk does not give it; its checksum is not looked at."""
-        return row.head if row.place is None else self.segments.read(row.place, row.head)
+        try:
+            return row.head if row.place is None else self.segments.read(row.place, row.head)
+        except BlockCorrupt as error:
+            raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
 
     def body_for_writer(self, row: BlockRow) -> Buffer:
         """The same within a transaction of the writer."""
@@ -303,7 +306,7 @@ class Store(TopicRows):
         found: list[StoredBlock] = []
 
         def take(position: Position, row: BlockRow) -> None:
-            block = self._body(row, topic_id, position)
+            block = self.body_at(row, topic_id, position)
             if verify:
                 self._verify(block, topic_id, position)
             found.append(StoredBlock(position, row.header, bytes(block) if row.place is None else block))
@@ -418,7 +421,7 @@ class Store(TopicRows):
                     decoded += header.entries
                     if decoded > REFINE_ENTRIES_MAX + header.entries:
                         break
-                    block = self._body(row, topic_id, first)
+                    block = self.body_at(row, topic_id, first)
                     self._verify(block, topic_id, first)
                     before = _entries_before(BlockView(block, header), published_ms)
                     if before:
@@ -453,12 +456,6 @@ class Store(TopicRows):
             for first, _ in _blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
                 return first
         return None
-
-    def _body(self, row: BlockRow, topic_id: int, position: Position) -> Buffer:
-        try:
-            return self.body(row)
-        except BlockCorrupt as error:
-            raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
 
     def _verify(self, block: Buffer, topic_id: int, position: Position) -> None:
         try:

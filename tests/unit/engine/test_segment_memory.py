@@ -46,5 +46,6 @@ def test_what_nobody_keeps_is_given_back_at_once() -> None:
     recent = RecentBytes(2 * SPAN)
     spans = [filled(recent, number) for number in range(50)]
     assert alive(spans) == 2
+    assert len(recent._lent) < 10, "nor is it remembered for ever"
     recent.forget(49)
     assert alive(spans) == 1

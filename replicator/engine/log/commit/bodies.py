@@ -32,10 +32,10 @@ class GroupBodies:
 
     def takes(self, size_bytes: int) -> bool:
         """Whether a block of that size goes into a segment."""
-        return self._bytes_min <= size_bytes and self.fits(size_bytes)
+        return self._bytes_min <= size_bytes and self.moves(size_bytes)
 
-    def fits(self, size_bytes: int) -> bool:
-        """Whether segments are as large as that."""
+    def moves(self, size_bytes: int) -> bool:
+        """Whether a block of that size that is in a segment is moved to another one."""
         return size_bytes <= self._store.segments.settings.segment_bytes
 
     def put(self, txn: lmdb.Transaction, key: bytes, prefix: Buffer, block: Buffer, entries: int) -> bytes:

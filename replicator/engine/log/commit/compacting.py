@@ -4,7 +4,7 @@ Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to i
 there; 11, one transaction moves a bounded number of bytes.
 
 A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost. One
-that segments do not take any more, by their settings, goes to the store's table.
+that is larger than segments are now, or when there are to be none, goes to the store's table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
             continue
         bodies.leave(txn, value)
         prefix = value[: LOCAL_PREFIX.size]
-        if bodies.fits(len(block)):
+        if bodies.moves(len(block)):
             after: Buffer = bodies.put(txn, key, prefix, block, row.header.entries)
         else:
             after = b"".join((prefix, block))

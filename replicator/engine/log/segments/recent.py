@@ -134,3 +134,5 @@ class RecentBytes:
         assert isinstance(memory, mmap.mmap)
         self._lent.append((weakref.ref(memory), len(span.memory)))
         self._lent_bytes += len(span.memory)
+        if self._lent_bytes > self._bytes_max // 2:
+            self._count_lent()

@@ -224,7 +224,9 @@ class Segments:
     def _make_ahead(self) -> None:
         """The next segment, when the open one is half full and no free one is there."""
         now = self.space.open
-        if now is None or now.used * 2 < now.capacity or self._making is not None or self.space.reuse(1) is not None:
+        if now is None or now.used * 2 < now.capacity or self._making is not None:
+            return
+        if self.space.reuse(self.settings.segment_bytes) is not None:
             return
         with suppress(RuntimeError):  # no thread can be started: then it is made when it is needed
             if self._maker is None:

@@ -168,8 +168,8 @@ class SegmentSpace:
         self.begin()
 
     def superfluous(self, kept: int) -> list[Segment]:
-        """Free segments beyond so many, and those whose files are gone."""
-        unread = list(self._unread())
+        """Free segments beyond so many, which are the largest, and those whose files are gone."""
+        unread = sorted(self._unread(), key=lambda each: -each.capacity)
         return [each for each in unread if each.capacity][kept:] + [each for each in unread if not each.capacity]
 
     def forget(self, segment: Segment) -> None:
