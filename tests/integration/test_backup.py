@@ -339,6 +339,20 @@ def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_s
     assert "sound" in alone.backup("verify", "-c", "A", "--at", "offline")
 
 
+def test_a_directory_without_a_store_gives_no_backup_and_gets_no_store(alone: Mesh) -> None:
+    """As where its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
+    alone.stop()
+    kept = alone.path / "kept"
+    alone.data("A").rename(kept)
+    offline = ("create", "-f", "topology.yaml", "-c", "A", "--at", "backups", "--offline")
+    for _ in range(2):
+        assert "has no store" in alone.backup(*offline, status=2)
+        assert not alone.data("A").exists() or not list(alone.data("A").iterdir())
+    assert listed(alone) == []
+    kept.rename(alone.data("A"))
+    alone.backup(*offline)
+
+
 def test_what_cannot_be_done_is_said_with_its_status(alone: Mesh) -> None:
     at = ("--at", "backups")
     assert "no backup of A" in alone.backup("verify", "-c", "A", *at, status=2)
