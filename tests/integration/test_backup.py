@@ -25,7 +25,7 @@ from served_worker import ServedWorker, served_worker
 
 from replicator.backup.chunks import Chunks
 from replicator.backup.creating import create
-from replicator.backup.destination import Destination
+from replicator.backup.destination import UNFINISHED, Destination
 from replicator.backup.manifest import Manifests
 from replicator.backup.pruning import prune
 from replicator.backup.restoring import restore
@@ -81,7 +81,9 @@ def restored_into(alone: Mesh, directory: str) -> set[bytes]:
 
 
 def chunk_files(alone: Mesh) -> list[Path]:
-    return sorted(each for each in (alone.backups / "A" / "chunks").rglob("*") if each.is_file())
+    """Whole ones; whoever is killed leaves unfinished ones too."""
+    files = (each for each in (alone.backups / "A" / "chunks").rglob("*") if UNFINISHED not in each.name)
+    return sorted(each for each in files if each.is_file())
 
 
 def listed(alone: Mesh) -> list[dict[str, object]]:
