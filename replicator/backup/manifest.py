@@ -99,7 +99,10 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
             raise BackupError(
                 f"{where} has format {row['format']}, this version reads {FORMAT}: use the one that made it"
             )
-        files = [FileChunks(each["name"], [(str(d), int(size)) for d, size in each["chunks"]]) for each in row["files"]]
+        files = [
+            FileChunks(each["name"], [(bytes.fromhex(digest).hex(), int(size)) for digest, size in each["chunks"]])
+            for each in row["files"]
+        ]
         topics = {name: TopicMark(int(mark["incarnation"]), str(mark["lac"])) for name, mark in row["topics"].items()}
         return Manifest(**{**row, "files": files, "topics": topics})
     except (ValueError, KeyError, TypeError, AttributeError) as error:

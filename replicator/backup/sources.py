@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicator import __version__
-from replicator.backup.errors import BackupDamaged, WorkerNotAsked
+from replicator.backup.errors import BackupDamaged, BackupError, WorkerNotAsked
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.copy_stream import copy_head, read_head, read_pieces
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import Piece, copy_pieces
+from replicator.engine.log.store_copy import STORE_FILES, Piece, copy_pieces
 from replicator.pipeline.worker_connection import WorkerConnection
 from snapshots.position import BEFORE_ALL, Position
 
@@ -43,7 +43,11 @@ def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
 
 @contextmanager
 def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreCopy]:
-    """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs."""
+    """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs, and
+    :class:`BackupError` where there is no store: a volume that is not mounted must not make an empty backup, which in
+    time would take the place of the good ones."""
+    if not all((data / file).exists() for file in STORE_FILES):
+        raise BackupError(f"{data} has no store: is it the directory of {cluster}, and is its disk mounted?")
     store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
     try:
         head = copy_head(store, ends_of(store), version=__version__, made_at_ms=time.time_ns() // 1_000_000)

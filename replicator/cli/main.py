@@ -156,7 +156,10 @@ app.command()(backfill.backfill)
 
 @app.command()
 def status(file: TopologyFile, output: OutputFormat = "table") -> None:
-    """Show what the workers of a topology say of their topics, subscriptions and links."""
+    """Show what the workers of a topology say of their topics, subscriptions and links.
+
+    Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
+    """
     from replicator.operating.status import fetch_all, render
 
     answers = asyncio.run(fetch_all(opened_topology(file)))

@@ -26,7 +26,7 @@ from served_worker import ServedWorker, served_worker
 
 from replicator.backup.chunks import Chunks
 from replicator.backup.creating import create
-from replicator.backup.destination import Destination
+from replicator.backup.destination import UNFINISHED, Destination
 from replicator.backup.manifest import Manifests
 from replicator.backup.pruning import prune
 from replicator.backup.restoring import restore
@@ -82,7 +82,9 @@ def restored_into(alone: Mesh, directory: str) -> set[bytes]:
 
 
 def chunk_files(alone: Mesh) -> list[Path]:
-    return sorted(each for each in (alone.backups / "A" / "chunks").rglob("*") if each.is_file())
+    """Whole ones; whoever is killed leaves unfinished ones too."""
+    files = (each for each in (alone.backups / "A" / "chunks").rglob("*") if UNFINISHED not in each.name)
+    return sorted(each for each in files if each.is_file())
 
 
 def listed(alone: Mesh) -> list[dict[str, object]]:
@@ -338,6 +340,20 @@ def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_s
     alone.stop()
     assert "A" in alone.backup("create", "-f", "topology.yaml", "-c", "A", "--at", "offline", "--offline")
     assert "sound" in alone.backup("verify", "-c", "A", "--at", "offline")
+
+
+def test_a_directory_without_a_store_gives_no_backup_and_gets_no_store(alone: Mesh) -> None:
+    """As where its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
+    alone.stop()
+    kept = alone.path / "kept"
+    alone.data("A").rename(kept)
+    offline = ("create", "-f", "topology.yaml", "-c", "A", "--at", "backups", "--offline")
+    for _ in range(2):
+        assert "has no store" in alone.backup(*offline, status=2)
+        assert not alone.data("A").exists() or not list(alone.data("A").iterdir())
+    assert listed(alone) == []
+    kept.rename(alone.data("A"))
+    alone.backup(*offline)
 
 
 def test_what_cannot_be_done_is_said_with_its_status(alone: Mesh) -> None:
