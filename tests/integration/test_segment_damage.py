@@ -67,9 +67,12 @@ def places_of(engine: Engine, topic: Topic) -> dict[Position, Place]:
 
 
 def cut_short(directory: Path, number: int) -> Callable[[Place], bool]:
-    with (directory / segment_name(number)).open("r+b") as file:
-        file.truncate(20_001)
-    return lambda place: place.segment == number and place.offset + place.size > 20_001
+    """Amid a block."""
+    file = directory / segment_name(number)
+    content = file.read_bytes()
+    cut = next(at for at in range(20_001, len(content)) if b"\0" * 8 not in content[at - 200 : at + 200])
+    file.write_bytes(content[:cut])
+    return lambda place: place.segment == number and place.offset + place.size > cut
 
 
 def missing(directory: Path, number: int) -> Callable[[Place], bool]:
