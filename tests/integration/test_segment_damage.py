@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import twins_support
 from engine_support import logged, message, opened, subscribed
-from segment_support import check_places, segments_of, small_segments
+from segment_support import SMALL, check_places, segments_of, small_segments
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
@@ -65,9 +67,12 @@ def places_of(engine: Engine, topic: Topic) -> dict[Position, Place]:
 
 
 def cut_short(directory: Path, number: int) -> Callable[[Place], bool]:
-    with (directory / segment_name(number)).open("r+b") as file:
-        file.truncate(20_001)
-    return lambda place: place.segment == number and place.offset + place.size > 20_001
+    """Amid a block."""
+    file = directory / segment_name(number)
+    content = file.read_bytes()
+    cut = next(at for at in range(20_001, len(content)) if b"\0" * 8 not in content[at - 200 : at + 200])
+    file.write_bytes(content[:cut])
+    return lambda place: place.segment == number and place.offset + place.size > cut
 
 
 def missing(directory: Path, number: int) -> Callable[[Place], bool]:
@@ -172,4 +177,24 @@ def test_a_damaged_block_is_not_moved_and_keeps_its_segment_and_others_of_it_are
             check_places(engine.store)
 
     monkeypatch.setattr("replicator.engine.log.writer.COMPACTION_PAUSE_SECONDS", 0.001)
+    asyncio.run(main())
+
+
+def test_a_sequence_id_that_a_flipped_bit_made_does_not_make_a_new_message_a_duplicate(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = replace(twins_support.ON, segments=SMALL)
+        async with opened(tmp_path / "a", "us-east", settings) as a, opened(tmp_path / "b", "eu-west", settings) as b:
+            await (await a.topic("orders")).publish([twins_support.numbered(number) for number in (5, 8)])
+            await twins_support.copy(await a.topic("orders"), await b.topic("orders"))
+        place = segments_of(tmp_path / "b") / segment_name(1)
+        content = place.read_bytes()
+        five, seven = b"\x0a\x01p\x10\x05", b"\x0a\x01p\x10\x07"  # the producer's name and the id, as protobuf has them
+        assert content.count(five) == 1
+        place.write_bytes(content.replace(five, seven))
+        async with opened(tmp_path / "b", "eu-west", settings) as b:
+            topic = await b.topic("orders")
+            with pytest.raises(BlockCorrupt, match=f"topic {topic.topic_id} at .* is wrong"):
+                await topic.publish([twins_support.numbered(7)])
+            await topic.publish([twins_support.numbered(9)])
+
     asyncio.run(main())

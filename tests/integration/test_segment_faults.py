@@ -261,6 +261,21 @@ def test_a_segment_that_could_not_be_made_ahead_is_made_when_it_is_needed(tmp_pa
     asyncio.run(main())
 
 
+def test_a_worker_that_starts_on_a_full_disk_writes_past_the_page_cache_later(tmp_path: Path, disk: FaultyDisk) -> None:
+    async def main() -> None:
+        settings = EngineSettings(segments=LARGE_ONES)
+        async with opened(tmp_path, settings=settings) as engine:
+            await published(await engine.topic("a"), 1)
+            direct = engine.store.segments.medium
+        disk.faults["pwrite"] = failing(errno.ENOSPC)
+        async with opened(tmp_path, settings=settings) as engine:
+            assert engine.store.segments.medium == direct
+            del disk.faults["pwrite"]
+            await published(await engine.topic("a"), 4)
+
+    asyncio.run(main())
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of 80 MiB."""

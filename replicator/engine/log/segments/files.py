@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import ENOSPC
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,8 @@ def probe(directory: Path) -> Medium:
             os.pwrite(file, page, 0)
         return Medium(True, alignment)
     except OSError as error:
+        if error.errno in (ENOSPC, EDQUOT):  # it would be taken if there were room: that is no reason to be slow later
+            return Medium(True, alignment)
         return Medium(False, PAGE_BYTES, f"a write by O_DIRECT is refused: {error.strerror}")
     finally:
         os.close(file)
