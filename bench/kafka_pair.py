@@ -1,8 +1,8 @@
 """Two Apache Kafka clusters of a broker each, and MirrorMaker 2 between them, for group ``peers``.
 
-1. For each copy, the backlog is written to a new topic at A within one transaction. MirrorMaker reads committed messages
-   only; it notices the topic, makes its copy at B, and waits. So the whole backlog stands when the transaction is
-   committed, and MirrorMaker, which runs since the first copy, is warm.
+1. For each copy, the backlog is written to a new topic at A within one transaction. MirrorMaker reads committed
+   messages only; it notices the topic, makes its copy at B, and waits. So the whole backlog stands when the transaction
+   is committed, and MirrorMaker, which runs since the first copy, is warm.
 2. What B has is asked of its high watermark, which a synced topic's messages pass after their sync.
 3. Both topics are deleted.
 """

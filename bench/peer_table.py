@@ -28,7 +28,7 @@ class Name:
 
 @dataclass(slots=True)
 class Taken:
-    """The copies of one size by one system, and what its processes used. ``cpu_s_a_gb`` is of 10**9 bytes of payload."""
+    """The copies of one size by one system, and what its processes used; a GB is 10**9 bytes of payload."""
 
     mb_s: list[float] = field(default_factory=list)
     cpu_s_a_gb: list[float] = field(default_factory=list)
@@ -73,10 +73,8 @@ class PeerResults:
         return "\n".join([*self._copies(), "", *self._lags(), "", *self._disk()])
 
     def _copies(self) -> list[str]:
-        lines = [
-            "| copy | system | safe | msg/s | MB/s | ours : it | of the disk | CPU s/GB | peak RSS, MB | of it anonymous |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        ]
+        headings = ("copy", "system", "safe", "msg/s", "MB/s", "ours : it", "of the disk", "CPU s/GB", "peak RSS, MB")
+        lines = [_row(*headings, "of it anonymous"), _row(*["---"] * (len(headings) + 1))]
         for case in self.cases:
             ours = self.taken[case.name, self.systems[0].key]
             for system in self.systems:
@@ -118,7 +116,8 @@ class PeerResults:
             "the same with a sync of each 8 MiB": self.disk.through_synced_mb_s,
             "past the page cache into a preallocated file, a sync of each 8 MiB": self.disk.past_mb_s,
         }
-        return ["| the disk | MB/s |", "| --- | --- |", *(_row(name, _spread(runs)) for name, runs in rows.items() if runs)]
+        lines = [_row(name, _spread(runs)) for name, runs in rows.items() if runs]
+        return [_row("the disk", "MB/s"), _row("---", "---"), *lines]
 
 
 def _beside(name: str, unit: str, ours: Sequence[float], peers: Mapping[Name, Sequence[float]]) -> list[Measurement]:

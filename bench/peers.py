@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -100,23 +101,29 @@ class _Found:
 
 
 async def _measure_one(system: System, case: Case, directory: Path, found: _Found, say: Say) -> None:
-    """One size of one system, in a directory of its own that is gone afterwards. Of ours nothing may fail."""
+    """One size of one system. Of ours nothing may fail."""
+    lags = found.lags[system.name] if case is found.cases[0] else None
+    with _own(directory):
+        try:
+            await _copies(system, case, directory, found.taken[case.name, system.name], lags, say)
+        except (PeerFailed, NotArrived, PulsarException, KafkaException, OSError) as why:
+            if system is OURS:
+                raise
+            say(f"{system.title} failed: {why}")
+
+
+@contextmanager
+def _own(directory: Path) -> Iterator[None]:
+    """A directory that is gone afterwards, so that the disk holds the data of one system only."""
     directory.mkdir()
     directory.chmod(0o755)  # as root, Postgres runs as another user
-    lags = found.lags[system.name] if case is found.cases[0] else None
     try:
-        await _copies(system, case, directory, found.taken[case.name, system.name], lags, say)
-    except (PeerFailed, NotArrived, PulsarException, KafkaException, OSError) as why:
-        if system is OURS:
-            raise
-        say(f"{system.title} failed: {why}")
+        yield
     finally:
-        await asyncio.to_thread(shutil.rmtree, directory)
+        shutil.rmtree(directory)
 
 
-async def _copies(
-    system: System, case: Case, directory: Path, taken: Taken, lags: list[Lag] | None, say: Say
-) -> None:
+async def _copies(system: System, case: Case, directory: Path, taken: Taken, lags: list[Lag] | None, say: Say) -> None:
     bytes_copied = case.messages * case.size_bytes
     async with system.started(directory) as pair:
         with Usage(pair.pids) as usage:
@@ -127,10 +134,12 @@ async def _copies(
                     raise NotArrived("the copy began before anybody looked: it cannot be timed")
                 mb_s = bytes_copied / _MB / arrived.seconds
                 cpu = await asyncio.to_thread(usage.cpu_seconds, arrived.empty_at, arrived.full_at)
-                say(f"  {mb_s:.4g} MB/s, {cpu * _GB / bytes_copied:.3g} s of CPU a GB" + (", not counted" if run < UNCOUNTED else ""))
+                cpu_s_a_gb = cpu * _GB / bytes_copied
+                counted = "" if run >= UNCOUNTED else ", not counted"
+                say(f"  {mb_s:.4g} MB/s, {cpu_s_a_gb:.3g} s of CPU a GB{counted}")
                 if run >= UNCOUNTED:
                     taken.mb_s.append(mb_s)
-                    taken.cpu_s_a_gb.append(cpu * _GB / bytes_copied)
+                    taken.cpu_s_a_gb.append(cpu_s_a_gb)
             taken.rss_mb.append(usage.rss_bytes_max / _MB)
             taken.anonymous_mb.append(usage.anonymous_bytes_max / _MB)
         if lags is not None:

@@ -115,7 +115,7 @@ def _children(roots: Iterable[int]) -> frozenset[int]:
 
 
 def _of_process(pid: int) -> tuple[int, int, int] | None:
-    """Its ticks of CPU time, those of children that have ended among them, and its memory in KiB; None if it is gone."""
+    """Its ticks of CPU time, with those of children that have ended, and its memory in KiB; None if it is gone."""
     place = Path(f"/proc/{pid}")
     try:
         # Its name stands in brackets and may have anything in it.
