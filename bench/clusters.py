@@ -76,7 +76,7 @@ class TwoClusters:
         for cluster in self._topology.clusters:
             with suppress(OSError, ValueError, IndexError):
                 found.append(int((cluster.data.absolute() / "postgres" / "postmaster.pid").read_text().split()[0]))
-        return found
+        return [pid for pid in found if pid > 0]  # a Postgres that makes its database writes a negative number
 
     async def start(self, *clusters: str) -> None:
         """Start workers that do not run, and wait until they take traffic. Raises :class:`WorkerFailed`."""

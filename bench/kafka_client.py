@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,6 +29,8 @@ from tests.peers.jvm import PeerFailed
 
 ANSWER_SECONDS_MAX: Final = 60.0
 TRANSACTION_MS_MAX: Final = 600_000
+LOOK_UP_SECONDS: Final = 0.5
+"""Whoever waits looks so often whether anybody waits for it."""
 POLL_EVERY_MESSAGES: Final = 1_000
 RECEIVED_AT_ONCE: Final = 1_000
 FLUSH_MESSAGES: Final = "flush.messages"
@@ -41,6 +45,7 @@ class KafkaClient:
         self._config = {FLUSH_MESSAGES: "1"} if synced else {}
         self._admin = AdminClient({"bootstrap.servers": address})
         self._watcher = self._consumer("watcher")
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +53,10 @@ class KafkaClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """What a thread still does here ends with :class:`PeerFailed` soon."""
+        self._closed.set()
         self._watcher.close()
+        self._admin.__exit__(kind, error, trace)
 
     def make_topic(self, topic: str) -> None:
         """Of one partition."""
@@ -74,7 +82,8 @@ class KafkaClient:
         return int(high - low)
 
     def publish_uncommitted(self, topic: str, size_bytes: int, count: int) -> Producer:
-        """Messages within a transaction, all of them confirmed; whoever commits it makes them visible at once."""
+        """Messages within a transaction, all of them confirmed; whoever commits it makes them visible at once, and
+        closes the producer."""
         producer = Producer(
             {
                 "bootstrap.servers": self._address,
@@ -86,118 +95,125 @@ class KafkaClient:
         producer.begin_transaction()
         payload = bytes(size_bytes)
         for number in range(count):
-            _produce(producer, topic, payload, None)
+            _produce(producer, topic, payload, None, self._closed)
             if number % POLL_EVERY_MESSAGES == 0:
                 producer.poll(0)
-        if left := producer.flush(ARRIVAL_SECONDS_MAX):
-            raise PeerFailed(f"{left} of {count} messages were not confirmed within {ARRIVAL_SECONDS_MAX:.0f} s")
+        _flush(producer, self._closed)
         return producer
 
     def lag(self, topic: str, destination: KafkaClient, copied: str) -> Lag:
         """As :func:`bench.lag.lag_between`: producer here, consumer of ``copied`` there, one clock."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self._address,
-                "linger.ms": BATCH_DELAY_MS,
-                "queue.buffering.max.messages": QUEUE_MESSAGES,
-            }
-        )
-        consumer = destination._consumer("lag")
-        try:
+        settings = {
+            "bootstrap.servers": self._address,
+            "linger.ms": BATCH_DELAY_MS,
+            "queue.buffering.max.messages": QUEUE_MESSAGES,
+        }
+        with closing(Producer(settings)) as producer, closing(destination._consumer("lag")) as consumer:
             consumer.assign([TopicPartition(copied, 0, OFFSET_BEGINNING)])
-            rate = _sustained_rate(producer, consumer, topic)
-            return Lag(rate, tuple(tuple(_lags_ms(producer, consumer, topic, rate / 2)) for _ in range(RUNS)))
-        finally:
-            consumer.close()
+            path = _Path(producer, consumer, topic, self._closed)
+            rate = path.sustained_rate()
+            return Lag(rate, tuple([tuple(path.lags_ms(rate / 2)) for _ in range(RUNS)]))
 
     def _consumer(self, group: str) -> Consumer:
         return Consumer({"bootstrap.servers": self._address, "group.id": group, "enable.auto.commit": False})
 
 
-def _produce(producer: Producer, topic: str, payload: bytes, confirmed: Callable[..., None] | None) -> None:
-    """Waits while the queue is full."""
+def _produce(
+    producer: Producer, topic: str, payload: bytes, confirmed: Callable[..., None] | None, closed: threading.Event
+) -> None:
+    """Waits while the queue is full. Raises :class:`PeerFailed` when nobody waits for it any more."""
     while True:
         try:
             producer.produce(topic, payload, partition=0, on_delivery=confirmed)
         except BufferError:
+            if closed.is_set():
+                raise PeerFailed("the client was closed") from None
             producer.poll(TICK_SECONDS)
         else:
             return
 
 
-def _sustained_rate(producer: Producer, consumer: Consumer, topic: str) -> float:
-    began = time.monotonic()
-    with _Consuming(consumer, PROBE_MESSAGES, lambda message: None):
-        payload = bytes(MESSAGE_BYTES)
-        for number in range(PROBE_MESSAGES):
-            _produce(producer, topic, payload, None)
-            if number % POLL_EVERY_MESSAGES == 0:
-                producer.poll(0)
-        producer.flush(ARRIVAL_SECONDS_MAX)
-    return PROBE_MESSAGES / (time.monotonic() - began)
+def _flush(producer: Producer, closed: threading.Event) -> None:
+    """Wait until all is confirmed; raises :class:`PeerFailed` if it is not in time, or nobody waits any more."""
+    deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
+    while left := producer.flush(LOOK_UP_SECONDS):
+        if closed.is_set() or time.monotonic() > deadline:
+            raise PeerFailed(f"{left} messages are not confirmed")
 
 
-def _lags_ms(producer: Producer, consumer: Consumer, topic: str, rate: float) -> list[float]:
-    """Publish at ``rate``; the lag of every message."""
-    count = int(rate * HALF_LOAD_SECONDS)
-    confirmed, arrived = [0.0] * count, [0.0] * count
+class _Path:
+    """From a producer at the source to a consumer of the copy."""
 
-    def on_confirmed(number: int, error: KafkaError | None, _: Any) -> None:
-        if error is not None:
-            raise KafkaException(error)
-        confirmed[number] = time.monotonic()
-
-    def on_arrived(message: Message) -> None:
-        arrived[int.from_bytes(message.value()[:_NUMBER_BYTES], "big")] = time.monotonic()
-
-    filling = bytes(MESSAGE_BYTES - _NUMBER_BYTES)
-    with _Consuming(consumer, count, on_arrived):
-        began = time.monotonic()
-        number = 0
-        while number < count:
-            due = min(count, int((time.monotonic() - began) * rate))
-            for each in range(number, due):
-                _produce(producer, topic, each.to_bytes(_NUMBER_BYTES, "big") + filling, partial(on_confirmed, each))
-            number = due
-            producer.poll(TICK_SECONDS)  # confirmations are noticed here
-        producer.flush(ARRIVAL_SECONDS_MAX)
-    return [(there - here) * 1000 for here, there in zip(confirmed, arrived, strict=True)]
-
-
-class _Consuming:
-    """Consume ``count`` messages in a thread; on leaving, all of them have come, or :class:`PeerFailed` is raised."""
-
-    def __init__(self, consumer: Consumer, count: int, on_message: Callable[[Message], None]) -> None:
+    def __init__(self, producer: Producer, consumer: Consumer, topic: str, closed: threading.Event) -> None:
+        self._producer = producer
         self._consumer = consumer
-        self._count = count
-        self._on_message = on_message
-        self._came = 0
-        self._failed: KafkaError | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._consume, name="consuming", daemon=True)
+        self._topic = topic
+        self._closed = closed
 
-    def __enter__(self) -> None:
-        self._thread.start()
+    def sustained_rate(self) -> float:
+        """Publish and consume at once, as fast as it goes; messages a second."""
+        began = time.monotonic()
+        with self._consuming(PROBE_MESSAGES, lambda message: None):
+            payload = bytes(MESSAGE_BYTES)
+            for number in range(PROBE_MESSAGES):
+                _produce(self._producer, self._topic, payload, None, self._closed)
+                if number % POLL_EVERY_MESSAGES == 0:
+                    self._producer.poll(0)
+            _flush(self._producer, self._closed)
+        return PROBE_MESSAGES / (time.monotonic() - began)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._thread.join(ARRIVAL_SECONDS_MAX)
-        self._ended.set()
-        self._thread.join()
-        if kind is None and (self._failed is not None or self._came < self._count):
-            raise PeerFailed(f"{self._came} of {self._count} messages came: {self._failed or 'then no more'}")
+    def lags_ms(self, rate: float) -> list[float]:
+        """Publish at ``rate``; the lag of every message."""
+        count = int(rate * HALF_LOAD_SECONDS)
+        confirmed, arrived = [0.0] * count, [0.0] * count
 
-    def _consume(self) -> None:
-        while self._came < self._count and not self._ended.is_set():
+        def on_confirmed(number: int, error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                raise KafkaException(error)
+            confirmed[number] = time.monotonic()
+
+        def on_arrived(message: Message) -> None:
+            arrived[int.from_bytes(message.value()[:_NUMBER_BYTES], "big")] = time.monotonic()
+
+        filling = bytes(MESSAGE_BYTES - _NUMBER_BYTES)
+        with self._consuming(count, on_arrived):
+            began = time.monotonic()
+            number = 0
+            while number < count:
+                due = min(count, int((time.monotonic() - began) * rate))
+                for each in range(number, due):
+                    payload = each.to_bytes(_NUMBER_BYTES, "big") + filling
+                    _produce(self._producer, self._topic, payload, partial(on_confirmed, each), self._closed)
+                number = due
+                self._producer.poll(TICK_SECONDS)  # confirmations are noticed here
+            _flush(self._producer, self._closed)
+        return [(there - here) * 1000 for here, there in zip(confirmed, arrived, strict=True)]
+
+    @contextmanager
+    def _consuming(self, count: int, on_message: Callable[[Message], None]) -> Iterator[None]:
+        """Consume ``count`` messages in a thread; on leaving, all have come, or :class:`PeerFailed` is raised."""
+        ended = threading.Event()
+        with ThreadPoolExecutor(1, "consuming") as threads:
+            coming = threads.submit(self._consume, count, on_message, ended)
+            try:
+                yield
+                deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
+                while not wait([coming], LOOK_UP_SECONDS).done:
+                    if self._closed.is_set() or time.monotonic() > deadline:
+                        raise PeerFailed(f"not all of {count} messages came within {ARRIVAL_SECONDS_MAX:.0f} s")
+                coming.result()
+            finally:
+                ended.set()
+
+    def _consume(self, count: int, on_message: Callable[[Message], None], ended: threading.Event) -> None:
+        came = 0
+        while came < count and not ended.is_set():
             first = self._consumer.poll(0.1)
             if first is None:
                 continue
             # What is here already, without waiting for more.
             for message in (first, *self._consumer.consume(RECEIVED_AT_ONCE, 0)):
                 if (failed := message.error()) is not None:
-                    self._failed = failed
-                    return
-                self._on_message(message)
-                self._came += 1
+                    raise KafkaException(failed)
+                on_message(message)
+                came += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -86,15 +86,15 @@ class KafkaPair:
         copied = _copied(topic)
         self._source.make_topic(topic)
         backlog = await asyncio.to_thread(self._source.publish_uncommitted, topic, case.size_bytes, case.messages)
-        await self._mirrored(copied)
 
         async def messages() -> int:
             return self._destination.messages(copied)
 
-        await settle()
-        arrived = await arrival_during(
-            asyncio.to_thread(backlog.commit_transaction), messages, case.messages, LOOK_EVERY_SECONDS
-        )
+        with closing(backlog):
+            await self._mirrored(copied)
+            await settle()
+            committing = asyncio.to_thread(backlog.commit_transaction)
+            arrived = await arrival_during(committing, messages, case.messages, LOOK_EVERY_SECONDS)
         self._source.delete_topic(topic)
         self._destination.delete_topic(copied)
         return arrived

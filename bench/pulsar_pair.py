@@ -36,8 +36,9 @@ CHANGE_SECONDS_MAX: Final = 60.0
 NOT_FOUND: Final = 404
 
 SETTINGS: Final[Mapping[str, str]] = {
-    # A replicator that is new begins with the oldest entry: a backlog is what is to be copied.
-    "replicationStartAt": "earliest",
+    # A replicator that is new begins with the oldest entry: a backlog is what is to be copied. That is "earliest"; this
+    # version compares it with the earliest message's id, though.
+    "replicationStartAt": "-1:-1:-1",
     # What a replicator has on its way, and reads at once: ten times and five times the defaults.
     "replicationProducerQueueSize": "10000",
     "dispatcherMaxReadBatchSize": "500",
