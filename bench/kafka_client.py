@@ -34,6 +34,8 @@ LOOK_UP_SECONDS: Final = 0.5
 POLL_EVERY_MESSAGES: Final = 1_000
 RECEIVED_AT_ONCE: Final = 1_000
 FLUSH_MESSAGES: Final = "flush.messages"
+LOG_LEVEL: Final = 3
+"""Errors: it warns of a coordinator that still starts, and asks again by itself."""
 _NUMBER_BYTES: Final = 8
 
 
@@ -89,6 +91,7 @@ class KafkaClient:
                 "bootstrap.servers": self._address,
                 "transactional.id": topic,
                 "transaction.timeout.ms": TRANSACTION_MS_MAX,
+                "log_level": LOG_LEVEL,
             }
         )
         producer.init_transactions(ANSWER_SECONDS_MAX)
