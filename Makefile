@@ -48,7 +48,7 @@ fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(or $(SECONDS),300)
 
-peers:  ## fetch the programs that tests/peers and tests/differential run beside; .ci/peers runs those tests
+peers:  ## fetch Pulsar and Kafka, which tests/peers, tests/differential and bench run beside; .ci/peers runs those tests
 	@tests/peers/fetch
 
 helm-test:  ## build helm and Kubernetes once, and test the chart with pods that run; ARGS="…" goes to pytest

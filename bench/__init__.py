@@ -1,4 +1,4 @@
-"""Benchmarks of real worker processes, beside a JetStream mirror where ``nats-server`` is installed.
+"""Benchmarks of real worker processes, beside other systems where these are installed: NATS, Pulsar, Kafka.
 
 ``python -m bench [NAME ...]``; see docs/benchmarks.md for what each figure means.
 """

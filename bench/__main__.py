@@ -23,6 +23,7 @@ from rich.table import Table
 from bench.backfill import measure_backfill
 from bench.cases import CASES, Case
 from bench.connections import measure_connections
+from bench.disk import DiskLimits, measure_disk
 from bench.in_process import measure_commits, measure_engine
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
@@ -32,6 +33,7 @@ from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.official_clients import measure_clients, measure_go
 from bench.patterns import measure_patterns
+from bench.peers import ROUNDS, measure_peers
 from bench.security import measure_security
 from bench.shared_port import measure_shared_port
 from bench.spark import measure_spark
@@ -59,7 +61,10 @@ GROUPS: Final = (
     "connections",
     "shared-port",
     "security",
+    "peers",
 )
+BY_NAME_ONLY: Final = frozenset({"peers"})
+"""Takes longer than all others together."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -72,15 +77,17 @@ def main(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help=f"Groups to measure: {', '.join(GROUPS)}.")
     ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Of group peers: how often each system is measured.")] = ROUNDS,
+    scale: Annotated[float, typer.Option(min=0.001, help="Of group peers: part of the backlogs, for a trial.")] = 1.0,
 ) -> None:
-    """Measure, print a table, and write bench/results.json. Without names: everything."""
-    groups = set(names or GROUPS)
+    """Measure, print a table, and write bench/results.json. Without names: everything but group peers."""
+    groups = set(names or GROUPS) - (frozenset() if names else BY_NAME_ONLY)
     if unknown := sorted(groups.difference(GROUPS)):
         raise typer.BadParameter(f"there is no {', '.join(unknown)}; there are: {', '.join(GROUPS)}")
     err.print(machine_line(Path(tempfile.gettempdir())))
     err.print(page_cache_line(Path(tempfile.gettempdir())))
     try:
-        measurements = uvloop.run(_until_told(_measure(groups)))
+        measurements = uvloop.run(_until_told(_measure(groups, rounds, scale)))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
     out = Console() if sys.stdout.isatty() else Console(width=TABLE_CHARS)
@@ -100,7 +107,7 @@ def _cancel(task: asyncio.Task[Any] | None) -> None:
         task.cancel()
 
 
-async def _measure(groups: Collection[str]) -> list[Measurement]:
+async def _measure(groups: Collection[str], rounds: int, scale: float) -> list[Measurement]:
     measured: list[Measurement] = []
     if not _NETWORK.isdisjoint(groups):
         measured += await _measure_network(groups)
@@ -158,6 +165,12 @@ async def _measure(groups: Collection[str]) -> list[Measurement]:
         with _directory("TLS and tokens, and hostile connections") as directory:
             directory.chmod(0o755)
             measured += await measure_security(directory, err.print)
+    if "peers" in groups:
+        with _directory("the copy beside Pulsar's geo-replication and MirrorMaker 2") as directory:
+            directory.chmod(0o755)
+            results = await measure_peers(directory, err.print, rounds=rounds, scale=scale)
+            measured += results.measurements()
+            typer.echo(results.markdown())
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))
 
 
@@ -167,6 +180,11 @@ async def _measure_network(groups: Collection[str]) -> list[Measurement]:
     if "copy" in groups and server is None:
         err.print("nats-server is not on this machine: figures come without a peer")
     measured: list[Measurement] = []
+    limits: DiskLimits | None = None
+    if "copy" in groups:
+        with _directory("the disk, through the page cache and past it") as directory:
+            limits = await asyncio.to_thread(measure_disk, directory)
+        measured += limits.measurements("copy")
     peer_runs: dict[int, tuple[float, ...]] = {}
     for case in CASES:
         if server is not None and case.size_bytes not in peer_runs:
@@ -176,6 +194,8 @@ async def _measure_network(groups: Collection[str]) -> list[Measurement]:
         for group, values in runs.items():
             peer = peer_runs.get(case.size_bytes, ()) if group == "copy" else ()
             measured.append(Measurement(f"{group}/{case.name}", case.unit, tuple(values), PEER if peer else None, peer))
+            if group == "copy" and limits is not None:
+                measured += limits.beside(f"copy/{case.name}/of-the-disk", tuple(map(case.mb_s, values)))
     return measured
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicator.running.together import until_all_end
 
 LOOK_EVERY_SECONDS: Final = 0.005
 """A look costs the destination a fraction of a millisecond; every 5 ms that is a few per cent of a core, of both."""
@@ -20,21 +23,56 @@ class NotArrived(Exception):
     """A backlog did not arrive in time; the text says how much did."""
 
 
-async def seconds_to_arrive(count: Callable[[], Awaitable[int]], wanted: int) -> float:
-    """Call ``count`` until it says ``wanted``; returns the seconds from nothing to everything.
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When a backlog arrived, on the clock of ``time.monotonic``."""
+
+    empty_at: float
+    """The last look at which nothing was there, or the beginning."""
+    full_at: float
+    """The first look at which everything was there."""
+    began_empty: bool
+    """Whether there was a look that saw nothing: else the copy may have begun before the looks did."""
+
+    @property
+    def seconds(self) -> float:
+        return self.full_at - self.empty_at
+
+
+async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float) -> Arrival:
+    """Call ``count`` until it says ``wanted``.
 
     Raises :class:`NotArrived` after :data:`ARRIVAL_SECONDS_MAX`.
     """
     began = time.monotonic()
     empty_at = began
+    began_empty = False
     while True:
         here = await count()
         now = time.monotonic()
         if here == 0:
-            empty_at = now
+            empty_at, began_empty = now, True
         if here >= wanted:
             assert here == wanted, f"{here} messages arrived of {wanted}"
-            return now - empty_at
+            return Arrival(empty_at, now, began_empty)
         if now - began > ARRIVAL_SECONDS_MAX:
             raise NotArrived(f"{here} of {wanted} messages arrived within {ARRIVAL_SECONDS_MAX:.0f} s")
-        await asyncio.sleep(LOOK_EVERY_SECONDS)
+        await asyncio.sleep(look_every_seconds)
+
+
+async def arrival_during(
+    begin: Coroutine[Any, Any, Any], count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float
+) -> Arrival:
+    """The same beside ``begin``, which lets the backlog go: the first look is before it."""
+    found: list[Arrival] = []
+
+    async def watch() -> None:
+        found.append(await arrival(count, wanted, look_every_seconds))
+
+    await until_all_end(watch(), begin)
+    return found[0]
+
+
+async def seconds_to_arrive(count: Callable[[], Awaitable[int]], wanted: int) -> float:
+    """The same with a look every :data:`LOOK_EVERY_SECONDS`; returns the seconds from nothing to everything."""
+    return (await arrival(count, wanted, LOOK_EVERY_SECONDS)).seconds

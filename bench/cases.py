@@ -43,6 +43,10 @@ class Case:
         """``messages`` in ``seconds``, in :attr:`unit`."""
         return messages / seconds if self.unit == "msg/s" else messages * self.size_bytes / 1e6 / seconds
 
+    def mb_s(self, rate: float) -> float:
+        """A rate in :attr:`unit`, in MB of payload a second."""
+        return rate * self.size_bytes / 1e6 if self.unit == "msg/s" else rate
+
 
 _SIZES: Final = (("100B", 100, 450_000), ("1kB", 1_000, 180_000), ("100kB", 100_000, 3_000))
 CASES: Final = tuple(Case(name, size, batched, count) for name, size, count in _SIZES for batched in (True, False))

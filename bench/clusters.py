@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -68,6 +69,14 @@ class TwoClusters:
 
     def pid(self, cluster: str) -> int | None:
         return self._workers[cluster].pid
+
+    def pids(self) -> list[int]:
+        """Of the workers that run, and of their Postgres servers, which are no children of theirs."""
+        found = [worker.pid for worker in self._workers.values() if worker.running and worker.pid is not None]
+        for cluster in self._topology.clusters:
+            with suppress(OSError, ValueError, IndexError):
+                found.append(int((cluster.data.absolute() / "postgres" / "postmaster.pid").read_text().split()[0]))
+        return [pid for pid in found if pid > 0]  # a Postgres that makes its database writes a negative number
 
     async def start(self, *clusters: str) -> None:
         """Start workers that do not run, and wait until they take traffic. Raises :class:`WorkerFailed`."""

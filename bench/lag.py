@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -36,11 +37,25 @@ MESSAGE_BYTES: Final = 100
 PROBE_MESSAGES: Final = 150_000
 HALF_LOAD_SECONDS: Final = 3.0
 RUNS: Final = 3
+QUEUE_MESSAGES: Final = 20_000
+BATCH_DELAY_MS: Final = 1
 TICK_SECONDS: Final = 0.002
 """Messages are published in groups at this distance: the finest that the event loop keeps reliably."""
 TOPIC: Final = "persistent://bench/default/lag"
 ARRIVAL_SECONDS_MAX: Final = 60.0
 _NUMBER_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a path sustains, in messages a second, and the lag of each message at half of it, run by run."""
+
+    sustained: float
+    runs_ms: tuple[tuple[float, ...], ...]
+
+    def percentiles(self, percent: float) -> tuple[float, ...]:
+        """Of each run, in milliseconds."""
+        return tuple(percentile(run, percent) for run in self.runs_ms)
 
 
 async def measure_lag(directory: Path) -> list[Measurement]:
@@ -52,18 +67,25 @@ async def measure_lag(directory: Path) -> list[Measurement]:
 
 async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurement]:
     """The same between clusters that run."""
-    async with Client(clusters.client_url(SOURCE)) as source, Client(clusters.client_url(DESTINATION)) as destination:
-        producer = await source.create_producer(TOPIC, max_pending_messages=20_000, batching_max_publish_delay_ms=1)
+    lag = await lag_between(clusters.client_url(SOURCE), clusters.client_url(DESTINATION), TOPIC)
+    return [
+        Measurement(f"{name}/sustained", "msg/s", (lag.sustained,)),
+        Measurement(f"{name}/p50", "ms", lag.percentiles(50)),
+        Measurement(f"{name}/p99", "ms", lag.percentiles(99)),
+    ]
+
+
+async def lag_between(source_url: str, destination_url: str, topic: str) -> Lag:
+    """The same of a topic of any two brokers that run, one of which copies from the other."""
+    async with Client(source_url) as source, Client(destination_url) as destination:
+        producer = await source.create_producer(
+            topic, max_pending_messages=QUEUE_MESSAGES, batching_max_publish_delay_ms=BATCH_DELAY_MS
+        )
         consumer = await destination.subscribe(
-            TOPIC, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=20_000
+            topic, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=QUEUE_MESSAGES
         )
         rate = await _sustained_rate(producer, consumer)
-        lags = [await _lags_ms(producer, consumer, rate / 2) for _ in range(RUNS)]
-    return [
-        Measurement(f"{name}/sustained", "msg/s", (rate,)),
-        Measurement(f"{name}/p50", "ms", tuple(percentile(run, 50) for run in lags)),
-        Measurement(f"{name}/p99", "ms", tuple(percentile(run, 99) for run in lags)),
-    ]
+        return Lag(rate, tuple([tuple(await _lags_ms(producer, consumer, rate / 2)) for _ in range(RUNS)]))
 
 
 async def _sustained_rate(producer: Producer | PartitionedProducer, consumer: Consumer | MultiTopicsConsumer) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from peers.kafka import cluster as kafka
 from peers.pulsar.broker import PulsarBroker, missing, pulsar_broker
 from peers_required import require
 
@@ -13,6 +14,11 @@ from peers_required import require
 def require_pulsar() -> None:
     """Skip, or fail where ``REPLICATOR_PEERS=required``, if no Apache Pulsar broker can run here."""
     require(missing())
+
+
+def require_kafka() -> None:
+    """The same of Apache Kafka and MirrorMaker 2."""
+    require(kafka.missing())
 
 
 @contextmanager

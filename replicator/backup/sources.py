@@ -16,7 +16,7 @@ from replicator.backup.errors import BackupDamaged, BackupError, WorkerNotAsked
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.copy_stream import copy_head, read_head, read_pieces
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import STORE_FILES, Piece, copy_pieces
+from replicator.engine.log.store_copy import DATA_FILE, Piece, copy_pieces
 from replicator.pipeline.worker_connection import WorkerConnection
 from snapshots.position import BEFORE_ALL, Position
 
@@ -46,7 +46,7 @@ def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreC
     """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs, and
     :class:`BackupError` where there is no store: a volume that is not mounted must not make an empty backup, which in
     time would take the place of the good ones."""
-    if not all((data / file).exists() for file in STORE_FILES):
+    if not (data / DATA_FILE).exists():
         raise BackupError(f"{data} has no store: is it the directory of {cluster}, and is its disk mounted?")
     store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
     try:

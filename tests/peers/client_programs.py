@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import pytest
-from peers.pulsar.broker import find_java, jars_of
+from peers.jvm import find_java, jars_of
 
 HERE: Final = Path(__file__).parent
 BUILD_SECONDS_MAX: Final = 600

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from peers.pulsar.broker import PulsarBroker, find_java, jars_of
+from peers.jvm import find_java, jars_of
+from peers.pulsar.broker import PulsarBroker
 from served_worker import served_worker
 
 PROGRAM: Final = Path(__file__).parent / "java" / "AdminCalls.java"

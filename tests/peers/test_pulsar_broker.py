@@ -10,7 +10,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from peers.pulsar.broker import PeerFailed, PulsarBroker, pulsar_broker
+from peers.jvm import PeerFailed
+from peers.pulsar.broker import PulsarBroker, pulsar_broker
 from peers_support import require_pulsar
 
 pulsar = pytest.importorskip("pulsar")

@@ -6,20 +6,18 @@ answers. It takes about 8 s to be ready, and 1 GB of memory. Standard library on
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-import shutil
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+from ..jvm import PeerFailed, PeerMissing, find_java, free_ports, jars_of
 
 HERE: Final = Path(__file__).parent
 READY_SECONDS_MAX: Final = 120.0
@@ -68,40 +66,6 @@ _OPENED: Final = (
 )
 
 
-class PeerMissing(Exception):
-    """The broker cannot run here; the message says what is needed."""
-
-
-class PeerFailed(Exception):
-    """The broker ended, or was not ready in time."""
-
-
-def jars_of(peer: str) -> Path:
-    """Where ``tests/peers/fetch`` puts the jars that a peer's ``pom.xml`` names."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    named = hashlib.sha256((HERE.parent / peer / "pom.xml").read_bytes()).hexdigest()[:12]
-    return cache / "replicator-peers" / f"{peer}-{named}"
-
-
-def java_version(java: str) -> int:
-    """Its major version; 0 if it does not run."""
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else 0
-
-
-def find_java() -> str | None:
-    """The Java to run it with: version 17 or newer."""
-    homes = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
-    for java in [*map(str, homes), shutil.which("java")]:
-        if java is not None and java_version(java) >= 17:
-            return java
-    return None
-
-
 def _docker_answers() -> bool:
     try:
         import docker
@@ -136,7 +100,7 @@ class PulsarBroker:
     ) -> None:
         self.directory = directory
         self.cluster = cluster
-        self.port, self.web_port = _free_ports(2)
+        self.port, self.web_port = free_ports(2)
         self.url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.web_port}"
         self._settings = {**SETTINGS, **(settings or {})}
@@ -285,12 +249,6 @@ def _arguments(data: str) -> tuple[str, ...]:
         *("--metadata-dir", f"{data}/metadata"),
         *("--bookkeeper-dir", f"{data}/bookkeeper"),
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextmanager

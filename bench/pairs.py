@@ -1,0 +1,49 @@
+"""What group ``peers`` needs of a system: two clusters of it that run, of which one copies from the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bench.arrival import Arrival
+from bench.cases import Case
+from bench.lag import Lag
+
+
+class Pair(Protocol):
+    """It is filled once, and its backlog is copied again and again, each time into a destination without it."""
+
+    def pids(self) -> Iterable[int]:
+        """Of all its processes that run; their children need not be among them."""
+
+    async def fill(self, case: Case) -> None:
+        """Make what all copies need."""
+
+    async def copy(self, case: Case) -> Arrival:
+        """Copy the whole backlog once, from the moment at which all of it stands at the source."""
+
+    async def lag(self) -> Lag:
+        """Of a topic of its own, after the copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system with its settings. ``promise`` says what is safe of a message that is confirmed, or that was copied."""
+
+    name: str
+    title: str
+    promise: str
+    missing: Callable[[], str | None]
+    """Why it cannot run here, and how to get it; None if it can."""
+    started: Callable[[Path], AbstractAsyncContextManager[Pair]]
+    """Start it with its data in a directory, and end it."""
+
+
+async def settle() -> None:
+    """Write out all that waits in the page cache, so that a copy does not share the disk with its own backlog."""
+    await asyncio.to_thread(os.sync)
