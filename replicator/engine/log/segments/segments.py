@@ -4,8 +4,8 @@ Invariants (DESIGN §3): 1, :meth:`Segments.flush` comes before the transaction 
 memory for what is written is bounded.
 
 1. A body is copied once, into an aligned buffer that stands for a stretch of a segment (:mod:`.recent`).
-2. A full buffer is written by a thread of its own while the next one is filled; two are on their way at most. What is
-   left at the end of a group is written and all of it is synced.
+2. What is gathered is written by a thread of its own while more is gathered; three writes are on their way at most.
+   What is left at the end of a group is written, and all of it is synced.
 3. The transaction commits: what was written lives. Or it fails: its room is used again.
 4. Segments are made before they are needed, on a thread; the first one when the first body comes.
 """
