@@ -24,7 +24,7 @@ from bench.backfill import measure_backfill
 from bench.cases import CASES, Case
 from bench.connections import measure_connections
 from bench.disk import DiskLimits, measure_disk
-from bench.in_process import measure_commits, measure_engine
+from bench.in_process import measure_commits, measure_engine, measure_large_commits
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
 from bench.machine import machine_line, page_cache_line
@@ -117,6 +117,9 @@ async def _measure(groups: Collection[str], rounds: int, scale: float) -> list[M
                 measured += await measure_engine(case, directory)
         with _directory("synced commits") as directory:
             measured.append(await measure_commits(directory))
+        with _directory("large commits") as directory:
+            limits = await asyncio.to_thread(measure_disk, directory)
+            measured += [*limits.measurements("engine"), *await measure_large_commits(directory, limits)]
     if "subscriptions" in groups:
         with _directory("subscriptions in process") as directory:
             measured += await measure_subscriptions(directory)

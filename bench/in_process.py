@@ -3,6 +3,8 @@
 * ``publish``: entries made beforehand, :data:`PUBLISHES_IN_FLIGHT` calls at a time; confirmed, so synced.
 * ``dispatch``: from the log to a consumer's callback, with permits for everything; nothing is acknowledged.
 * ``commits``: one small entry published, and the next when it is confirmed: the synced commits of this disk.
+* ``8MiB/copy``: blocks of 1 MiB as links bring them, eight in a call, two calls on their way, beside what the disk
+  takes past the page cache. In the first run segments are made, in the others they are used again.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from pathlib import Path
 from typing import Final
 
 from bench.cases import RUNS, Case
+from bench.disk import DiskLimits
 from bench.measurement import Measurement
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from snapshots.position import BEFORE_ALL, Position
 
 BATCH_BYTES_MAX: Final = 128 * 1024
 BATCH_MESSAGES_MAX: Final = 1_000
@@ -32,6 +38,10 @@ SHARED_CONSUMERS: Final = 10
 SINGLE_SHARE: Final = 4
 """Of a backlog of single messages only this part is taken: each costs Python work here, and the rate is the same."""
 COMMITS: Final = 500
+LARGE_BLOCKS: Final = 512
+LARGE_BLOCK_ENTRIES: Final = 10
+"""Of 100 kB each."""
+LARGE_BLOCKS_A_CALL: Final = 8
 
 
 async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
@@ -75,6 +85,54 @@ async def measure_commits(directory: Path) -> Measurement:
         return Measurement("engine/100B/commits", "commits/s", tuple(rates))
     finally:
         await engine.close()
+
+
+async def measure_large_commits(directory: Path, disk: DiskLimits) -> list[Measurement]:
+    """MB a second of copied blocks that are durable."""
+    calls = _large_calls()
+    size_mb = sum(len(each.block) for call in calls for each in call) / 1e6
+    engine = await Engine.open(directory / "large", cluster="bench")
+    try:
+        rates = []
+        for run in range(RUNS):
+            topic = await engine.topic(f"persistent://bench/default/large-{run}")
+            left = iter(calls)
+            began = time.monotonic()
+            await asyncio.gather(*(_copy(topic, left) for _ in range(2)))
+            rates.append(size_mb / (time.monotonic() - began))
+            await engine.deleting.delete(topic.name, force=True)
+            while engine.store.deleted_topics():
+                await asyncio.sleep(0.01)
+        name = "engine/8MiB/copy"
+        return disk.beside(name, tuple(rates)) or [Measurement(name, "MB/s", tuple(rates))]
+    finally:
+        await engine.close()
+
+
+def _large_calls() -> list[list[CopiedBlock]]:
+    """Another cluster's log, as its link sends it."""
+    entry, _ = make_entry(100_000, messages=1, batched=False)
+    blocks: list[CopiedBlock] = []
+    previous = BEFORE_ALL
+    for number in range(LARGE_BLOCKS):
+        first = Position(1, number * LARGE_BLOCK_ENTRIES)
+        block = build_block(
+            kind=BlockKind.MESSAGES,
+            origin="elsewhere",
+            incarnation=1,
+            origin_first=first,
+            publish_time_ms=1,
+            entries=[entry] * LARGE_BLOCK_ENTRIES,
+            batch_sizes=[1] * LARGE_BLOCK_ENTRIES,
+        )
+        blocks.append(CopiedBlock(previous, block))
+        previous = Position(1, first.entry + LARGE_BLOCK_ENTRIES - 1)
+    return [blocks[at : at + LARGE_BLOCKS_A_CALL] for at in range(0, len(blocks), LARGE_BLOCKS_A_CALL)]
+
+
+async def _copy(topic: Topic, left: Iterator[Sequence[CopiedBlock]]) -> None:
+    for blocks in left:
+        await topic.writing.copy(blocks)
 
 
 def make_entry(size_bytes: int, *, messages: int, batched: bool) -> tuple[bytes, int]:
