@@ -31,6 +31,7 @@ from replicator.client import (
     MultiTopicsConsumer,
     PartitionedProducer,
     Producer,
+    ProducerQueueIsFull,
 )
 
 MESSAGE_BYTES: Final = 100
@@ -118,7 +119,12 @@ async def _lags_ms(
     while number < count:
         due = min(count, int((time.monotonic() - began) * rate))
         while number < due:
-            confirmation = producer.enqueue(number.to_bytes(_NUMBER_BYTES, "big") + filling)
+            payload = number.to_bytes(_NUMBER_BYTES, "big") + filling
+            try:
+                confirmation = producer.enqueue(payload)
+            except ProducerQueueIsFull:  # the source stood still: the rest is late, and counts from its confirmation
+                await producer.wait_for_room()
+                confirmation = producer.enqueue(payload)
             confirmation.add_done_callback(partial(on_confirmed, number))
             number += 1
         await asyncio.sleep(TICK_SECONDS)
