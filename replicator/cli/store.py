@@ -73,6 +73,22 @@ def check(file: TopologyFile, cluster: Of) -> None:
 
 
 @app.command()
+def repair(file: TopologyFile, cluster: Of) -> None:
+    """Mend damaged blocks of a cluster's store by the copies that other clusters have. Exit status 1 if some are left.
+
+    The worker must not run, and the others must.
+    """
+    from replicator.backup.repairing import repair as mend
+
+    done = asyncio.run(mend(opened_topology(file), cluster))
+    typer.echo(f"{done.blocks} blocks were mended")
+    for left in done.left:
+        err.print(f"damaged: {left}", style="red", markup=False, soft_wrap=True)
+    if done.left:
+        raise typer.Exit(1)
+
+
+@app.command()
 def compact(file: TopologyFile, cluster: Of) -> None:
     """Move what lives in sparse segments together, so that their room is free. The worker must not run.
 

@@ -249,6 +249,15 @@ class SweepRequest(Request):
 
 
 @dataclass(slots=True)
+class ReplaceBlockRequest(Request):
+    """Puts the bytes of a block that is damaged here in its place again."""
+
+    topic_id: int = 0
+    first: Position = BEFORE_ALL
+    block: bytes = b""
+
+
+@dataclass(slots=True)
 class CompactSegmentsRequest(Request):
     """Moves some of what lives in sparse segments, so that they become free."""
 

@@ -5,17 +5,19 @@ It reads all that is stored. The store must not be written meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block_heads import BlockHead
 from replicator.engine.log.segments.places import place_in, read_placed
 from replicator.engine.log.store import Store
 from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-_END: Final = Position((1 << 63) - 1, 0)
+HEADS: Final = 1_000
+END: Final = Position((1 << 63) - 1, 0)
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
     after = BEFORE_ALL
     while True:
         try:
-            blocks, reached = store.read_blocks(topic_id, after, _END, bytes_max=PAGE_BYTES)
+            blocks, reached = store.read_blocks(topic_id, after, END, bytes_max=PAGE_BYTES)
         except BlockCorrupt as error:
             found.problems.append(f"topic {name} after {after}: {error}")
             return
@@ -50,6 +52,27 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
         if not blocks:
             return
         after = reached
+
+
+def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead | None, str]]:
+    """The head of each damaged block of a topic, and what is wrong with it; None if the head itself is damaged, which
+    is the last that is found then."""
+    after = BEFORE_ALL
+    while True:
+        try:
+            heads = store.block_heads(topic_id, after, END, blocks_max=HEADS)
+        except BlockCorrupt as error:
+            yield None, f"after {after}: {error}"
+            return
+        for head in heads:
+            last = Position(head.first.ledger, head.first.entry + head.header.entries - 1)
+            try:
+                store.read_blocks(topic_id, Position(last.ledger, last.entry - 1), last, bytes_max=0)
+            except BlockCorrupt as error:
+                yield head, str(error)
+            after = last
+        if not heads:
+            return
 
 
 def _check_places(store: Store, found: StoreCheck) -> None:

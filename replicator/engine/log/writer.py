@@ -43,6 +43,7 @@ from replicator.engine.log.requests import (
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    ReplaceBlockRequest,
     Request,
     StagedPart,
     SweepRequest,
@@ -240,6 +241,15 @@ class Writer:
         more = True
         while more:
             more = await self._submit(SweepRequest(self._loop.create_future(), topic_id=topic_id))
+
+    async def replace_block(self, topic_id: int, first: Position, block: bytes) -> None:
+        """Put the bytes of a block, which was verified, in place of those that are damaged at its position.
+
+        Raises :class:`BlockCorrupt` for one with another head.
+        """
+        await self._submit(
+            ReplaceBlockRequest(self._loop.create_future(), len(block), topic_id=topic_id, first=first, block=block)
+        )
 
     async def compact_segments(self, *, quiet_only: bool = True) -> None:
         """Make those segments free in which little lives, and nothing changes, at a bounded rate."""

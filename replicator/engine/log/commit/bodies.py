@@ -10,10 +10,12 @@ import json
 
 import lmdb
 
-from replicator.engine.log.block import Buffer
-from replicator.engine.log.segments.places import Place, place_in, placed_key, placed_row, placed_value
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import Buffer, head_bytes
+from replicator.engine.log.segments.places import Place, parse_row, place_in, placed_key, placed_row, placed_value
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import FORMAT, HEAD
+from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, HEAD, LOCAL_PREFIX
+from snapshots.position import Position
 
 
 class GroupBodies:
@@ -52,6 +54,27 @@ class GroupBodies:
         if place is not None:
             txn.delete(placed_key(place), db=self._store.tables["placed"])
             self.freed.append(place)
+
+    def replace(self, txn: lmdb.Transaction, topic_id: int, first: Position, block: bytes) -> None:
+        """Put the bytes of a block in place of those that are damaged. Raises :class:`BlockCorrupt` for another block."""
+        key = BLOCK_KEY.pack(topic_id, *first)
+        value = txn.get(key, db=self._store.tables["blocks"])
+        if value is None:
+            raise BlockCorrupt(f"there is no block at {first} that could be mended")
+        row = parse_row(value)
+        entries = row.header.entries
+        if (
+            len(block) != row.size_bytes
+            or row.head[: head_bytes(block, entries)] != block[: head_bytes(block, entries)]
+        ):
+            raise BlockCorrupt(f"the block at {first} was another one")
+        prefix = value[: LOCAL_PREFIX.size]
+        if row.place is None:
+            after: Buffer = b"".join((prefix, block))
+        else:
+            self.leave(txn, value)
+            after = self.put(txn, key, prefix, block, entries)
+        txn.put(key, after, db=self._store.tables["blocks"])
 
     def flush(self, txn: lmdb.Transaction) -> None:
         """What was put is durable when this returns. A store that has segments from now on says so: a version that

@@ -42,6 +42,7 @@ from replicator.engine.log.requests import (
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    ReplaceBlockRequest,
     Request,
     SweepRequest,
     TerminateRequest,
@@ -142,6 +143,8 @@ class CommitGroup:
             return terminate_topic(txn, self._dbs, request.tail, self._appender)
         if isinstance(request, SweepRequest):
             return sweep_topic(txn, self._dbs, request.topic_id, self._bodies.leave)
+        if isinstance(request, ReplaceBlockRequest):
+            return self._bodies.replace(txn, request.topic_id, request.first, request.block)
         if isinstance(request, CompactSegmentsRequest):
             if request.begins:
                 self._store.segments.space.begin_pass(quiet_only=request.quiet_only)
