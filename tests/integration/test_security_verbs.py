@@ -46,6 +46,7 @@ BY_ROUTES: Final = {
     "backfill": "the same",
     "pipeline run": "the same",
     "backup reclaim": "the same routes are asked, and a directory is changed by who may",
+    "store repair": "the same",
 }
 SHOWS_WHO_DOES_NOT_ANSWER: Final = {"plan"}
 GIVEN: Final[dict[str, str]] = {

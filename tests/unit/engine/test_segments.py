@@ -253,6 +253,25 @@ def test_a_block_whose_segment_is_gone_is_named_and_others_are_served(tmp_path: 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("size", [100, 10 * KIB], ids=["in the table", "in a segment"])
+def test_a_block_takes_the_place_of_the_same_one_alone(tmp_path: Path, size: int) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            first, second = await publish(topic, range(2), size)
+            blocks, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)
+            same, other = (bytes(each.block) for each in blocks)
+            await live.writer.replace_block(topic.topic_id, first, same)
+            with pytest.raises(BlockCorrupt, match="was another one"):
+                await live.writer.replace_block(topic.topic_id, first, other)
+            with pytest.raises(BlockCorrupt, match="no block at"):
+                await live.writer.replace_block(topic.topic_id, Position(second.ledger, 77), other)
+            assert [bytes(each.block) for each in topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)[0]] == [same, other]
+            assert live.store.segments.status()["live_bytes"] == (len(same) + len(other) if size > KIB else 0)
+
+    asyncio.run(main())
+
+
 def test_no_deleted_byte_is_in_a_backup(tmp_path: Path) -> None:
     async def main() -> None:
         secret = b"deleted long ago" * 100

@@ -56,17 +56,15 @@ class GroupBodies:
             self.freed.append(place)
 
     def replace(self, txn: lmdb.Transaction, topic_id: int, first: Position, block: bytes) -> None:
-        """Put the bytes of a block in place of those that are damaged. Raises :class:`BlockCorrupt` for another block."""
+        """Put the bytes of a block in place of damaged ones. Raises :class:`BlockCorrupt` if it was another block."""
         key = BLOCK_KEY.pack(topic_id, *first)
         value = txn.get(key, db=self._store.tables["blocks"])
         if value is None:
             raise BlockCorrupt(f"there is no block at {first} that could be mended")
         row = parse_row(value)
         entries = row.header.entries
-        if (
-            len(block) != row.size_bytes
-            or row.head[: head_bytes(block, entries)] != block[: head_bytes(block, entries)]
-        ):
+        head = block[: head_bytes(block, entries)]
+        if len(block) != row.size_bytes or row.head[: len(head)] != head:
             raise BlockCorrupt(f"the block at {first} was another one")
         prefix = value[: LOCAL_PREFIX.size]
         if row.place is None:
