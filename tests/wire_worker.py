@@ -307,7 +307,7 @@ class WireWorker:
     def _heads(topic: ScriptedTopic, request: web.Request) -> web.Response:
         after, upto = Position.parse(request.query["after"]), Position.parse(request.query["upto"])
         heads = [
-            head_of(at, read_header(block), memoryview(block))
+            head_of(at, read_header(block), memoryview(block), len(block))
             for at, entries, block in topic.blocks
             if after < Position(at.ledger, at.entry + entries - 1) and at <= upto
         ]

@@ -12,6 +12,7 @@ if its head is the same, with both checksums: then it is what lay there.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,7 +56,7 @@ async def repair(topology: Topology, name: str) -> Repaired:
                 if damaged is None:
                     done.left.append(f"topic {record.name}: {reason}")
                     continue
-                block, why = await asyncio.to_thread(_copy_of, damaged, record.name, peers)
+                block, why = await asyncio.to_thread(copy_of, damaged, record.name, peers)
                 if block is None:
                     done.left.append(f"topic {record.name} at {damaged.first}: {reason}; {why}")
                     continue
@@ -66,8 +67,8 @@ async def repair(topology: Topology, name: str) -> Repaired:
         await engine.close()
 
 
-def _copy_of(damaged: BlockHead, topic: str, peers: dict[str, str]) -> tuple[bytes | None, str]:
-    """The same block from the first cluster that has it, or why none has."""
+def copy_of(damaged: BlockHead, topic: str, peers: Mapping[str, str]) -> tuple[bytes | None, str]:
+    """The same block from the first cluster that has it, or why none has. ``peers`` are workers' URLs by name."""
     reasons = []
     for name, url in peers.items():
         try:

@@ -206,6 +206,10 @@ class Link:
             reason = self._copier.topics[topic_name].halted
             raise NotResolved(f"the gap in {topic_name!r} is still there: {reason}")
 
+    def try_again(self, topic_name: str) -> None:
+        """What halted the topic here may be over."""
+        self._topics.try_again(topic_name)
+
     # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:

@@ -237,6 +237,13 @@ class LinkTopics:
                 self.unsettled[name] = None
                 self.ask_again.set()
 
+    def try_again(self, name: str) -> None:
+        """What halted the topic here, and is no gap, may be over."""
+        copy = self.copier.topics.get(name)
+        if copy is not None and copy.halted is not None and copy.gap is None:
+            self.unsettled[name] = None
+            self.ask_again.set()
+
     def to_settle(self) -> list[str]:
         """Topics that wait and about which the destination is to be asked now."""
         now = asyncio.get_running_loop().time()

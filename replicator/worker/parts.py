@@ -14,8 +14,10 @@ from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.writer import IndexWriter
 from replicator.running.supervisor import Supervisor
+from replicator.security.asking import worker_url
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Topology
+from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
 
@@ -35,6 +37,7 @@ class Parts:
     staging: StagingService
     driver: PipelineDriver
     sources: LinkedSources
+    mending: Mending
 
     @property
     def cluster(self) -> str:
@@ -49,6 +52,11 @@ class Parts:
 def service_urls(topology: Topology) -> Mapping[str, MovedTo]:
     """Where clients of the binary protocol connect to each cluster."""
     return {cluster.name: MovedTo(cluster.pulsar_url, cluster.pulsar_tls_url) for cluster in topology.clusters}
+
+
+def other_workers(topology: Topology, name: str) -> Mapping[str, str]:
+    """The URLs of the other clusters' workers."""
+    return {each.name: worker_url(each.address) for each in topology.clusters if each.name != name}
 
 
 def addresses(topology: Topology) -> Mapping[str, str]:

@@ -52,6 +52,7 @@ class Reports:
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
                 "segments": engine.store.segments.status(),
+                **parts.mending.status(),
             },
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
             "restored": None if restored is None else restored.as_json(),

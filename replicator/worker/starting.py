@@ -41,6 +41,7 @@ from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import check_not_restoring
 from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
+from replicator.engine.topic import Topic
 from replicator.failover.core import Gate
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
@@ -66,7 +67,8 @@ from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN, TlsSettings
 from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.worker.index_source import IndexSource
-from replicator.worker.parts import Parts, addresses, service_urls
+from replicator.worker.mending import Mending
+from replicator.worker.parts import Parts, addresses, other_workers, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
@@ -282,8 +284,17 @@ def _make_parts(
         StagingService(engine),
         PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
         LinkedSources(),
+        Mending(engine, supervisor, partial(_go_on, links)),
     )
-    for end in (index.stop, parts.rebuild.stop, links.stop, sync.stop, failover.stop, parts.staging.stop):
+    for end in (
+        parts.mending.stop,
+        index.stop,
+        parts.rebuild.stop,
+        links.stop,
+        sync.stop,
+        failover.stop,
+        parts.staging.stop,
+    ):
         stack.push_async_callback(end)
     return parts
 
@@ -296,6 +307,16 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.sources.replace(incoming(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()
+    parts.mending.change(other_workers(topology, parts.cluster))
+    parts.mending.start()
+
+
+def _go_on(links: RunningLinks, topic: Topic) -> None:
+    """A block of the topic is whole again: links and consumers that stopped at it try again."""
+    for link in links:
+        link.try_again(topic.name)
+    for subscription in topic.subscriptions.values():
+        subscription.dispatching.pump.schedule()
 
 
 def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: ClientLimits) -> web.Application:

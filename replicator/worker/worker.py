@@ -15,7 +15,7 @@ from replicator.api.data_plane import end_streams
 from replicator.gateway.server_tls import ServerTls
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import digest
-from replicator.worker.parts import Parts, addresses, service_urls
+from replicator.worker.parts import Parts, addresses, other_workers, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
 from replicator.worker.security import WorkerSecurity
@@ -104,4 +104,5 @@ class Worker:
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
         parts.sync.on_topology(topology)
+        parts.mending.change(other_workers(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology))

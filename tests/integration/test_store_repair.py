@@ -12,7 +12,7 @@ from pathlib import Path
 
 import forked_commands
 import pytest
-from backup_support import MESH, ORDERS, Mesh, publish
+from backup_support import MESH, ORDERS, Mesh, publish, take
 from failover_support import deployment
 from postgres_support import databases_of
 
@@ -95,3 +95,19 @@ def test_what_nobody_else_has_is_named_and_left_as_it_is(mesh: Mesh) -> None:
     assert "0 blocks were mended" in text
     assert "B: " in text
     assert "C: " in text
+
+
+def test_a_running_worker_mends_what_it_finds_damaged_and_those_who_stopped_there_go_on(mesh: Mesh) -> None:
+    contents = [os.urandom(LARGE), os.urandom(SMALL), os.urandom(LARGE)]
+    for content in contents:  # each in a block of its own
+        asyncio.run(publish(mesh.client_url("A"), [content]))
+    mesh.until(lambda: all(mesh.messages(name) == 3 for name in "ABC"), "all messages everywhere")
+    mesh.kill("A")
+    for content in contents:
+        rot(mesh.data("A"), content)
+    mesh.start("A")
+    assert asyncio.run(take(mesh.client_url("A"), 3)) == contents
+    assert mesh.status("A")["store"]["mended"] == 3
+    assert mesh.status("A")["store"]["damaged"] == []
+    mesh.kill("A")
+    assert store(mesh, "check")[0] == 0

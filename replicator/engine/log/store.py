@@ -112,6 +112,8 @@ class Store(TopicRows):
         self.cluster = cluster
         self.size_max = size_max
         """Bytes that appends may fill."""
+        self.on_damaged: Callable[[int, Position], None] | None = None
+        """Told, on any thread, of a block that was found damaged: its topic's id, and a position in it."""
         self.commit_lock = threading.Lock()
         """Held while a transaction is written; who holds it sees the store stand still."""
         check_not_restoring(path)
@@ -280,7 +282,7 @@ class Store(TopicRows):
         try:
             return row.head if row.place is None else self.segments.read(row.place, row.head)
         except BlockCorrupt as error:
-            raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
+            raise self._damaged(error, topic_id, position) from None
 
     def body_for_writer(self, row: BlockRow) -> Buffer:
         """The same within a transaction of the writer."""
@@ -461,7 +463,12 @@ class Store(TopicRows):
         try:
             verify_block(block)
         except BlockCorrupt as error:
-            raise BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}") from None
+            raise self._damaged(error, topic_id, position) from None
+
+    def _damaged(self, error: BlockCorrupt, topic_id: int, position: Position) -> BlockCorrupt:
+        if self.on_damaged is not None:
+            self.on_damaged(topic_id, position)
+        return BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}")
 
 
 def _blocks_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterator[tuple[Position, BlockRow]]:
