@@ -160,13 +160,12 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
 
     Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
     """
-    from replicator.operating.status import fetch_all, render
+    from replicator.operating.status import exit_status, fetch_all, render
 
     answers = asyncio.run(fetch_all(opened_topology(file)))
     _print(output, answers, render(answers))
-    if without := [answer for answer in answers.values() if "error" in answer]:
-        refused = all(answer["status"] in (401, 403) for answer in without)
-        raise typer.Exit(2 if refused else 3)
+    if code := exit_status(answers):
+        raise typer.Exit(code)
 
 
 def _print(output: str, as_json: Any, as_table: Any) -> None:

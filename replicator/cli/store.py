@@ -20,7 +20,7 @@ Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose 
 @app.command()
 def status(file: TopologyFile, output: OutputFormat = "table") -> None:
     """How large the stores of the workers that run are, and what lives in their segments."""
-    from replicator.operating.status import fetch_all
+    from replicator.operating.status import exit_status, fetch_all
 
     check_output(output)
     answers = asyncio.run(fetch_all(opened_topology(file)))
@@ -30,8 +30,8 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
     }
     columns = ("cluster", "bytes", "segments", "live", "free", "dead", "written")
     show(output, stores, rows_table(columns, [(cluster, *_cells(store)) for cluster, store in stores.items()]))
-    if any("error" in store for store in stores.values()):
-        raise typer.Exit(3)
+    if code := exit_status(answers):
+        raise typer.Exit(code)
 
 
 def _cells(store: dict[str, Any]) -> tuple[object, ...]:

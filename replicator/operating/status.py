@@ -62,6 +62,14 @@ def _reason(body: str) -> str:
         return ""
 
 
+def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
+    """3 if a worker does not answer, 2 if those that give nothing all refuse, else 0."""
+    without = [answer for answer in answers.values() if "error" in answer]
+    if not without:
+        return 0
+    return 2 if all(answer["status"] in (401, 403) for answer in without) else 3
+
+
 def render(answers: Mapping[str, Mapping[str, Any]]) -> Group:
     """Three tables for people: workers, topics with their subscriptions, links."""
     tables = [_workers(answers)]

@@ -125,10 +125,11 @@ async def test_links_tools_and_switches_go_by_tls_and_tokens(data_dir: Path, tmp
         status = await both.cli("status", "-f", str(both.file), "--output", "json")
         assert status.returncode == 0, status.stderr
         assert "error" not in json.loads(status.stdout)["a"]
-        for environment, code in (({"REPLICATOR_TOKEN": secrets.token("app")}, 3), ({"REPLICATOR_TOKEN": "wrong"}, 3)):
-            refused = await both.cli("status", "-f", str(both.file), "--output", "json", **environment)
-            assert refused.returncode == code
-            assert environment["REPLICATOR_TOKEN"] not in refused.stdout + refused.stderr
+        for token in (secrets.token("app"), "wrong"):
+            for verb in (("status",), ("store", "status")):
+                refused = await both.cli(*verb, "-f", str(both.file), "--output", "json", REPLICATOR_TOKEN=token)
+                assert refused.returncode == 2, "it is refused, which the user can correct"
+                assert token not in refused.stdout + refused.stderr
         token_file = str(secrets.token_file("app"))
         here = ("-f", str(both.file), "--cluster", "a")
         listed = await both.cli("--token-file", token_file, "topics", "list", "public/default", *here)
