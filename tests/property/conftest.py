@@ -28,8 +28,9 @@ LAYOUTS: Final = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def bodies() -> Iterator[None]:
+    """For the tests of a module of this directory, and no longer: other tests follow in the same process."""
     layouts = LAYOUTS[os.environ.get("STORE_BODIES", "mixed")]
     openings: Counter[Path] = Counter()
     initialize, close = Store.__init__, Store.close
