@@ -22,6 +22,7 @@ from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import verify_block
 from replicator.engine.log.block_heads import BlockHead, checksums_of
 from replicator.engine.log.store_check import damaged_blocks
+from replicator.engine.log.store_files import check_there
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.security.asking import worker_url
@@ -48,6 +49,7 @@ async def repair(topology: Topology, name: str) -> Repaired:
     peers = {each.name: worker_url(each.address) for each in topology.clusters if each.name != name}
     if not peers:
         raise BackupError(f"{name} is the only cluster: nobody has copies of its blocks")
+    check_there(cluster.data)
     engine = await Engine.open(cluster.data, cluster=name, settings=settings)
     done = Repaired()
     try:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicator import __version__
-from replicator.backup.errors import BackupDamaged, BackupError, WorkerNotAsked
+from replicator.backup.errors import BackupDamaged, WorkerNotAsked
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.copy_stream import copy_head, read_head, read_pieces
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import DATA_FILE, Piece, copy_pieces
+from replicator.engine.log.store_copy import Piece, copy_pieces
+from replicator.engine.log.store_files import check_there
 from replicator.pipeline.worker_connection import WorkerConnection
 from snapshots.position import BEFORE_ALL, Position
 
@@ -44,10 +45,9 @@ def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
 @contextmanager
 def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreCopy]:
     """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs, and
-    :class:`BackupError` where there is no store: a volume that is not mounted must not make an empty backup, which in
+    where there is no store: a volume that is not mounted must not make an empty backup, which in
     time would take the place of the good ones."""
-    if not (data / DATA_FILE).exists():
-        raise BackupError(f"{data} has no store: is it the directory of {cluster}, and is its disk mounted?")
+    check_there(data)
     store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
     try:
         head = copy_head(store, ends_of(store), version=__version__, made_at_ms=time.time_ns() // 1_000_000)

@@ -95,7 +95,7 @@ def backfill(
         signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own calls Spark, whatever is going on
         return session
 
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, emoji=False)
     try:
         with _showing(progress) as show, _terminated_as_interrupted():
             report = BackfillRun(request, spark, show).run()

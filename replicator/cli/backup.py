@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 At = Annotated[
     str,

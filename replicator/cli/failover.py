@@ -115,7 +115,7 @@ def _run(file: Path, output: str, work: Callable[[Switch], Awaitable[Any]]) -> A
 
     check_output(output)
     topology = opened_topology(file)
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, emoji=False)
     shown = ""
 
     def show_progress(text: str) -> None:

@@ -26,7 +26,7 @@ NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"
 
 
 out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False)
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def translate(

@@ -12,7 +12,7 @@ from replicator.cli.admin import OutputFormat, TopologyFile, check_output, opene
 
 app = typer.Typer(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store.")]
 
@@ -57,9 +57,11 @@ def check(file: TopologyFile, cluster: Of) -> None:
     """
     from replicator.engine.log.store import Store
     from replicator.engine.log.store_check import check_store
+    from replicator.engine.log.store_files import check_there
 
     topology = opened_topology(file)
     of = topology.cluster(cluster)
+    check_there(of.data)
     store = Store(of.data, cluster=cluster, size_max=topology.store.size_max, segments=topology.store.segments())
     try:
         found = check_store(store)
@@ -100,7 +102,9 @@ def compact(file: TopologyFile, cluster: Of) -> None:
 
 async def _compact(topology: Any, name: str) -> tuple[int, int]:
     from replicator.engine.engine import Engine, EngineSettings
+    from replicator.engine.log.store_files import check_there
 
+    check_there(topology.cluster(name).data)
     settings = EngineSettings(
         store_bytes_max=topology.store.size_max, segments=topology.store.segments(), maintained=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from replicator.cli.main import app
 from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.segments.settings import SegmentSettings
 
 KIB = 1024
@@ -72,8 +74,19 @@ def test_a_damaged_block_is_named(tmp_path: Path, topology: Path) -> None:
     file.write_bytes(content)
     status, text = run("check", "-f", topology, "-c", "us-east")
     assert status == 1
-    assert f"damaged: topic {TOPIC} after" in text
-    assert "checksum" in text
+    assert re.search(rf"damaged: topic {TOPIC}: .* at \d+:\d+: checksum", text), text
+
+
+@pytest.mark.parametrize("verb", ["check", "compact", "repair"])
+def test_where_there_is_no_store_none_is_made(tmp_path: Path, verb: str) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "clusters:\n  a: {address: '127.0.0.1:1', data: ./not-here}\n  b: {address: '127.0.0.1:2', data: ./b}\n"
+    )
+    done = CliRunner().invoke(app, ["store", verb, "-f", str(file), "-c", "a"])
+    assert isinstance(done.exception, StoreUnusable)
+    assert "has no store (no log/data.mdb)" in str(done.exception)
+    assert not (tmp_path / "not-here").exists()
 
 
 def test_who_does_not_answer_is_said(topology: Path) -> None:

@@ -46,7 +46,7 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
         try:
             blocks, reached = store.read_blocks(topic_id, after, END, bytes_max=PAGE_BYTES)
         except BlockCorrupt as error:
-            found.problems.append(f"topic {name} after {after}: {error}")
+            found.problems.append(f"topic {name}: {error}")
             return
         found.blocks += len(blocks)
         if not blocks:

@@ -33,6 +33,14 @@ def check_not_restoring(path: Path) -> None:
         )
 
 
+def check_there(path: Path) -> None:
+    """Raises :class:`StoreUnusable` where there is no store yet: who only looks at one must not make it."""
+    if not (path / LOG / "data.mdb").exists():
+        raise StoreUnusable(
+            f"{path} has no store (no {LOG}/data.mdb): is it the right directory, and its disk mounted?"
+        )
+
+
 def lock_directory(path: Path) -> IO[bytes]:
     """Hold the directory for this process; a second worker on it is refused."""
     try:
