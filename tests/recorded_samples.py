@@ -15,12 +15,15 @@ from engine_support import batch, logged, make_block, marker, message
 from pyroaring import BitMap
 from wire_worker import WireWorker, single_entry
 
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.block import BlockKind
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.left_out import LeftOutNote, encode_note
 from replicator.engine.log.link_frame import PROTOCOL_VERSION
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.markers import (
     FailoverEpoch,
@@ -172,3 +175,21 @@ def _described_topic(topic: Any) -> dict[str, Any]:
 def _rows(engine: Engine, table: str) -> int:
     with engine.store.env.begin() as txn:
         return int(txn.stat(engine.store.tables[table])["entries"])
+
+
+LARGE_BYTES = 20_000
+SEGMENTED = EngineSettings(
+    segments=SegmentSettings(64 * 1024, body_bytes_min=4096, group_bytes_min=0, recent_bytes_max=1)
+)
+"""Segments that fit into the repository."""
+
+
+def large(number: int, *replicate_to: str) -> bytes:
+    """An entry that lies in a segment, for those other clusters if any are named."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, replicate_to=replicate_to)
+    return encode_entry(metadata, b"%8d" % number * 2500)
+
+
+def small() -> bytes:
+    """One that lies in the table."""
+    return encode_entry(MessageMetadata(producer_name="p", sequence_id=99, publish_time=1), b"small")

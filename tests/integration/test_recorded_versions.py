@@ -9,6 +9,7 @@ import asyncio
 import json
 import lzma
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ from replicator.engine.log.link_frame import (
     read_header,
     unpack_frame,
 )
+from replicator.engine.log.store_check import check_store
 from replicator.pipeline.errors import BadOffset
 from replicator.pipeline.source.stream_offsets import decode_offset
 from snapshots.markers import MARKER_VERSION, MarkerType, decode_marker
+from snapshots.position import BEFORE_ALL
 
 
 def recorded(name: str) -> Any:
@@ -61,6 +64,29 @@ def test_a_recorded_store_says_what_it_said(tmp_path: Path) -> None:
     assert orders["subscriptions"]["billing"]["deleted"], "the recorded store has holes"
     assert orders["subscriptions"]["billing"]["batches"], "the recorded store has batches that are acknowledged in part"
     assert orders["tombstones"]
+
+
+def test_a_recorded_store_with_segments_has_every_block_as_it_was(tmp_path: Path) -> None:
+    with zipfile.ZipFile(samples.RECORDED / "segments.zip") as packed:
+        packed.extractall(tmp_path / "log")
+
+    async def main() -> None:
+        engine = await Engine.open(tmp_path, cluster=samples.CLUSTER, settings=samples.SEGMENTED)
+        try:
+            assert engine.store.head["format"] == 2
+            topic = engine.find(samples.TOPIC)
+            assert topic is not None
+            stored, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)
+            entries = [bytes(entry) for each in stored for entry in block.BlockView(each.block).entries()]
+            assert entries == [*map(samples.large, range(12)), samples.large(12, "eu-west"), samples.small()]
+            assert [each.header.only for each in stored[12:]] == [frozenset({"eu-west"}), None]
+            assert engine.store.segments.status()["live_bytes"] > 13 * samples.LARGE_BYTES
+            await topic.publish([samples.large(14)])
+            assert check_store(engine.store).problems == []
+        finally:
+            await engine.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -43,12 +43,34 @@ def main() -> None:
         asyncio.run(record_store(directory))
     finally:
         shutil.rmtree(directory)
+    asyncio.run(record_segments())
     keep_frames()
     record_query()
     markers = [[int(kind), payload.hex()] for kind, payload in map(encode_marker, samples.markers())]
     write("markers.json", {"version": MARKER_VERSION, "markers": markers})
     write("offsets.json", [encode_offset(each) for each in samples.offsets()])
     write("database.json", {"revision": head_revision()})
+
+
+async def record_segments() -> None:
+    """A store of format 2: blocks in segments and in the table, one of them for some clusters only."""
+    with tempfile.TemporaryDirectory(prefix="replicator-record-") as made:
+        engine = await Engine.open(Path(made), cluster=samples.CLUSTER, settings=samples.SEGMENTED)
+        try:
+            topic = await engine.topic(samples.TOPIC)
+            for number in range(12):
+                await topic.publish([samples.large(number)])
+            await topic.publish([samples.large(12, "eu-west")])
+            await topic.publish([samples.small()])
+        finally:
+            await engine.close()
+        pack("segments.zip", Path(made) / "log")
+
+
+def pack(name: str, directory: Path) -> None:
+    with zipfile.ZipFile(samples.RECORDED / name, "w", zipfile.ZIP_DEFLATED) as packed:
+        for file in sorted(each for each in directory.rglob("*") if each.is_file()):
+            packed.writestr(zipfile.ZipInfo(str(file.relative_to(directory))), file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def keep_frames() -> None:
@@ -69,9 +91,7 @@ def record_query() -> None:
             assert len(samples.run_query(session, worker.url, checkpoint)) == 3
         finally:
             session.stop()
-        with zipfile.ZipFile(samples.RECORDED / "query.zip", "w", zipfile.ZIP_DEFLATED) as packed:
-            for file in sorted(each for each in checkpoint.rglob("*") if each.is_file()):
-                packed.writestr(zipfile.ZipInfo(str(file.relative_to(checkpoint))), file.read_bytes())
+        pack("query.zip", checkpoint)
 
 
 def write(name: str, content: object) -> None:

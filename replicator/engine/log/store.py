@@ -192,8 +192,6 @@ class Store(TopicRows):
             with self.env.begin(write=True, db=self.tables["meta"]) as txn:
                 txn.put(HEAD.encode(), json.dumps(self.head).encode())
 
-    # Small facts of the worker, such as that a database was reached once.
-
     # Catalog and per-topic state.
 
     def ledgers(self, topic_id: int) -> list[LedgerExtent]:
