@@ -18,7 +18,7 @@ from replicator.engine.errors import BlockCorrupt, StoreFull
 from replicator.engine.log.block import BlockHeader, BlockKind, build_block, head_bytes, read_head, read_header
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.segments import Segments
-from replicator.engine.log.segments.settings import FREE_KEPT, SEGMENT_BYTES, SegmentSettings
+from replicator.engine.log.segments.settings import FIRST_BYTES, FREE_KEPT, SegmentSettings
 from replicator.engine.log.store_copy import copy_pieces
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -77,7 +77,7 @@ def test_nothing_is_preallocated_before_the_first_large_body(tmp_path: Path) -> 
             assert segments_of(tmp_path) == [], "one alone is faster in the table"
             await topic.publish([message(body(1, 600 * KIB))])
             (name,) = segments_of(tmp_path)
-            assert (tmp_path / "log" / files.SEGMENTS / name).stat().st_size == SEGMENT_BYTES
+            assert (tmp_path / "log" / files.SEGMENTS / name).stat().st_size == FIRST_BYTES
             assert live.store.meta("store")["format"] == 2
 
     asyncio.run(main())
@@ -331,6 +331,21 @@ def test_a_body_is_copied_once_and_read_back_without_a_copy(tmp_path: Path) -> N
         assert len({id(each.obj) for each in found}) == 1, "they are slices of one buffer"
         with pytest.raises(BlockCorrupt, match="other bytes lie"):
             segments.read(places[0], memoryview(b"x" * 50))
+    finally:
+        segments.close()
+
+
+def test_segments_grow_with_what_is_in_them_up_to_the_setting(tmp_path: Path) -> None:
+    mib = 1024 * KIB
+    segments = Segments(tmp_path / "segments", SegmentSettings(segment_bytes=50 * mib, body_bytes_min=1), ())
+    try:
+        block, sizes = b"x" * 8 * mib, []
+        for _ in range(24):
+            segments.put(block)
+            segments.flush()
+            segments.commit(())
+            sizes.append(segments.status()["bytes"] // mib)
+        assert sorted(set(sizes)) == [16, 32, 64, 114, 164, 214], "the whole of the segments, each time one came"
     finally:
         segments.close()
 

@@ -75,10 +75,14 @@ def segment_number(name: str) -> int | None:
 
 
 def listed(directory: Path) -> Iterator[tuple[int, int]]:
-    """Number and size of each segment's file."""
+    """Number and size of each segment's file. One that is deleted meanwhile may be missing."""
     for entry in directory.iterdir():
         if (number := segment_number(entry.name)) is not None:
-            yield number, entry.stat().st_size
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:
+                continue
+            yield number, size
 
 
 def preallocate(directory: Path, number: int, capacity: int) -> None:

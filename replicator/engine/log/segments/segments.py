@@ -29,7 +29,7 @@ from replicator.engine.log.segments import files
 from replicator.engine.log.segments.open_files import OpenFiles
 from replicator.engine.log.segments.places import Place
 from replicator.engine.log.segments.recent import RecentBytes, Span, new_span
-from replicator.engine.log.segments.settings import SegmentSettings
+from replicator.engine.log.segments.settings import FIRST_BYTES, SegmentSettings
 from replicator.engine.log.segments.space import Readers, Segment, SegmentSpace
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
@@ -208,16 +208,21 @@ class Segments:
         if making is not None and making.exception() is None and (made := making.result()).capacity >= size:
             return made
         with _no_room(self._directory):  # there may be room now where there was none then
-            return self._make()
+            return self._make(self._next_capacity(size))
 
-    def _make(self) -> Segment:
+    def _next_capacity(self, size: int) -> int:
+        """As much as there is already: a store with a few large messages takes little of the disk."""
+        there = sum(each.capacity for each in self.space.segments.values())
+        return min(max(FIRST_BYTES, there, size), self.settings.segment_bytes)
+
+    def _make(self, wanted: int) -> Segment:
         if not self._probed:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             files.sync_directory(self._directory.parent)
             self._probe()
             self.space.alignment = self.medium.alignment
         self._last_number += 1
-        capacity = -(-self.settings.segment_bytes // self.medium.alignment) * self.medium.alignment
+        capacity = -(-wanted // self.medium.alignment) * self.medium.alignment
         files.preallocate(self._directory, self._last_number, capacity)
         return Segment(self._last_number, capacity)
 
@@ -226,12 +231,12 @@ class Segments:
         now = self.space.open
         if now is None or now.used * 2 < now.capacity or self._making is not None:
             return
-        if self.space.reuse(self.settings.segment_bytes) is not None:
+        if self.space.reuse(now.capacity // 2) is not None:
             return
         with suppress(RuntimeError):  # no thread can be started: then it is made when it is needed
             if self._maker is None:
                 self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
-            self._making = self._maker.submit(self._make)
+            self._making = self._maker.submit(self._make, self._next_capacity(0))
 
     def _delete(self, segment: Segment) -> None:
         self.space.forget(segment)

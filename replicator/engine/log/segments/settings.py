@@ -8,6 +8,8 @@ from typing import Final
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 64 * 1024
 SEGMENT_BYTES_MAX: Final = 16 * 1024**3
+FIRST_BYTES: Final = 16 * 1024 * 1024
+"""The first segment of a store; later ones are as large as all that are there, up to the setting."""
 BODY_BYTES_MIN: Final = 64 * 1024
 GROUP_BYTES_MIN: Final = 512 * 1024
 """A group that has less is committed faster without a segment: that has a sync of its own (docs/benchmarks.md)."""
@@ -17,7 +19,8 @@ FREE_KEPT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """``segment_bytes`` 0: bodies of any size lie in the store's table; those that are in segments stay there."""
+    """``segment_bytes`` is the size of the largest. 0: bodies of any size lie in the store's table; those that are in
+    segments stay there."""
 
     segment_bytes: int = SEGMENT_BYTES
     body_bytes_min: int = BODY_BYTES_MIN
