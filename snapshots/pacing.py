@@ -5,8 +5,8 @@ It serves invariant 11: what updates cost is bounded, however many topics change
 1. The first change of a topic that has none under way goes at once.
 2. While an update is under way, from its decision until it stands in the log, changes gather. So a busy worker groups
    them by itself: the longer its commits take, the more goes with one update.
-3. Between the beginnings of two updates of a topic lie ``update_interval_ms``, and :data:`REST_FACTOR` times what the
-   last one took, but no more than :data:`GATHER_MS_MAX` if the interval is shorter.
+3. Between the beginnings of two updates of a topic lie ``update_interval_ms``, and what the last one took, times how
+   much longer it took than :data:`QUIET_MS`, but no more than :data:`GATHER_MS_MAX` if the interval is shorter.
 4. All topics of a worker share :class:`UpdateBudget`. When it is used up a change waits for its turn, but no longer
    than :data:`GATHER_MS_MAX`: from then on updates go for each topic as they would if changes were only collected.
 """
@@ -17,8 +17,8 @@ from typing import Final
 
 GATHER_MS_MAX: Final = 100
 """The longest that changes are gathered for the sake of what updates cost."""
-REST_FACTOR: Final = 3
-"""An update is under way a third of the time at most."""
+QUIET_MS: Final = 4
+"""So long an update takes where nothing else is done. One that takes longer says that the worker is busy."""
 UPDATES_A_SECOND: Final = 200
 """Of all topics of a worker, before changes are gathered: a fifth of a core, on both sides together."""
 BURST_UPDATES: Final = 20
@@ -77,5 +77,6 @@ class UpdatePace:
         """One of the markers stands in the log, or was refused."""
         self._under_way -= 1
         if not self._under_way:
-            rest_ms = min(GATHER_MS_MAX, REST_FACTOR * (now_ms - self._began_ms))
+            took_ms = now_ms - self._began_ms
+            rest_ms = min(GATHER_MS_MAX, took_ms * took_ms // QUIET_MS)
             self._not_before_ms = max(self._not_before_ms, self._began_ms + rest_ms)

@@ -3,7 +3,8 @@
 Invariants (DESIGN §3): 1, nothing is confirmed before the transaction that holds it is committed and synced; 11, the
 queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine.log.commit.group`.
 
-1. Take what is queued, up to a limit.
+1. Take what is queued, up to a limit. A group of nothing but rows waits a moment for more: what is appended because of
+   them comes right after them.
 2. Write it as one group and commit. If that fails nothing of the group was written: each request gets the error. If the
    store is full the group is tried in halves, so that only what does not fit is refused. After a failed sync the
    writer confirms nothing more (what reached the disk is unknown).
@@ -68,6 +69,8 @@ would stand still while that is written, and the writer while the next comes in.
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
+ROWS_WAIT_SECONDS: Final = 0.0005
+"""Before a commit of nothing but rows: what tells other clusters of an acknowledgement follows its cursor by that much."""
 COMPACTION_PAUSE_SECONDS: Final = 0.25
 """Between two steps of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most."""
 _APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
@@ -293,6 +296,7 @@ class Writer:
         request = self._queue.get()
         group: list[Request] = []
         taken = published = 0
+        rows_wait_until: float | None = None
         while request is not None:
             group.append(request)
             taken += request.bytes
@@ -303,7 +307,14 @@ class Writer:
             try:
                 request = self._queue.get_nowait()
             except queue.Empty:
-                return group, False
+                if not all(isinstance(each, PutManyRequest) for each in group):
+                    return group, False
+                now = time.monotonic()
+                rows_wait_until = rows_wait_until or now + ROWS_WAIT_SECONDS
+                try:
+                    request = self._queue.get(timeout=max(0, rows_wait_until - now))
+                except queue.Empty:
+                    return group, False
         return group, True
 
     def _commit(self, group: list[Request]) -> Committed:

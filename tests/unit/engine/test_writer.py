@@ -137,6 +137,26 @@ def test_many_rows_are_put_and_cleared_in_one_transaction_and_neighbours_are_lef
 # When the store is full or fails.
 
 
+def test_what_is_appended_right_after_a_cursor_was_saved_shares_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "ROWS_WAIT_SECONDS", 30.0)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            before = engine.store.env.info()["last_txnid"]
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(3):
+                    tasks.create_task(engine.writer.put_many([("cursors", b"%d" % number, b"x")]))
+                while engine.writer._queue.qsize():  # noqa: ASYNC110 - the thread takes them
+                    await asyncio.sleep(0)
+                tasks.create_task(topic.publish([message()]))
+            assert engine.store.env.info()["last_txnid"] == before + 1
+
+    asyncio.run(main())
+
+
 def test_a_full_store_refuses_cleanly_and_takes_what_still_fits(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, settings=EngineSettings(store_bytes_max=1024 * 1024)) as engine:

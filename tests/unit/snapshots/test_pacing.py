@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.pacing import BURST_UPDATES, GATHER_MS_MAX, REST_FACTOR, UPDATES_A_SECOND, UpdateBudget, UpdatePace
+from snapshots.pacing import BURST_UPDATES, GATHER_MS_MAX, QUIET_MS, UPDATES_A_SECOND, UpdateBudget, UpdatePace
 
 INTERVAL_MS = 5
 
@@ -34,10 +34,11 @@ def test_changes_gather_while_an_update_is_under_way_and_go_when_it_is_written()
 
 def test_who_takes_long_rests_long_but_not_longer_than_changes_may_gather() -> None:
     topic = pace()
-    topic.began(1_000, 1, INTERVAL_MS)
-    topic.ended(1_020)
-    topic.changed(1_021, INTERVAL_MS)
-    assert topic.due_ms == 1_000 + REST_FACTOR * 20
+    for took_ms, between_ms in ((1, INTERVAL_MS), (QUIET_MS, INTERVAL_MS), (3 * QUIET_MS, 9 * QUIET_MS)):
+        topic.began(1_000, 1, INTERVAL_MS)
+        topic.ended(1_000 + took_ms)
+        topic.changed(1_000 + took_ms, INTERVAL_MS)
+        assert topic.due_ms == 1_000 + between_ms
     topic.began(2_000, 1, INTERVAL_MS)
     topic.ended(3_000)
     topic.changed(3_000, INTERVAL_MS)
