@@ -70,7 +70,7 @@ GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
 ROWS_WAIT_SECONDS: Final = 0.0005
-"""Before a commit of nothing but rows: what tells other clusters of an acknowledgement follows its cursor by that much."""
+"""What tells other clusters of an acknowledgement follows the save of its cursor by less."""
 COMPACTION_PAUSE_SECONDS: Final = 0.25
 """Between two steps of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most."""
 _APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
