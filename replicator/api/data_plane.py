@@ -20,6 +20,7 @@ from aiohttp import web
 
 from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
+from replicator.api.frame_reading import SILENCE_SECONDS_MAX, FrameReader
 from replicator.api.guarding import (
     READING,
     ROLE,
@@ -35,14 +36,7 @@ from replicator.engine.log.arrow import decode_append, encode_read
 from replicator.engine.log.block import read_header
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.left_out import decode_note, is_note
-from replicator.engine.log.link_frame import (
-    HEADER_BYTES,
-    PROTOCOL_VERSION,
-    agreed_version,
-    unpack_frame,
-    version_refused,
-)
-from replicator.engine.log.link_frame import read_header as read_frame_header
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version, version_refused
 from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
@@ -75,8 +69,6 @@ PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
 """Of all pages in flight: what slow readers can make the worker hold. A page starts while there is less."""
 PAGE_PIECE_BYTES: Final = 1024 * 1024
-SILENCE_SECONDS_MAX: Final = 60.0
-"""A link that sends nothing, not even a sign of life, for this long is gone."""
 PROTOCOL_UNSAID: Final = 4
 """What a source speaks that asks for high-water marks without saying so."""
 DIGITS_MAX: Final = 20
@@ -282,7 +274,8 @@ async def append(request: web.Request) -> web.StreamResponse:
         refused = version_refused(version, here=request.app[ENGINE].cluster, there=link.source)
         raise BadRequest(f"parameter protocol: {refused}")
     with _only_stream_of_name(link.key, request):
-        frame = await _read_frame(request)
+        frames = FrameReader(request.content)
+        frame = await frames.next()
         if frame is None:
             raise BadRequest("the body has no frame")
         first = await _submit(request, link, frame)
@@ -291,7 +284,7 @@ async def append(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await response.prepare(request)
         with ending_at_expiry(request):
-            await _serve_frames(request, link, response, first)
+            await _serve_frames(request, link, frames, response, first)
     return response
 
 
@@ -330,7 +323,7 @@ def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
 
 
 async def _serve_frames(
-    request: web.Request, link: IncomingLink, response: web.StreamResponse, first: _Results
+    request: web.Request, link: IncomingLink, frames: FrameReader, response: web.StreamResponse, first: _Results
 ) -> None:
     """Read and submit frames, and answer each in order as it becomes durable."""
     pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue()
@@ -339,7 +332,7 @@ async def _serve_frames(
 
     async def read() -> None:
         try:
-            while await room.acquire() and (frame := await _read_frame(request)) is not None:
+            while await room.acquire() and (frame := await frames.next()) is not None:
                 pending.put_nowait(await _submit(request, link, frame))
         except EngineError as error:
             pending.put_nowait(error)
@@ -368,7 +361,7 @@ async def _serve_frames(
 _Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
 
 
-async def _submit(request: web.Request, link: IncomingLink, frame: bytes) -> _Results:
+async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -> _Results:
     """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
     engine = request.app[ENGINE]
     # A reload of the topology may have changed what the link brings since it opened this stream.
@@ -421,26 +414,6 @@ async def _outcome(results: _Results) -> dict[str, Any]:
 async def _answer(response: web.StreamResponse, answer: Mapping[str, Any]) -> None:
     body = json.dumps(answer).encode()
     await response.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
-
-
-async def _read_frame(request: web.Request) -> bytes | None:
-    """The next frame, or None at the end of the body. Raises :class:`BlockCorrupt` where it ends inside one."""
-    try:
-        async with timeout(SILENCE_SECONDS_MAX):
-            head = await request.content.readexactly(HEADER_BYTES)
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise BlockCorrupt("the body ends inside a frame's header") from None
-        return None
-    header = read_frame_header(head)
-    try:
-        async with timeout(SILENCE_SECONDS_MAX):
-            content = await request.content.readexactly(header.length_bytes)
-    except asyncio.IncompleteReadError as error:
-        raise BlockCorrupt(
-            f"the body ends inside a frame: {len(error.partial)} of {header.length_bytes} bytes"
-        ) from None
-    return content if header.codec == "none" else await asyncio.to_thread(unpack_frame, header, content)
 
 
 def _exact_state(topic: Topic, name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -117,7 +118,7 @@ def encode_append(blocks: Sequence[Outgoing]) -> pa.Buffer:
     )
 
 
-def decode_append(body: bytes) -> dict[str, list[CopiedBlock]]:
+def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
     """The blocks of a stream by topic, in order, as views into ``body``.
 
     Raises :class:`BlockCorrupt` for anything that is not a whole stream of :data:`APPEND_SCHEMA`.
@@ -130,7 +131,9 @@ def decode_append(body: bytes) -> dict[str, list[CopiedBlock]]:
     return topics
 
 
-def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, bool | None, memoryview | None]]:
+def _rows(
+    body: bytes | memoryview,
+) -> Iterator[tuple[str | None, int | None, int | None, bool | None, memoryview | None]]:
     try:
         messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)))
         if not messages or messages[0].type != "schema":
@@ -143,18 +146,29 @@ def _rows(body: bytes) -> Iterator[tuple[str | None, int | None, int | None, boo
                 raise BlockCorrupt("the Arrow stream is compressed or holds more than record batches; send it plain")
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
-            blocks = batch.column("block")
-            views = [None if value.as_buffer() is None else memoryview(value.as_buffer()) for value in blocks]
             yield from zip(
                 batch.column("topic").to_pylist(),
                 batch.column("previous_ledger").to_pylist(),
                 batch.column("previous_entry").to_pylist(),
                 batch.column("left_out").to_pylist(),
-                views,
+                _views(batch.column("block")),
                 strict=True,
             )
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BlockCorrupt(f"the body is not a whole Arrow IPC stream: {str(error)[:200]}") from None
+
+
+def _views(blocks: pa.Array) -> list[memoryview | None]:
+    """The values of a column of large binaries. An Arrow scalar, from which each could be taken too, copies it."""
+    if not len(blocks):
+        return []
+    _, offsets, content = blocks.buffers()
+    bounds = np.frombuffer(offsets, np.int64, count=blocks.offset + len(blocks) + 1)[blocks.offset :].tolist()
+    bytes_ = memoryview(content if content is not None else b"")
+    views: list[memoryview | None] = [bytes_[start:end] for start, end in pairwise(bounds)]
+    if blocks.null_count:
+        views = [None if null else view for view, null in zip(views, blocks.is_null().to_pylist(), strict=True)]
+    return views
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, FrameTooLarge
-from replicator.engine.log.compression import compress, decompress
+from replicator.engine.log.compression import Buffer, compress, decompress
 from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 
 PROTOCOL_VERSION: Final = 5
@@ -85,7 +85,7 @@ def read_header(header: bytes) -> FrameHeader:
     return FrameHeader(length_bytes, CODECS[codec], raw_bytes)
 
 
-def unpack_frame(header: FrameHeader, content: bytes) -> bytes:
+def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
     """The stream as it was before compression. Raises :class:`BlockCorrupt`."""
     if header.codec == "none":
         return content
