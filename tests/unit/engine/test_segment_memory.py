@@ -7,16 +7,15 @@ import weakref
 from typing import Any
 
 from replicator.engine.log.segments.places import Place
-from replicator.engine.log.segments.recent import RecentBytes, new_span
+from replicator.engine.log.segments.recent import SPARE_MAX, RecentBytes
 
 SPAN = 4096 * 4
 
 
 def filled(recent: RecentBytes, segment: int) -> weakref.ref[Any]:
-    span = new_span(segment, 0, SPAN)
+    span = recent.new_span(segment, 0, SPAN)
     span.memory[:] = bytes([segment % 256]) * SPAN
     span.filled = SPAN
-    recent.add(span)
     return weakref.ref(span.memory.obj)
 
 
@@ -49,3 +48,20 @@ def test_what_nobody_keeps_is_given_back_at_once() -> None:
     assert len(recent._lent) < 10, "nor is it remembered for ever"
     recent.forget(49)
     assert alive(spans) == 1
+
+
+def test_a_buffer_is_used_again_when_nothing_refers_to_it_and_not_before() -> None:
+    recent = RecentBytes(1)
+    filled(recent, 1)
+    kept = recent.find(Place(1, 8, 100))
+    assert kept is not None
+    for number in range(2, 50):
+        filled(recent, number)
+    assert bytes(kept) == bytes([1]) * 100
+    before = recent.new_span(50, 0, SPAN)
+    assert bytes(before.memory[:1]) != bytes(1), "memory of a span that has gone"
+    assert len(recent._buffers._spare) <= SPARE_MAX
+    larger = recent.new_span(51, 0, 3 * SPAN)
+    assert len(larger.memory) == 3 * SPAN
+    smaller = recent.new_span(52, 0, SPAN // 2)
+    assert len(smaller.memory) == SPAN // 2

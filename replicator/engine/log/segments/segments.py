@@ -28,7 +28,7 @@ from replicator.engine.log.block import Buffer
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.open_files import OpenFiles
 from replicator.engine.log.segments.places import Place
-from replicator.engine.log.segments.recent import RecentBytes, Span, new_span
+from replicator.engine.log.segments.recent import RecentBytes, Span
 from replicator.engine.log.segments.settings import FIRST_BYTES, SegmentSettings
 from replicator.engine.log.segments.space import Readers, Segment, SegmentSpace
 
@@ -120,8 +120,7 @@ class Segments:
         now = space.open
         assert now is not None
         whole = max(BUFFER_BYTES, -(-size // space.alignment) * space.alignment)
-        span = self._span = new_span(now.number, now.used, min(whole, now.capacity - now.used))
-        self.recent.add(span)
+        span = self._span = self.recent.new_span(now.number, now.used, min(whole, now.capacity - now.used))
         return span
 
     def flush(self) -> None:
@@ -170,6 +169,8 @@ class Segments:
         alignment = self.space.alignment
         begin, pages = span.pending, (span.filled + (alignment - 1 if whole else 0)) // alignment
         span.pending = pages * alignment
+        if (unused := span.pending - span.filled) > 0:
+            span.memory[span.filled : span.pending] = bytes(unused)  # and not what the buffer was used for before
         file = self._touched.get(span.segment)
         if file is None:
             file = self._touching.enter_context(self._files.using(span.segment, direct=self.medium.direct))
