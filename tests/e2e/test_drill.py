@@ -94,11 +94,15 @@ def test_with_tls_and_tokens_everywhere_nothing_is_lost_while_both_are_replaced(
 def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes_alone_do(
     tmp_path: Path,
 ) -> None:
-    # Traffic for twelve seconds: on a busy machine, too, much is acknowledged long before the kill.
-    options = ("--messages", str(2 * MESSAGES), "--rate", str(RATE // 2))
-    both = run_drill(tmp_path / "out", *options, "--seed", "3", "--sync", "both")
-    report, mark_delete = both["runs"]
-    check(report, 2 * MESSAGES)
+    # Traffic for twelve seconds: on a busy machine, too, much is acknowledged long before the kill. Not where consumers
+    # stood still for the second before it: then there is nothing to be seen, and the drill is run again.
+    options = ("--messages", str(2 * MESSAGES), "--rate", str(RATE // 2), "--seed", "3", "--sync", "both")
+    for _ in range(3):
+        report, mark_delete = run_drill(tmp_path / "out", *options)["runs"]
+        check(report, 2 * MESSAGES)
+        repeated = {each["name"]: each["repeated_acked_over_1s_before_kill"] for each in mark_delete["subscriptions"]}
+        if any(repeated.values()):
+            break
     assert report["scenario"] == "kill-primary"
     assert report["seed"] == 3
     assert (report["sync"], mark_delete["sync"]) == ("exact", "mark-delete")
@@ -106,7 +110,6 @@ def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes
     assert report["snapshot_mappings"] > 0
     assert [each["name"] for each in report["subscriptions"]] == [f"drill-{kind}" for kind in KINDS]
     assert all(each["sync_lag_ms"]["samples"] > 0 for each in report["subscriptions"])
-    repeated = {each["name"]: each["repeated_acked_over_1s_before_kill"] for each in mark_delete["subscriptions"]}
     assert min(repeated["drill-shared"], repeated["drill-batch-index"]) > 100, repeated
     html = (tmp_path / "out" / "kill-primary-exact" / "report.html").read_text()
     assert "<svg" in html
