@@ -1,12 +1,13 @@
 """What ``replicator verify`` asks of a worker, beside what everybody reads: where copies stand, raw blocks.
 
-``GET /replication/v1/cuts | raw-blocks | block-heads``; the forms are in docs/http.md. Blocks come from here without a
-look at their bodies' checksums: whoever compares clusters checks those himself, and wants to see the corrupt ones too.
+``GET /replication/v1/cuts | raw-blocks | block-heads`` and ``POST /replication/v1/mend``; the forms are in
+docs/http.md. Blocks come from here without a look at their bodies' checksums: whoever compares clusters checks those
+himself, and wants to see the corrupt ones too.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -25,6 +26,30 @@ PAGE_BYTES: Final = 8 * 1024 * 1024
 """Of blocks in one answer; one that is larger comes alone."""
 HEADS_MAX: Final = 5_000
 """In one answer: a few hundredths of a second of the worker's time."""
+
+
+class Mends(Protocol):
+    """See :class:`replicator.worker.mending.Mending`."""
+
+    async def mend(self, topic: Topic, position: Position) -> tuple[str, str]:
+        """What became of the block there, and why if it is left as it is."""
+
+
+def add_mending(app: web.Application, mends: Mends) -> None:
+    """Add the path by which a damaged block is mended. It has no rule of its own in :mod:`replicator.api.guarding`, so
+    it is for superusers."""
+
+    async def mend(request: web.Request) -> web.Response:
+        try:
+            body: Any = await request.json()
+            name, position = str(body["topic"]), Position.parse(body["position"])
+        except (ValueError, KeyError, TypeError, InvalidPosition) as error:
+            raise BadRequest(f"the body is not an object with topic and position in JSON: {error!r:.100}") from None
+        topic = await request.app[data_plane.ENGINE].topic(name, create=False)
+        outcome, reason = await mends.mend(topic, position)
+        return web.json_response({"topic": topic.name, "position": str(position), "outcome": outcome, "reason": reason})
+
+    app.router.add_post("/replication/v1/mend", mend)
 
 
 def add_verifying(app: web.Application) -> None:
@@ -66,7 +91,7 @@ async def raw_blocks(request: web.Request) -> web.StreamResponse:
     topic, after, upto = await _range(request)
     try:
         blocks, reached = topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES, verify=False)
-    except BlockCorrupt as error:  # not even its header is right
+    except BlockCorrupt as error:  # the first one cannot be read, or not even its header is right
         return error_response(error.code, str(error), 500)
     return await data_plane.send_page(request, encode_read(blocks), _bounds(reached, reached >= upto or not blocks))
 

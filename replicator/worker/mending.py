@@ -8,6 +8,8 @@ blocks are remembered at most.
 2. The other clusters are asked for it, one after another (:mod:`replicator.backup.repairing`). Where none gives it,
    they are asked again after a while.
 3. The writer puts it in its place, and those who stopped at it go on.
+
+``replicator verify --fix`` asks for single blocks at once (:meth:`Mending.mend`), in the same way.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Final
 
 import structlog
@@ -30,6 +33,16 @@ from snapshots.position import Position
 RETRY_SECONDS: Final = 60.0
 NOTED_MAX: Final = 1_000
 
+
+class Outcome(StrEnum):
+    """What became of a block that was to be mended. One that is gone was trimmed, or deleted with its topic."""
+
+    MENDED = "mended"
+    SOUND = "sound"
+    GONE = "gone"
+    LEFT = "left"
+
+
 log = structlog.get_logger(__name__)
 
 
@@ -42,6 +55,7 @@ class Mending:
         self._peers: Mapping[str, str] = {}
         self._noted: dict[tuple[int, Position], str] = {}
         """By topic id and position, why it could not be mended yet."""
+        self._one_by_one = asyncio.Lock()
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = supervisor.task("mending", "mending of damaged blocks", self._run)
@@ -88,25 +102,48 @@ class Mending:
                 async with timeout(RETRY_SECONDS if self._noted else None):
                     await self._wake.wait()
 
-    async def _mend(self, topic_id: int, position: Position) -> None:
-        topic = self._engine.loaded.by_id.get(topic_id)
+    async def mend(self, topic: Topic, position: Position) -> tuple[Outcome, str]:
+        """Mend the block that holds ``position`` now, if it is damaged; for one that is left, why it is."""
         before = Position(position.ledger, position.entry - 1)
-        reason = ""
-        try:
-            heads = [] if topic is None else self._engine.store.block_heads(topic_id, before, position, blocks_max=1)
-            if topic is None or not heads:  # it was deleted, or trimmed
-                del self._noted[topic_id, position]
+        async with self._one_by_one:
+            try:
+                blocks, _ = self._engine.store.read_blocks(topic.topic_id, before, position, bytes_max=0)
+            except BlockCorrupt as error:
+                damage = str(error)
+            else:
+                return (Outcome.SOUND if blocks else Outcome.GONE), ""
+            done, reason = await self._replaced(topic, position)
+            if done is Outcome.LEFT:
+                return done, damage if reason == damage else f"{damage}; {reason}"
+            self._noted.pop((topic.topic_id, position), None)
+            return done, ""
+
+    async def _mend(self, topic_id: int, position: Position) -> None:
+        async with self._one_by_one:
+            if (topic_id, position) not in self._noted:  # it was mended while others were
                 return
-            block, reason = await asyncio.to_thread(copy_of, heads[0], topic.name, self._peers)
-            if block is not None:
-                await self._engine.writer.replace_block(topic_id, heads[0].first, block)
+            topic = self._engine.loaded.by_id.get(topic_id)
+            done, reason = (Outcome.GONE, "") if topic is None else await self._replaced(topic, position)
+            if done is not Outcome.LEFT:
                 self._noted.pop((topic_id, position), None)
-                self.mended += 1
-                log.warning("a damaged block was mended", topic=topic.name, position=str(heads[0].first))
-                self._on_mended(topic)
-                return
+            elif self._noted.get((topic_id, position)) != reason:
+                self._noted[topic_id, position] = reason
+                log.error("a damaged block cannot be mended", topic_id=topic_id, position=str(position), reason=reason)
+
+    async def _replaced(self, topic: Topic, position: Position) -> tuple[Outcome, str]:
+        """Fetch the block from a cluster that has it, and put it in its place; else why that cannot be."""
+        before = Position(position.ledger, position.entry - 1)
+        try:
+            heads = self._engine.store.block_heads(topic.topic_id, before, position, blocks_max=1)
+            if not heads:  # it was deleted, or trimmed
+                return Outcome.GONE, ""
+            block, reason = await asyncio.to_thread(copy_of, heads[0], topic.name, self._peers)
+            if block is None:
+                return Outcome.LEFT, reason
+            await self._engine.writer.replace_block(topic.topic_id, heads[0].first, block)
         except (BlockCorrupt, StoreFailed, StoreFull) as error:
-            reason = str(error)
-        if self._noted.get((topic_id, position)) != reason:
-            self._noted[topic_id, position] = reason
-            log.error("a damaged block cannot be mended", topic_id=topic_id, position=str(position), reason=reason)
+            return Outcome.LEFT, str(error)
+        self.mended += 1
+        log.warning("a damaged block was mended", topic=topic.name, position=str(heads[0].first))
+        self._on_mended(topic)
+        return Outcome.MENDED, ""

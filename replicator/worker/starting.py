@@ -36,6 +36,7 @@ from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
 from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
+from replicator.api.verifying import add_mending
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import check_not_restoring
@@ -334,6 +335,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     )
     add_audit(app, parts.index)
     add_backup(app, parts.engine, parts.index.changes.audit)
+    add_mending(app, parts.mending)
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)

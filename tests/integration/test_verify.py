@@ -572,6 +572,40 @@ def test_spark_finds_what_is_found_without_it(spark: Any, clusters: Clusters, tm
     assert set(found[0][0]) == {"missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch"}
 
 
+def test_both_engines_name_the_cluster_and_the_position_of_a_damaged_block(spark: Any, clusters: Clusters) -> None:
+    at, entries, block = clusters.us.blocks[1]
+    clusters.us.blocks[1] = (at, entries, block[:-1] + bytes([block[-1] ^ 1]))
+    for session in (None, spark):
+        report = clusters.verify(session)
+        assert faults(report) == {"corrupted": 2}
+        assert [(each.cluster, each.topic, each.position) for each in report.damaged] == [("us-east", FLIGHTS, at)]
+        assert examples(report)[0].endswith("damaged in us-east)")
+
+
+def test_fix_says_which_damaged_blocks_a_worker_mended_and_which_nobody_has(clusters: Clusters) -> None:
+    sound = list(clusters.us.blocks)
+    for number in (0, 1):
+        at, entries, block = sound[number]
+        clusters.us.blocks[number] = (at, entries, block[:-1] + bytes([block[-1] ^ 1]))
+    second = sound[1][0]
+
+    def mend(body: Any) -> dict[str, Any]:
+        if body["position"] != str(second):
+            return {"outcome": "left", "reason": "eu-west does not have that block as it was"}
+        clusters.us.blocks[1] = sound[1]
+        return {"outcome": "mended", "reason": ""}
+
+    clusters.a.on_request["mend"] = mend
+    report = fix_and_verify(None, clusters.urls, BOTH_WAYS, [FLIGHTS], None, AT_REST, Path("t.yaml"))
+    assert [each.position for each in report.damaged] == [sound[0][0]]
+    assert report.exit_status == 1
+    assert report.steps[:2] == (
+        f"not done: us-east mends {FLIGHTS} at {sound[0][0]}: nobody has it whole: eu-west does not have that block as "
+        "it was",
+        f"done: us-east mended {FLIGHTS} at {second}",
+    )
+
+
 def test_a_worker_that_goes_away_while_spark_reads_is_left_out(spark: Any, clusters: Clusters) -> None:
     clusters.b.refuse["raw-blocks"] = 503
     with pytest.raises(PeerUnavailable, match="cannot answer raw-blocks now"):

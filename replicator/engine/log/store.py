@@ -301,7 +301,8 @@ class Store(TopicRows):
         With ``origins``, only the blocks of those origins that a link may carry; the others are passed over
         without reading their bodies, at most :data:`PASS_OVER_BLOCKS_MAX` of them. The second value is where to go on:
         pass it as ``after`` for the next page.
-        Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served.
+        Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served. Without ``verify`` it is
+        raised for one that cannot be read at all, and not before the page begins with that one.
         """
         found: list[StoredBlock] = []
 
@@ -311,7 +312,12 @@ class Store(TopicRows):
                 self._verify(block, topic_id, position)
             found.append(StoredBlock(position, row.header, bytes(block) if row.place is None else block))
 
-        reached = self._take_blocks(take, topic_id, after, upto, bytes_max, None, origins)
+        try:
+            reached = self._take_blocks(take, topic_id, after, upto, bytes_max, None, origins)
+        except BlockCorrupt:
+            if verify or not found:
+                raise
+            reached = min(found[-1].last, upto)
         return found, reached
 
     def read_headers(

@@ -51,7 +51,7 @@ SORT_ENTRIES: Final = 5_000_000
 """Entries in one partition of the sort. Most blocks hold hundreds of entries."""
 BATCH_ROWS: Final = 10_000
 _SPECIAL: Final = "#"
-_EACH: Final = ("#run", "#descent", "#probe", "mismapped")
+_EACH: Final = ("#run", "#descent", "#probe", "#damaged", "mismapped")
 """Kinds of findings that are passed on one by one. There are few, and several tasks may find the same."""
 
 

@@ -2,8 +2,8 @@
 
 Runs in Spark's tasks. For each range of a topic's log at one cluster:
 
-1. Blocks are fetched raw, a page at a time, and their checksums are computed here. One whose body is wrong keeps its
-   identity, which its header has, and is marked; one whose header is wrong is passed over, and reported.
+1. Blocks are fetched raw, a page at a time, and their checksums are computed here. One whose body is wrong, or cannot
+   be read, keeps its identity, which its head has, and is marked; one whose head is wrong is passed over, and reported.
 2. A block's entries inside of the range become pieces, cut at the borders of cells, so that what is compared together
    later is of bounded size.
 3. Read messages and markers are counted; and for each origin the order of its entries is followed, so that nobody has
@@ -34,6 +34,7 @@ from replicator.pipeline.source.schema import signed
 from replicator.pipeline.verify.comparison.contents import Place
 from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
+    DAMAGED,
     DESCENT,
     MARKERS,
     MESSAGES,
@@ -120,16 +121,24 @@ class _Unreadable:
     reason: str
 
 
-_Block = FetchedBlock | Head | _Unreadable
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A block of which the worker has the head alone: the disk does not give the rest."""
+
+    head: Head
+    reason: str
+
+
+_Block = FetchedBlock | Head | _Lost | _Unreadable
 
 
 def _raw(worker: VerifyPlane, part: LogRange, scope: Scope) -> Iterator[_Block]:
     topic, after = scope.topics[part.topic].name, part.after
     while after < part.upto:
         try:
-            for fetched in worker.raw_blocks(topic, after, part.upto):
-                yield fetched
-                after = Position(fetched.first.ledger, fetched.first.entry + read_header(fetched.block).entries - 1)
+            for block in _readable_or_lost(worker, topic, after, part.upto):
+                yield block
+                after = _last_of(block)
         except BlockUnreadable as error:
             good = _last_readable(worker, topic, after, part.upto)
             yield from worker.raw_blocks(topic, after, good)
@@ -139,6 +148,38 @@ def _raw(worker: VerifyPlane, part: LogRange, scope: Scope) -> Iterator[_Block]:
             after = beyond
         else:
             return
+
+
+def _readable_or_lost(
+    worker: VerifyPlane, topic: str, after: Position, upto: Position
+) -> Iterator[FetchedBlock | _Lost]:
+    """Raw blocks in order. Raises :class:`BlockUnreadable` where not even the head of one can be read."""
+    while after < upto:
+        try:
+            for fetched in worker.raw_blocks(topic, after, upto):
+                yield fetched
+                after = _last_of(fetched)
+        except BlockUnreadable as error:
+            if (head := worker.first_head(topic, after, upto)) is None:
+                return  # it was trimmed meanwhile
+            yield from _alone(worker, topic, head, str(error))
+            after = _end(head, -1)
+        else:
+            return
+
+
+def _alone(worker: VerifyPlane, topic: str, head: Head, reason: str) -> Iterator[FetchedBlock | _Lost]:
+    """One block: a worker of the version before refuses the whole page in which one cannot be read."""
+    try:
+        yield from worker.raw_blocks(topic, Position(head.first.ledger, head.first.entry - 1), _end(head, -1))
+    except BlockUnreadable:
+        yield _Lost(head, reason)
+
+
+def _last_of(block: FetchedBlock | _Lost) -> Position:
+    if isinstance(block, _Lost):
+        return _end(block.head, -1)
+    return Position(block.first.ledger, block.first.entry + read_header(block.block).entries - 1)
 
 
 def _last_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
@@ -215,7 +256,7 @@ def _selected(worker: VerifyPlane, part: LogRange, scope: Scope, selection: Sele
     yield from _fetch(worker, topic, run, selection)
 
 
-def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Selection) -> Iterator[FetchedBlock | Head]:
+def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Selection) -> Iterator[_Block]:
     """The blocks of a run that are wanted, and the heads of the others; what lies together is fetched at once."""
     stop = len(run)
     while stop > 0 and not selection.reads(run[stop - 1]):
@@ -228,8 +269,9 @@ def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Sele
                 end += 1
             passed = {head.first: head for head in run[start:end] if not selection.reads(head)}
             first = run[start].first
-            for block in reader.raw_blocks(topic, Position(first.ledger, first.entry - 1), _end(run[end - 1], -1)):
-                yield passed.get(block.first, block)
+            before = Position(first.ledger, first.entry - 1)
+            for block in _readable_or_lost(reader, topic, before, _end(run[end - 1], -1)):
+                yield passed.get(block.head.first if isinstance(block, _Lost) else block.first, block)
             start = end
     yield from rest
 
@@ -265,17 +307,20 @@ class RangeReader:
             self._unreadable(block)
             return
         self.blocks += 1
-        sound = True
+        sound, damage = True, ""
         parts: dict[int, list[int]] = {}
         if isinstance(block, Head):
             head = block
             self.heads_only += 1
             start, stop = self._wanted(head)
+        elif isinstance(block, _Lost):
+            head, sound, damage = block.head, False, block.reason
+            start, stop = self._wanted(head)
         else:
             try:
                 header = verify_block(block.block)
-            except BlockCorrupt:
-                header, sound = read_header(block.block), False
+            except BlockCorrupt as error:
+                header, sound, damage = read_header(block.block), False, str(error)
             view = BlockView(block.block, header)
             head = Head(
                 block.first,
@@ -298,6 +343,8 @@ class RangeReader:
                 parts = {entry: list(indexes) for entry, indexes in view.absent.items()}
         if start >= stop:
             return
+        if not sound:
+            self._damaged(head, start, damage)
         sizes = np.frombuffer(head.sizes, "<u4") if head.sizes else None
         of_entry = 0 if sizes is not None else head.messages // head.entries
         if head.kind == BlockKind.LOCAL_MARKERS:
@@ -389,6 +436,16 @@ class RangeReader:
             except EngineError:
                 name = "unreadable"
             self.markers[name] = self.markers.get(name, 0) + 1
+
+    def _damaged(self, head: Head, start: int, reason: str) -> None:
+        topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
+        ledger, entry = head.first
+        self._note(Found(DAMAGED, topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=reason))
+        if head.kind == BlockKind.LOCAL_MARKERS and not start:  # no other cluster has it, so it is compared with none
+            text = f"a block of markers of {cluster} alone, at {head.first}: {reason}"
+            self._note(
+                Found("corrupted", topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=text, shown=True)
+            )
 
     def _unreadable(self, part: _Unreadable) -> None:
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]

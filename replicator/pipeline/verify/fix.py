@@ -4,9 +4,11 @@
    Merging is idempotent and only grows (invariant 6), so this can repeat nothing and take nothing back.
 2. Mappings: the index of the topic is made again from the log of the cluster that has it.
 3. A topic that a link has stopped at without a gap is tried again at once.
+4. A damaged block: its worker fetches the same block from a cluster that has it, as it does where it finds one itself
+   (:mod:`replicator.worker.mending`). By its checksums it is the block that was there (invariant 2).
 
-A gap, and whatever is missing, double, out of order or corrupted, is not touched: each way out of these deletes
-something or gives something up. The command that does is printed.
+A gap, and whatever is missing, double, out of order or otherwise corrupted, is not touched: each way out of these
+deletes something or gives something up. The command that does is printed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from urllib.parse import quote
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.cluster_state import Wanted
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.report import VerifyReport
+from replicator.pipeline.verify.report import DamagedBlock, VerifyReport
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import Link
 
@@ -34,6 +36,8 @@ REBUILD_SECONDS_MAX: Final = 600
 POLL_SECONDS: Final = 0.2
 TOLD_AT_ONCE: Final = 500
 """Topics per request to tell subscription states."""
+NAMED_AT_ONCE: Final = 10
+"""Positions in one line."""
 _LOST: Final = ("missing", "duplicated", "reordered", "corrupted")
 
 
@@ -61,6 +65,8 @@ def fix_and_verify(
 
 def _fixed(report: VerifyReport, clusters: Mapping[str, str]) -> Iterator[str]:
     """Do it, and say what was done."""
+    for name, url in clusters.items():
+        yield from _mended(name, url, [each for each in report.damaged if each.cluster == name])
     of = {kind: sorted({each.topic for each in report.findings if each.fault == kind}) for kind in _kinds(report)}
     for name, url in clusters.items():
         if told := of.get("ack_mismatch"):
@@ -71,6 +77,29 @@ def _fixed(report: VerifyReport, clusters: Mapping[str, str]) -> Iterator[str]:
             if not link.paused and set(link.stopped) - set(link.gaps):
                 text = f"link {link.key} tries again: {_some(sorted(set(link.stopped) - set(link.gaps)))}"
                 yield from _attempt(text, partial(_call, url, f"links/{quote(link.key, safe='')}/resume"))
+
+
+def _mended(name: str, url: str, damaged: Sequence[DamagedBlock]) -> Iterator[str]:
+    """Before the rest: who stopped at such a block goes on when it is whole."""
+    whole: dict[str, list[str]] = {}
+    with VerifyPlane(url) as worker:
+        for block in damaged:
+            text = f"{name} mends {block.topic} at {block.position}"
+            try:
+                outcome, reason = worker.mend(block.topic, block.position)
+            except UnexpectedAnswer as error:
+                yield f"not done: {text}: {error}"
+            except PeerUnavailable as error:
+                yield f"not done: {text}, and the damaged blocks after it: {error}"
+                break
+            else:
+                if reason:
+                    yield f"not done: {text}: nobody has it whole: {reason}"
+                elif outcome in ("mended", "sound"):  # it was found, and mended, by the worker itself meanwhile
+                    whole.setdefault(block.topic, []).append(str(block.position))
+    for topic, positions in whole.items():
+        for start in range(0, len(positions), NAMED_AT_ONCE):
+            yield f"done: {name} mended {topic} at {', '.join(positions[start : start + NAMED_AT_ONCE])}"
 
 
 def _kinds(report: VerifyReport) -> list[str]:

@@ -119,6 +119,19 @@ class VerifyPlane(DataPlane):
         for answer in self._pages("block-heads", topic, after, upto):
             yield from read_heads(answer)
 
+    def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
+        """Of the first block that holds entries there. Raises :class:`BlockUnreadable`."""
+        following = min(Position(after.ledger, after.entry + 1), upto)  # one head, where there is one in that ledger
+        found = next(self.heads(topic, after, following), None)
+        return found or next(self.heads(topic, after, upto), None)
+
+    def mend(self, topic: str, position: Position) -> tuple[str, str]:
+        """Have the worker fetch a damaged block from a cluster that has it; what became of it
+        (:class:`replicator.worker.mending.Outcome`), and why if it is left."""
+        answer = self.call("POST", "/replication/v1/mend", {"topic": topic, "position": str(position)})
+        with _promised(self.url, "mend"):
+            return str(answer["outcome"]), str(answer["reason"])
+
     def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
         """Where an entry of an origin lies here, by the exact mapping."""
         answer = self._json(

@@ -9,6 +9,8 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
+from snapshots.position import Position
+
 EXAMPLES_MAX: Final = 10
 """Examples kept of each fault of each topic."""
 
@@ -16,7 +18,7 @@ FAULTS: Final = {
     "missing": "in one cluster of a link and not in the other, nor on its way there",
     "duplicated": "more than once in one cluster",
     "reordered": "after something of its origin that was published later",
-    "corrupted": "the same message with other content",
+    "corrupted": "the same message with other content, or a damaged block",
     "mismapped": "snapshot mapping that promises what is not there, or exact mapping that names another place",
     "ack_mismatch": "acknowledged here, and not where the link leads",
     "gaps": "topics at which a link has stopped: replicator links list",
@@ -45,6 +47,16 @@ class Finding:
     topic: str
     count: int
     examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DamagedBlock:
+    """A block that ``cluster`` does not serve, by its first position there."""
+
+    cluster: str
+    topic: str
+    position: Position
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,8 @@ class VerifyReport:
     """Clusters that were not compared, each with the reason."""
     remarks: tuple[str, ...] = ()
     """What else there is to know: what a sample can miss, links that are paused, what was not compared."""
+    damaged: tuple[DamagedBlock, ...] = ()
+    """Blocks that a cluster cannot read, or whose checksum is wrong. They are among what is ``corrupted``."""
     steps: tuple[str, ...] = ()
     """What ``--fix`` did, and what it leaves to an operator."""
 
@@ -117,6 +131,10 @@ class VerifyReport:
             "behind": self.behind,
             "unreachable": dict(self.unreachable),
             "remarks": list(self.remarks),
+            "damaged": [
+                {"cluster": each.cluster, "topic": each.topic, "position": str(each.position), "reason": each.reason}
+                for each in self.damaged
+            ],
             "fix": list(self.steps),
             "seconds": round(self.seconds, 3),
         }
@@ -140,6 +158,11 @@ def format_report(report: VerifyReport) -> Table:
         for finding in report.findings:
             if finding.fault == fault:
                 table.add_row("", f"{finding.count:,}", escape("\n  ".join([finding.topic, *finding.examples])))
+    for block in report.damaged[:EXAMPLES_MAX]:
+        text = f"{block.cluster}: {block.topic} at {block.position}: {block.reason}"
+        table.add_row("damaged block", "", escape(text), style="red")
+    if (more := len(report.damaged) - EXAMPLES_MAX) > 0:
+        table.add_row("damaged block", f"{more:,}", "more: --output json names them all", style="red")
     if report.behind:
         table.add_row("behind", f"{report.behind:,}", "on their way: no fault")
     for cluster, reason in report.unreachable.items():

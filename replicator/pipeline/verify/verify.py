@@ -32,7 +32,7 @@ from replicator.pipeline.verify.cluster_state import (
     scope_of,
 )
 from replicator.pipeline.verify.comparison.order import out_of_order
-from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, PROBE, READ, Found
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, PROBE, READ, Found
 from replicator.pipeline.verify.comparison.scope import Scope
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
@@ -43,6 +43,7 @@ from replicator.pipeline.verify.report import (
     EXAMPLES_MAX,
     FAULTS,
     ClusterCounts,
+    DamagedBlock,
     Finding,
     VerifyReport,
     format_report,
@@ -169,6 +170,7 @@ class _Verification:
             behind=sum(tally.count for tally in tallies if tally.kind == BEHIND),
             unreachable=dict(picture.unreachable),
             remarks=tuple(dict.fromkeys(self.remarks)),
+            damaged=_damaged(tallies),
         )
 
     def _is_wanted(self, topic: str) -> bool:
@@ -354,6 +356,15 @@ def _finding(found: Found) -> Finding:
 
 def _notes(tallies: Iterable[Tally], kind: str) -> list[Found]:
     return [note for tally in tallies if tally.kind == kind for note in tally.notes]
+
+
+def _damaged(tallies: Iterable[Tally]) -> tuple[DamagedBlock, ...]:
+    """Each once: tasks that share a block both find it."""
+    found = {
+        (str(note.cluster), note.topic, Position(int(note.ledger or 0), int(note.entry or 0))): str(note.detail)
+        for note in _notes(tallies, DAMAGED)
+    }
+    return tuple(sorted(DamagedBlock(*key, reason) for key, reason in found.items()))
 
 
 def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:

@@ -18,7 +18,7 @@ So the work is by blocks, whatever the number of messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -197,8 +197,9 @@ def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) ->
     for index in np.flatnonzero(~sound).tolist():
         covers = range(int(starts[index]), int(np.searchsorted(cut.cover_interval, index, side="right")))
         bad = [cover for cover in covers if not cells.sound[cut.cover_piece[cover]]]
-        cluster = int(cells.pieces.cluster[cut.cover_piece[bad[0]]])
-        yield text.found("corrupted", index, int(weight[index]), cluster=cluster, remark="checksum is wrong")
+        clusters = [int(cells.pieces.cluster[cut.cover_piece[cover]]) for cover in bad]
+        remark = f"damaged in {', '.join(text.names(clusters))}"
+        yield text.found("corrupted", index, int(weight[index]), cluster=clusters[0], remark=remark)
     partly = np.array([part is not None for part in cells.parts], bool)[cut.cover_piece]
     differ = np.minimum.reduceat(of_cover, starts) != np.maximum.reduceat(of_cover, starts)
     whole = ~np.logical_or.reduceat(partly, starts)
@@ -359,6 +360,9 @@ class _Text:
             for place in [self._place(index, number, offset)]
             for copies in [int(self._cells.cut.copies[index, number])]
         )
+
+    def names(self, clusters: Iterable[int]) -> list[str]:
+        return sorted({self._scope.clusters[cluster] for cluster in clusters})
 
     def comparable(self, index: int) -> bool:
         """Whether the contents of an interval are to be the same in all clusters that have it."""

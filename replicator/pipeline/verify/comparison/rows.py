@@ -63,6 +63,8 @@ FINDINGS: Final = pa.schema([*DIFFERENCE_COLUMNS, ("shown", pa.bool_())])
 
 # Kinds of findings that are no differences.
 COMPARED, READ, RUN, DESCENT, PROBE = "#compared", "#read", "#run", "#descent", "#probe"
+DAMAGED: Final = "#damaged"
+"""A block that a cluster cannot read, or that its checksum does not fit: ``ledger`` and ``entry`` are its first."""
 BEHIND: Final = "behind"
 
 
