@@ -1,4 +1,8 @@
-"""Which exit status an error gives: 2 for what the user can correct, 3 for what is away. See DESIGN §12."""
+"""Which exit status an error gives: 2 for what the user can correct, 3 for what is away. See DESIGN §12.
+
+Systemd's unit starts a worker again that ends with 3, and not one that ends with 2 (docs/systemd). So 3 is also what
+may pass: a database that was never reached, which may start later, and a port that another process still has.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,13 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.drills.errors import DrillError
     from replicator.engine.errors import EngineError, StoreCopyFailed, StoreFailed
     from replicator.failover.errors import FailoverError
-    from replicator.index.database import DatabaseError, DatabaseUnavailable
+    from replicator.index.database import DatabaseError, DatabaseNeverReached, DatabaseUnavailable
     from replicator.operating.processes import WorkerFailed
     from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
     from replicator.running.extras import ExtraMissing
     from replicator.security.errors import SecurityError
     from replicator.topology import TopologyError
-    from replicator.worker.binding import WorkerError
+    from replicator.worker.binding import PlaceTaken, WorkerError
 
     if isinstance(error, WorkerFailed):
         return error.status
@@ -37,7 +41,8 @@ def exit_status_of(error: Exception) -> int | None:
     if isinstance(error, LinkTaken | BackupDamaged):
         return 1
     away = (DatabaseUnavailable, DestinationUnavailable, PeerUnavailable, SparkFailed, StoreCopyFailed, StoreFailed)
-    if isinstance(error, (*away, DirectoryUnusable, WorkerNotAsked)):
+    passing = (DatabaseNeverReached, DirectoryUnusable, PlaceTaken, WorkerNotAsked)
+    if isinstance(error, (*away, *passing)):
         return 3
     wrong_use = (
         BackupError,

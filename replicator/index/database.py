@@ -3,9 +3,10 @@
 ``embedded`` is a PostgreSQL of the worker's own, from a wheel, in its data directory; it listens on a Unix socket
 only. It survives a killed worker, and the next worker takes it over. Any other setting is a URL.
 
-Which error is whose (docs/adr/0003): what the user wrote wrong is a :class:`DatabaseConfigError` always; a
-server that does not answer is one too if this data directory never reached that database, else
-:class:`DatabaseUnavailable`, without which the worker goes on (invariant 9).
+Which error is whose (docs/adr/0003): what the user wrote wrong is a :class:`DatabaseConfigError` always. A
+server that does not answer is :class:`DatabaseUnavailable` if this data directory reached that database before: the
+worker goes on without it (invariant 9). Else nobody can tell a mistake from a server that starts later:
+:class:`DatabaseNeverReached`, with which the worker does not start, and may be started again.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class DatabaseNewer(DatabaseError):
     """The database has a schema that this version does not know."""
 
 
+class DatabaseNeverReached(DatabaseError):
+    """The database does not answer, and never did: the setting is wrong, or it is not there yet."""
+
+
 class DatabaseUnavailable(DatabaseError):
     """The database does not answer, and it did before."""
 
@@ -92,8 +97,8 @@ class Database:
     async def start(self) -> None:
         """Start or find the server and bring the schema up to date.
 
-        Raises :class:`DatabaseConfigError`, :class:`DatabaseNewer`, :class:`DatabaseUnavailable`; after the last one
-        :meth:`recover` may find it back.
+        Raises :class:`DatabaseConfigError`, :class:`DatabaseNewer`, :class:`DatabaseNeverReached`,
+        :class:`DatabaseUnavailable`; after the last one :meth:`recover` may find it back.
         """
         try:
             async with timeout(UPGRADE_SECONDS_MAX):
@@ -191,7 +196,8 @@ class Database:
             try:
                 url = make_url(await asyncio.to_thread(self._embedded.start))
             except EmbeddedPostgresError as error:
-                raise self._away(str(error)) from None
+                away = self._known_good
+                raise (self._away(str(error)) if away else self._wrong(f"cannot be started: {error}")) from None
         else:
             try:
                 url = make_url(self._setting)
@@ -236,9 +242,9 @@ class Database:
         where = f"clusters.{self._cluster}.database: {self._shown}"
         if self._known_good:
             return DatabaseUnavailable(f"{where} is away: {reason}")
-        return DatabaseConfigError(
-            f"{where} cannot be reached: {reason}; correct the setting or start the server (a worker must reach its "
-            "database once; later it can start without)"
+        return DatabaseNeverReached(
+            f"{where} cannot be reached: {reason}; correct the setting, or start the server and then the worker again "
+            "(a worker must reach its database once; later it can start without)"
         )
 
     async def _takes_connections(self) -> bool:

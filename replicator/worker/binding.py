@@ -10,6 +10,7 @@ import ipaddress
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
+from errno import EADDRINUSE
 from typing import Final
 
 from replicator.topology import Cluster
@@ -19,6 +20,10 @@ BACKLOG: Final = 1024
 
 class WorkerError(Exception):
     """The worker cannot be started as it is configured; the message names the field."""
+
+
+class PlaceTaken(WorkerError):
+    """Another process has a port of the worker: perhaps the worker before it, which is about to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,8 @@ def _bind(field: str, place: str, *, listening: bool) -> socket.socket:
             bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
     except OSError as error:
         bound.close()
-        raise WorkerError(
+        kind_of_error = PlaceTaken if error.errno == EADDRINUSE else WorkerError
+        raise kind_of_error(
             f"{field}: {place} cannot be used: {error.strerror}; stop what uses it or choose another port"
         ) from None
     return bound

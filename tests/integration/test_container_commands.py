@@ -204,7 +204,7 @@ def test_a_database_is_taken_back_for_an_older_version_and_up_again(directory: P
     assert "clusters.us-east.database" in unknown.stderr
     assert "revision 9999" in unknown.stderr
     away = command("db", "downgrade", "--to", "0003", *options[:2])
-    assert away.returncode == 2
+    assert away.returncode == 3
     assert "clusters.eu-west.database" in away.stderr, "without --cluster it is done for all, one after the other"
 
     again = command("db", "upgrade", *options)

@@ -15,7 +15,14 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from replicator.index.database import Database, DatabaseConfigError, DatabaseError, DatabaseNewer, DatabaseUnavailable
+from replicator.index.database import (
+    Database,
+    DatabaseConfigError,
+    DatabaseError,
+    DatabaseNeverReached,
+    DatabaseNewer,
+    DatabaseUnavailable,
+)
 
 HOLDER = """
 import asyncio, sys
@@ -165,10 +172,10 @@ def test_a_setting_that_cannot_be_a_database_is_the_users_to_correct(
     assert "secret" not in str(error)
 
 
-def test_a_server_that_does_not_answer_is_a_wrong_setting_only_if_it_never_did(data_dir: Path) -> None:
+def test_a_server_that_does_not_answer_keeps_a_worker_from_starting_only_if_it_never_did(data_dir: Path) -> None:
     nobody = "postgresql://user:secret@127.0.0.1:1/x"
     never, away = refusal(nobody, data_dir), refusal(nobody, data_dir, known_good=True)
-    assert isinstance(never, DatabaseConfigError)
+    assert isinstance(never, DatabaseNeverReached)
     assert isinstance(away, DatabaseUnavailable)
     assert "secret" not in f"{never} {away}"
     assert "127.0.0.1:1/x" in str(away)
