@@ -12,7 +12,7 @@ if its head is the same, with both checksums: then it is what lay there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,11 @@ from replicator.topology import Topology
 from snapshots.position import Position
 
 ANSWER_SECONDS: Final = 10.0
+"""How long a worker is waited for that refuses the connection, or is not ready."""
+SILENCE_SECONDS: Final = 20.0
+"""How long one is waited for that takes the connection, and sends nothing."""
+Tell = Callable[[str], None]
+"""Hears, on any thread, whom is asked and waited for."""
 
 
 @dataclass(slots=True)
@@ -40,8 +45,11 @@ class Repaired:
     left: list[str] = field(default_factory=list)
 
 
-async def repair(topology: Topology, name: str) -> Repaired:
-    """Mend what can be mended of a stopped worker's store. Raises :class:`StoreUnusable` while the worker runs."""
+async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> Repaired:
+    """Mend what can be mended of a stopped worker's store. Raises :class:`StoreUnusable` while the worker runs.
+
+    A cluster that does not answer is waited for once, and not asked for the blocks after that one.
+    """
     cluster = topology.cluster(name)
     settings = EngineSettings(
         store_bytes_max=topology.store.size_max, segments=topology.store.segments(), maintained=False
@@ -52,13 +60,14 @@ async def repair(topology: Topology, name: str) -> Repaired:
     check_there(cluster.data)
     engine = await Engine.open(cluster.data, cluster=name, settings=settings)
     done = Repaired()
+    asking = _Asking(peers, tell)
     try:
         for record in engine.store.topics():
             for damaged, reason in damaged_blocks(engine.store, record.topic_id):
                 if damaged is None:
                     done.left.append(f"topic {record.name}: {reason}")
                     continue
-                block, why = await asyncio.to_thread(copy_of, damaged, record.name, peers)
+                block, why = await asyncio.to_thread(asking.copy_of, damaged, record.name)
                 if block is None:
                     done.left.append(f"topic {record.name} at {damaged.first}: {reason}; {why}")
                     continue
@@ -71,16 +80,44 @@ async def repair(topology: Topology, name: str) -> Repaired:
 
 def copy_of(damaged: BlockHead, topic: str, peers: Mapping[str, str]) -> tuple[bytes | None, str]:
     """The same block from the first cluster that has it, or why none has. ``peers`` are workers' URLs by name."""
-    reasons = []
-    for name, url in peers.items():
-        try:
-            with DataPlane(url, wait_seconds=ANSWER_SECONDS) as plane:
-                if (found := _block_there(plane, topic, damaged)) is not None:
-                    return found, ""
-            reasons.append(f"{name} does not have that block as it was")
-        except (PeerUnavailable, UnexpectedAnswer, BlockCorrupt) as error:
-            reasons.append(f"{name}: {error}")
-    return None, "; ".join(reasons)
+    return _Asking(peers, lambda _: None).copy_of(damaged, topic)
+
+
+class _Asking:
+    """Asks the other clusters for blocks, one cluster after another."""
+
+    def __init__(self, peers: Mapping[str, str], tell: Tell) -> None:
+        self._peers = peers
+        self._tell = tell
+        self._asked: set[str] = set()
+        self._away: dict[str, str] = {}
+        """Those that did not answer, each with the reason."""
+
+    def copy_of(self, damaged: BlockHead, topic: str) -> tuple[bytes | None, str]:
+        """See :func:`copy_of`."""
+        reasons = []
+        for name, url in self._peers.items():
+            if name in self._away:
+                reasons.append(f"{name}: {self._away[name]}")
+                continue
+            if name not in self._asked:
+                self._asked.add(name)
+                self._tell(
+                    f"asks {name} at {url} (if it does not answer, for {ANSWER_SECONDS:g} s; "
+                    f"if it is silent, for {SILENCE_SECONDS:g} s)"
+                )
+            try:
+                with DataPlane(url, wait_seconds=ANSWER_SECONDS, silence_seconds=SILENCE_SECONDS) as plane:
+                    if (found := _block_there(plane, topic, damaged)) is not None:
+                        return found, ""
+                reasons.append(f"{name} does not have that block as it was")
+            except PeerUnavailable as error:
+                self._away[name] = str(error)
+                self._tell(f"{name} does not answer, and is not asked for other blocks: {error}")
+                reasons.append(f"{name}: {error}")
+            except (UnexpectedAnswer, BlockCorrupt) as error:
+                reasons.append(f"{name}: {error}")
+        return None, "; ".join(reasons)
 
 
 def _block_there(plane: DataPlane, topic: str, damaged: BlockHead) -> bytes | None:

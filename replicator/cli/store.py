@@ -78,16 +78,20 @@ def check(file: TopologyFile, cluster: Of) -> None:
 def repair(file: TopologyFile, cluster: Of) -> None:
     """Mend damaged blocks of a cluster's store by the copies that other clusters have. Exit status 1 if some are left.
 
-    The worker must not run, and the others must.
+    The worker must not run, and the others must. One that does not answer is waited for once, for some seconds.
     """
     from replicator.backup.repairing import repair as mend
 
-    done = asyncio.run(mend(opened_topology(file), cluster))
+    done = asyncio.run(mend(opened_topology(file), cluster, _say))
     typer.echo(f"{done.blocks} blocks were mended")
     for left in done.left:
         err.print(f"damaged: {left}", style="red", markup=False, soft_wrap=True)
     if done.left:
         raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    err.print(text, markup=False, soft_wrap=True)
 
 
 @app.command()

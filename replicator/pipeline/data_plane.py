@@ -21,7 +21,7 @@ from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
 from replicator.engine.log.block import BLOCK_BYTES_MAX
 from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
 from replicator.pipeline.source.topic_positions import Measured, StandingsChange, topic_positions
-from replicator.pipeline.worker_connection import WorkerConnection
+from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -77,9 +77,10 @@ class DataPlane(WorkerConnection):
     :class:`UnexpectedAnswer` if it refuses, or answers with something else than the API promises.
     """
 
-    def __init__(self, url: str, *, wait_seconds: float = 0.0) -> None:
-        """``wait_seconds`` is how long each request waits for a worker that does not answer, or is not ready."""
-        super().__init__(check_url(url))
+    def __init__(self, url: str, *, wait_seconds: float = 0.0, silence_seconds: float = TIMEOUT_S) -> None:
+        """``wait_seconds`` is how long each request waits for a worker that does not answer, or is not ready;
+        ``silence_seconds`` for one that has taken the connection and sends nothing."""
+        super().__init__(check_url(url), silence_seconds)
         self._wait_seconds = wait_seconds
 
     def topics(self) -> tuple[str, list[TopicState]]:

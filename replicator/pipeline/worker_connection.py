@@ -17,7 +17,7 @@ class WorkerConnection:
     """Connects when it is first asked something, and again after it was closed. Use it as a context manager, or close
     it. ``url`` is a worker's base URL."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_S) -> None:
         self.url = url
         parts = urlsplit(url)
         self._base_path = parts.path
@@ -26,9 +26,9 @@ class WorkerConnection:
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = self._access.make_ssl_context()
-            self._connection = http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=context)
+            self._connection = http.client.HTTPSConnection(host, parts.port, timeout=timeout_seconds, context=context)
         else:
-            self._connection = http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+            self._connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_seconds)
 
     def __enter__(self) -> Self:
         return self
